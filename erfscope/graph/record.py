@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import module as all_modules
 from torch.overrides import TorchFunctionMode
@@ -53,17 +53,13 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
         RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
     """
     given = (inputs, dict(kwargs or {}))
-    has_numbers = not any(
-        tensor.is_meta
-        for tensor in (*tensors_of(module).values(), *pytree.tree_leaves(given))
-        if isinstance(tensor, Tensor)
-    )
+    tensors = [*tensors_of(module).values(), *(tensor for _, tensor in _tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
     with _lock, _quiet():
         try:
             return _record(module, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
         except Exception as error:
-            if not has_numbers:
+            if any(tensor.is_meta for tensor in tensors):
                 raise RecordingError(_one_line(error)) from error
         finally:
             _clear_caches(made)
@@ -99,27 +95,22 @@ def _record(
     made: list[weakref.ref[Tensor]],
 ) -> Graph:
     own = tensors_of(module)
-    stand_in = (
-        _as_it_is if mode is None else _without_numbers(mode, [*own.values(), *pytree.tree_leaves((inputs, kwargs))])
-    )
+    devices = [each.device for _, each in (*own.items(), *_tensors_in((inputs, kwargs))) if not each.is_meta]
+    stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     twin = copy.deepcopy(module, dict(stand_ins))
     args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
-    for each in pytree.tree_leaves((args, named)):
-        if isinstance(each, Tensor):
-            tape.add_input(each)
+    for _, tensor in _tensors_in((args, named)):
+        tape.add_input(tensor)
     _drop_backward_hooks(twin, tape)
     calls: dict[str, list[Mark]] = {}
     for name, part in twin.named_modules():
         _mark_calls(part, calls.setdefault(name, []), tape)
     with _recording(tape, mode):
         twin(*args, **named)
-    marks = {
-        name if len(found) == 1 else f"{name}@{i}": mark
-        for name, found in calls.items()
-        for i, mark in enumerate(found)
-    }
+    numbered = [(name, i, len(found) > 1, mark) for name, found in calls.items() for i, mark in enumerate(found)]
+    marks = {f"{name}@{i}" if several else name: mark for name, i, several, mark in numbered}
     return _graph(tape, marks, "shapes" if mode else "path taken")
 
 
@@ -128,11 +119,8 @@ def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
-def _without_numbers(mode: FakeTensorMode, tensors: list[Any]) -> Callable[[Tensor], Tensor]:
-    """Make tensors without numbers in the place of others; those on the meta device seem to be where the others are."""
-    device = next(
-        (each.device for each in tensors if isinstance(each, Tensor) and not each.is_meta), torch.device("cpu")
-    )
+def _without_numbers(mode: FakeTensorMode, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Make tensors without numbers in the place of others; those on the meta device seem to be on another."""
 
     def stand_in(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
@@ -231,9 +219,10 @@ class _GradientQuestions(TorchFunctionMode):
 
 def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
     """Leave out what no module takes or gives, and what only that needs."""
-    needed = {node for mark in marks.values() for node in (*mark.inputs.values(), *mark.outputs.values())} | set(
-        tape.inputs
-    )
+    needed = {
+        *tape.inputs,
+        *(node for mark in marks.values() for _, node in (*mark.inputs.items(), *mark.outputs.items())),
+    }
     for node in reversed(tape.graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
@@ -257,6 +246,8 @@ def _on_meta(form: Form) -> Tensor:
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return f"its forward pass asks for numbers ({error.func})"
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

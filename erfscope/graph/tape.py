@@ -48,8 +48,9 @@ class _Seen:
     tensor: Tensor
     node: fx.Node
     parent: _Seen | None = None
-    #: The operation that made it from its parent, and which of the results it is.
+    #: The operation that made it from its parent, the parent's node at that time, and which of the results it is.
     view: fx.Node | None = None
+    source: fx.Node | None = None
     item: int | None = None
     memory: _Memory = field(default_factory=_Memory)
     #: How many of the writes the node knows of.
@@ -59,9 +60,9 @@ class _Seen:
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Write the operations of a forward pass into a graph.
 
-    Below autograd, which takes operations apart, a dispatch mode gets them as the model calls them. What
-    gives the very tensor that it took is left out. An operation in place becomes the functional one: its result is what
-    the tensor means from then on, and tensors that look into the same memory are put together anew when they are read.
+    Below autograd, which takes operations apart, a dispatch mode gets them as the model calls them. What gives the very
+    tensor that it took is left out. An operation in place becomes the functional one: its result is what the tensor
+    means from then on, and tensors that look into the same memory are put together anew when they are next read.
     """
 
     def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
@@ -102,20 +103,22 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":  # asks for a device or a layout
             return func(*args, **kwargs)
-        given, named = (fx.node.map_aggregate(each, self._as_argument) for each in (args, kwargs))
-        written = _written(func)
-        before = (
-            None if written is None else self._find(args[written[0]] if written[0] < len(args) else kwargs[written[1]])
-        )
-        out = func(*args, **kwargs)
-        if before is not None:
-            self._write(before, func, given, named)
-        elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
-            self._add_results(self._emit(func, given, named, _form(out)), out, args)
-        return out
+        read: list[_Seen] = []
 
-    def _as_argument(self, each: Any) -> Any:
-        return self.node_of(each) if isinstance(each, Tensor) else each
+        def as_node(each: Any) -> Any:
+            if not isinstance(each, Tensor):
+                return each
+            read.append(self._find(each))
+            return self._read(read[-1])
+
+        given, named = (fx.node.map_aggregate(each, as_node) for each in (args, kwargs))
+        written = _written(func)
+        out = func(*args, **kwargs)
+        if written is not None:
+            self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
+        elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
+            self._add_results(self._emit(func, given, named, _form(out)), out, read)
+        return out
 
     def _find(self, tensor: Tensor) -> _Seen:
         """How a tensor has been seen; one that is seen for the first time is the module's own, or a constant."""
@@ -140,19 +143,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta.update(form=_form(tensor), no_grad=False)
         return self._seen.setdefault(id(tensor), _Seen(tensor, node))
 
-    def _add_results(self, node: fx.Node, out: Any, args: Any) -> None:
+    def _add_results(self, node: fx.Node, out: Any, read: list[_Seen]) -> None:
         """Remember the results of an operation, and whose memory they look into."""
-        parent = (
-            next((self._find(a) for a in args if isinstance(a, Tensor)), None) if _may_be_view(node.target) else None
-        )
         for item, each in enumerate(out) if isinstance(out, tuple | list) else [(None, out)]:
             if isinstance(each, Tensor):
                 part = node if item is None else self._emit(operator.getitem, (node, item), {}, _form(each))
                 seen = self._seen[id(each)] = _Seen(each, part)
                 if part not in self.live:
                     self._made.append(weakref.ref(each))
-                if parent is not None and each.untyped_storage()._cdata == parent.tensor.untyped_storage()._cdata:
-                    seen.parent, seen.view, seen.item = parent, node, item
+                if (parent := next((a for a in read if _address(a.tensor) == _address(each)), None)) is not None:
+                    seen.parent, seen.view, seen.source, seen.item = parent, node, parent.node, item
                     seen.memory, seen.version = parent.memory, parent.memory.version
 
     def _emit(self, func: Any, args: Any, kwargs: Any, form: Any) -> fx.Node:
@@ -178,7 +178,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Look into another tensor as ``seen`` looks into its parent."""
         assert seen.view is not None
         form = map_form(seen.view.meta["form"], lambda each: each._replace(dtype=source.meta["form"].dtype))
-        node = self._emit(seen.view.target, (source, *seen.view.args[1:]), seen.view.kwargs, form)
+        given = (seen.view.args, seen.view.kwargs)
+        args, kwargs = (fx.node.map_arg(each, lambda n: source if n is seen.source else n) for each in given)
+        node = self._emit(seen.view.target, args, kwargs, form)
         return node if seen.item is None else self._emit(operator.getitem, (node, seen.item), {}, form[seen.item])
 
     def _write(self, seen: _Seen, func: Any, args: Any, kwargs: Any) -> None:
@@ -188,10 +190,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotFollowedError(f"{func} changes the shape of a tensor in place")
         others = [each for each in (*args, *kwargs.values()) if isinstance(each, fx.Node)]
         if func is aten.copy_.default:  # of which the functional one has no derivative
-            spread = self._emit(
-                aten.expand.default, (args[1], form.shape), {}, form._replace(dtype=args[1].meta["form"].dtype)
-            )
-            target, args, kwargs = aten.to.dtype, (spread, form.dtype), {}
+            spread = form._replace(dtype=args[1].meta["form"].dtype)
+            source = self._emit(aten.expand.default, (args[1], form.shape), {}, spread)
+            target, args, kwargs = aten.to.dtype, (source, form.dtype), {}
         elif target is None or any(each.meta["form"].dtype != form.dtype for each in others):
             target, copied = func, self._emit(aten.clone.default, (seen.node,), {}, form)
             args, kwargs = (fx.node.map_arg(each, lambda n: copied if n is seen.node else n) for each in (args, kwargs))
@@ -212,11 +213,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return ``whole`` with ``part`` in the place of the cells that ``seen`` looks at."""
         assert seen.view is not None
         form, name, given = whole.meta["form"], name_of(seen.view), arguments(seen.view)
-        if form.dtype != seen.tensor.dtype or name in (
-            "unfold",
-            "as_strided",
-            "expand",
-        ):  # other cells, or some of them twice
+        # Its cells are others, or some of them are there twice.
+        if form.dtype != seen.tensor.dtype or name in ("unfold", "as_strided", "expand"):
             raise NotFollowedError(f"a write to what {seen.view.target} gives")
         if name in ("alias", "detach"):
             return part
@@ -230,10 +228,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _put_cells(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
         """The same for any view, by the numbers of the cells that it looks at."""
         form, count = whole.meta["form"], math.prod(whole.meta["form"].shape)
-        line = Form((count,), (1,), form.dtype)
-        numbers = self._emit(
-            aten.arange.default, (count,), {"device": seen.tensor.device}, line._replace(dtype=torch.int64)
-        )
+        line, device = Form((count,), (1,), form.dtype), seen.tensor.device
+        numbers = self._emit(aten.arange.default, (count,), {"device": device}, line._replace(dtype=torch.int64))
         numbers = self._emit(aten.reshape.default, (numbers, form.shape), {}, form._replace(dtype=torch.int64))
         numbers, cells = (self._flat(each) for each in (self._view(seen, numbers), part))
         changed = self._emit(aten.index_put.default, (self._flat(whole), [numbers], cells), {}, line)
@@ -260,37 +256,27 @@ def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
     return tuple(map_form(each, change) for each in form)
 
 
+def _address(tensor: Tensor) -> object:
+    """The memory that a tensor looks into; itself where it has none of its own."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else tensor
+
+
 @cache
-def _written(func: Any) -> tuple[int, str] | None:
-    """Position and name of the argument that an operation writes to; None for none."""
-    found = [
-        (at, each)
-        for at, each in enumerate(func._schema.arguments)
-        if each.alias_info is not None and each.alias_info.is_write
-    ]
-    if not found:
-        return None
-    if len(found) > 1 or str(found[0][1].type) != "Tensor":
+def _written(func: Any) -> int | None:
+    """Which of its arguments an operation writes to; None for none."""
+    arguments = enumerate(func._schema.arguments)
+    found = [(at, str(each.type)) for at, each in arguments if each.alias_info and each.alias_info.is_write]
+    if len(found) > 1 or any(kind != "Tensor" for _, kind in found):
         raise NotFollowedError(f"{func} writes to several tensors")
-    return found[0][0], found[0][1].name
+    return found[0][0] if found else None
 
 
 @cache
 def _functional(func: Any) -> Any:
     """The operation that gives what an operation in place writes; None where there is none of the same arguments."""
     namespace, name = func._schema.name.split("::")
-    packet = (
-        getattr(getattr(torch.ops, namespace), name[:-1], None)
-        if name.endswith("_") and not name.startswith("_")
-        else None
-    )
-    return getattr(packet, func._overloadname, None)
-
-
-@cache
-def _may_be_view(func: Any) -> bool:
-    """Whether the results of an operation may look into the memory of its first argument."""
-    return any(each.alias_info is not None for each in func._schema.returns)
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
+    return None if name.startswith("_") else getattr(packet, func._overloadname, None)
 
 
 def _draws(node: fx.Node) -> bool:

@@ -221,7 +221,7 @@ def test_what_branches_on_values_is_recorded_along_its_path():
     assert graph.by == "path taken"
     assert_same_derivative(graph, module, x)
     assert_marks_are_what_hooks_see(graph, module, x)
-    with pytest.raises(RecordingError, match=r"data-dependent|DataDependent"), torch.device("meta"):
+    with pytest.raises(RecordingError, match="asks for numbers"), torch.device("meta"):
         record(Net(module.then), (torch.rand(2, 3, 5, 5),))
 
 
