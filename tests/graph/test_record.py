@@ -205,6 +205,15 @@ def test_a_module_without_numbers_is_recorded_like_one_with_them():
     assert [node.meta["val"].shape for node in graph.nodes] == [node.meta["val"].shape for node in other.nodes]
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_a_recording_is_the_same_whatever_mode_it_is_asked_for_in(around):
+    with around():
+        module, x = Net(torch.sin).double(), images(1, 3, 5, 5)
+        graph = record(module, (x,))
+    assert not any(node.meta["no_grad"] for node in graph.nodes)
+    assert torch.equal(replay(graph, module, x)[graph.marks[""].outputs[()]], module(x))
+
+
 def test_keywords_and_several_inputs_are_inputs():
     class Two(nn.Module):
         def forward(self, pair, *, scale):

@@ -56,6 +56,17 @@ def mixed_types(y):
     return y.sum(0)
 
 
+def write_to_what_a_dropout_gives_back(y):
+    given = nn.functional.dropout(y, 0.5, training=False)
+    given += 1
+    return y + given
+
+
+def write_to_a_view_by_letters(y):
+    torch.einsum("aij->ija", y).mul_(3)
+    return y
+
+
 def write_by_a_mask(y):
     y[y.detach() > 0] = 0.5
     y.masked_fill_(torch.arange(4) == 2, 1.5)
@@ -90,6 +101,8 @@ PROGRAMS = [
     write_to_a_view_of_a_view,
     write_to_a_part,
     mixed_types,
+    write_to_what_a_dropout_gives_back,
+    write_to_a_view_by_letters,
     write_by_a_mask,
     write_with_out,
     write_to_a_table,
