@@ -1,4 +1,6 @@
-"""Numbers of a tensor's elements, one array (kinds, *dimensions) with one index along every dimension that they do not vary along."""
+"""Numbers of a tensor's elements, one array (kinds, *dimensions) with one index along every dimension that they do not
+vary along.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def arranged(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> Floa
     order = [i for i, goal in enumerate(goals) if goal is not None]
     order.sort(key=lambda i: goals[i] or 0)
     gone = [i for i, goal in enumerate(goals) if goal is None]
-    moved = array.transpose(0, *(1 + i for i in [*gone, *order])).reshape(array.shape[0], *(array.shape[1 + i] for i in order))
+    moved = array.transpose(0, *(1 + i for i in [*gone, *order])).reshape(
+        array.shape[0], *(array.shape[1 + i] for i in order)
+    )
     sizes = [1] * len(step.shape)
     for i in order:
         sizes[goals[i] or 0] = array.shape[1 + i]
@@ -50,9 +54,11 @@ def arranged(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> Floa
 
 
 def extended(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, beyond: float) -> FloatArray:
-    """The array at these indices of a dimension, also beyond its ends, where each kind goes on by its slope from index to index.
+    """The array at these indices of a dimension, also beyond its ends, where each kind goes on by its slope from
+    index to index.
 
-    Numbers that are no straight line, such as those of repeated cells, go on in their period; those without a slope are ``beyond``.
+    Numbers that are no straight line, such as those of repeated cells, go on in their period; those without a slope
+    are ``beyond``.
     """
     size, trailing = array.shape[dim], (1,) * (array.ndim - dim - 1)
     inside = (spots >= 0) & (spots < size)

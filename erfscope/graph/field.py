@@ -1,7 +1,9 @@
-"""The theoretical receptive field (TRF) of every unit: the first and last cell of a reference that each element of each tensor reads.
+"""The theoretical receptive field (TRF) of every unit: the first and last cell of a reference that each element of each
+tensor reads.
 
-From the reference on, every element carries its first and last cell along each axis; an operation's output has the least and the greatest of
-those that it reads. That is exact, whatever moved, for the box around a union is the one around the boxes.
+From the reference on, every element carries its first and last cell along each axis; an operation's output has the
+least and the greatest of those that it reads. That is exact, whatever moved, for the box around a union is the one
+around the boxes.
 """
 
 from __future__ import annotations
@@ -19,11 +21,23 @@ from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import name_of
 from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole, is_tensor, shape_of
+from erfscope.graph.rules.reading import (
+    ABSENT,
+    Dims,
+    Edge,
+    FloatArray,
+    IntArray,
+    Shape,
+    Step,
+    Taps,
+    Whole,
+    is_tensor,
+    shape_of,
+)
 
-#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both is sought; infinite
-#: where nothing is read, and its negative where all is. As if there were no borders; so, without what mixes all positions; what exists;
-#: what exists, without anything that mixes positions.
+#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both
+#: is sought; infinite where nothing is read, and its negative where all is. As if there were no borders; so, without
+#: what mixes all positions; what exists; what exists, without anything that mixes positions.
 FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
 ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
@@ -35,7 +49,9 @@ Mixes = Literal["", "some", "all", "blind"]
 
 
 class Met(NamedTuple):
-    """What lies on the ways from the reference: the first operations that mix all positions, and those that are not understood."""
+    """What lies on the ways from the reference: the first operations that mix all positions, and those that are not
+    understood.
+    """
 
     #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]
@@ -55,7 +71,13 @@ class Fields:
     """
 
     def __init__(
-        self, positions: Positions, reference: fx.Node, layout: Layout, *, name: str = "image", axes: Sequence[int] | None = None
+        self,
+        positions: Positions,
+        reference: fx.Node,
+        layout: Layout,
+        *,
+        name: str = "image",
+        axes: Sequence[int] | None = None,
     ) -> None:
         self.positions, self.reference, self.layout, self.name = positions, reference, layout, name
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
@@ -76,16 +98,20 @@ class Fields:
         return node in self._ends
 
     def _start(self) -> fx.Node:
-        """Number the cells of the reference, or of the value that it is a mere view of, and return the node that holds them."""
+        """Number the cells of the reference, or of the value that it is a mere view of, and return the node
+        that holds them.
+        """
         node, positions = self.reference, self.positions
         known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
-        while known and node in positions.edges and len(positions.edges[node]) == 1 and _is_view(positions.edges[node][0]):
+        while (
+            known and node in positions.edges and len(positions.edges[node]) == 1 and _is_view(positions.edges[node][0])
+        ):
             node = positions.edges[node][0].source
         shape, found = shape_of(node), []
         for axis in self.axes:
             if known:
                 cells = cells_of(positions.places(node)[axis])
-                each = max((int(np.nanmax(cells)) + 1) // (self.sizes + (1,))[axis], 1) if axis < len(self.sizes) else 1
+                each = max((int(np.nanmax(cells)) + 1) // (*self.sizes, 1)[axis], 1) if axis < len(self.sizes) else 1
                 cells = np.where(np.isnan(cells), np.inf, cells // each)
             else:
                 cells = _numbered(shape, self.layout, axis)
@@ -123,7 +149,9 @@ class Fields:
     def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
         """What an operation itself adds to what is met by one of its inputs."""
         over = {k for k, each in enumerate(mixes) if each == "all"}
-        present = {k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)}
+        present = {
+            k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)
+        }
         if over:
             self._words.setdefault(node, edge.mixing)
         unsure = edge.inexact and ("blind" in mixes or not any(map(_may_be_blind, edge.steps)))
@@ -131,7 +159,9 @@ class Fields:
         return Met(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
-        """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a map say nothing of it."""
+        """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a
+        map say nothing of it.
+        """
         for ends, axis in zip(arrays, self.axes, strict=True):
             centers = self.positions.places(node)[axis].centers[0]
             there = np.isfinite(centers)
@@ -196,16 +226,26 @@ class Fields:
             exact=not names,
             inexact_by=names,
             reference_px=self.sizes,
-            clipped_box_px=tuple(_box(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)),
+            clipped_box_px=tuple(
+                _box(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
+            ),
             all_paths=self.reference is self.positions.image or not self._has_path_around(node),
         )
 
     def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
         space = layout.space(shape_of(node))
-        return unit[axis] if len(space) == len(self.sizes) and space[axis] > 1 else 0 if len(space) != len(self.sizes) else unit[axis]
+        return (
+            unit[axis]
+            if len(space) == len(self.sizes) and space[axis] > 1
+            else 0
+            if len(space) != len(self.sizes)
+            else unit[axis]
+        )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
-        """Name of the first operation that mixes all positions; None unless every axis of the reference is mixed wholly."""
+        """Name of the first operation that mixes all positions; None unless every axis of the reference is
+        mixed wholly.
+        """
         needed = [k for k in range(len(self.axes)) if self._long(k)]
         met = self._met[node][0]
         first = [each for k in needed if (each := met.first[k]) is not None]
@@ -247,9 +287,9 @@ class Fields:
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
         """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
 
-        Where branches disagree it is the place by the one that the model's operation names first, or, where that lies more than a stride
-        away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net whose coarse maps drift; where no operation tells, it is
-        this.
+        Where branches disagree it is the place by the one that the model's operation names first, or, where
+        that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
+        whose coarse maps drift; where no operation tells, it is this.
         """
         found, doubts = [], []
         for axis in range(len(self.sizes)):
@@ -269,11 +309,15 @@ class Fields:
             return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
         seen = [(center - offset) / step for center in at for offset, step in theirs]
         stride = self.stride(node, layout, axis)
-        nearest = seen[0] if abs(seen[0] - natural) <= abs(stride) else min(seen, key=lambda center: abs(center - natural))
+        nearest = (
+            seen[0] if abs(seen[0] - natural) <= abs(stride) else min(seen, key=lambda center: abs(center - natural))
+        )
         return nearest, place.doubt or (self.positions.places(self.reference)[axis].doubt)
 
     def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the one with the larger index."""
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
+        one with the larger index.
+        """
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
@@ -284,7 +328,9 @@ class Fields:
         return tuple(nearest)
 
     def mixes_batch(self, node: fx.Node) -> str:
-        """The operation by which elements of a tensor read several cells along the first axis that is followed; "" for none."""
+        """The operation by which elements of a tensor read several cells along the first axis that is followed;
+        "" for none.
+        """
         stack, seen, found = [node], set[fx.Node](), list[fx.Node]()
         while stack:
             here = stack.pop()
@@ -311,7 +357,10 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
 
 def _is_view(edge: Edge) -> bool:
     """Whether an operation shows all elements of its only input, each once."""
-    return all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps) and not edge.inexact
+    return (
+        all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps)
+        and not edge.inexact
+    )
 
 
 def _box(ends: FloatArray, size: int) -> tuple[int, int] | None:
@@ -352,7 +401,9 @@ def _carried(
     return ends, mixes
 
 
-def _read(ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None) -> tuple[FloatArray, Mixes]:
+def _read(
+    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None
+) -> tuple[FloatArray, Mixes]:
     """The ends after each dimension was read."""
     reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
     whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
@@ -384,17 +435,22 @@ def _mixed(
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
-    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(centers.shape[i] > 1 for i in whole) else ""
+    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(
+        centers.shape[i] > 1 for i in whole
+    ) else ""
 
 
 def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
-    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of its gaps leads out.
+    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of
+    its gaps leads out.
 
     It is so for all cells and for cells at the same place in every window, and not for those of one window.
     """
     if not dims or not np.isfinite(centers).any():
         return False
-    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(-1, centers.size // np.prod([centers.shape[d] for d in dims]))
+    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(
+        -1, centers.size // np.prod([centers.shape[d] for d in dims])
+    )
     lines = np.sort(lines[:, np.isfinite(lines).any(0)], axis=0)  # NaN last
     spans, gaps = np.nanmax(lines, 0) - np.nanmin(lines, 0), np.nan_to_num(np.diff(lines, axis=0)).max(0)
     return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
@@ -408,12 +464,17 @@ def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> 
         if free.any(1).all() and there.any(1).all():
             return ends
         rows = [mask.any(1).reshape(-1, *trailing) for mask in (free, there)]
-        parts = [np.where(row, part, NOTHING) for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)]
+        parts = [
+            np.where(row, part, NOTHING)
+            for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)
+        ]
         return np.concatenate(parts)
     ends, along, counts = _without_runs(ends, 1 + dim)
     slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
     unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
-    inside = ends[CLIPPED.start :].take(np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim)
+    inside = ends[CLIPPED.start :].take(
+        np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim
+    )
     parts = [
         (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
         for mask, part in ((free, unbounded), (there, inside))
@@ -423,7 +484,9 @@ def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> 
 
 
 def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray | None]:
-    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how long the runs are."""
+    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how
+    long the runs are.
+    """
     along = max((i for i in range(1, ends.ndim) if i != dim), key=lambda i: ends.shape[i], default=dim)
     if along == dim or ends.shape[along] == 1:
         return ends, along, None
@@ -436,7 +499,9 @@ def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray
 
 
 def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> list[float]:
-    """Where a unit stands along an axis of the image, in pixels: one answer, or several where branches disagree, or none."""
+    """Where a unit stands along an axis of the image, in pixels: one answer, or several where branches disagree, or
+    none.
+    """
     if node not in positions or not is_tensor(node):
         return []
     centers = positions.places(node)[axis].centers
@@ -448,7 +513,9 @@ def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Seq
 
 
 def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
-    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None where that is not known."""
+    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None
+    where that is not known.
+    """
     space = layout.space(shape_of(node))
     if len(space) != len(positions.space):
         return None
@@ -458,7 +525,9 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> l
         return None
     if space[axis] == 1:
         place = positions.places(node)[axis]
-        slope = next((each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step)
+        slope = next(
+            (each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step
+        )
         return [(center, slope) for center in first]
     found = [(low, high - low) for low, high in zip(first, second, strict=True)]
     return found if all(step for _, step in found) else None

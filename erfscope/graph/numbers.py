@@ -28,7 +28,9 @@ class Numbers:
     def __call__(self, node: fx.Node) -> Tensor | None:
         """The numbers of a node."""
         if node not in self._found:
-            self._found[node] = None if math.prod(shape_of(node)) > LARGEST or node in self._graph.live else self._compute(node)
+            self._found[node] = (
+                None if math.prod(shape_of(node)) > LARGEST or node in self._graph.live else self._compute(node)
+            )
         return self._found[node]
 
     def _compute(self, node: fx.Node) -> Tensor | None:

@@ -1,8 +1,9 @@
-"""Where a tensor's elements stand on the image, and in which image of the batch: carried forward through the operations.
+"""Where a tensor's elements stand on the image, and in which image of the batch: carried forward through the
+operations.
 
-Every element of every tensor has a place along each axis: a number of pixels, or none, as class tokens, queries and pooled values. Views and
-moves take the places with them, windows give new ones, and where branches meet whose places differ, all are kept and the first counts. A
-tensor whose places fill a grid is a map, in whatever order it holds them.
+Every element of every tensor has a place along each axis: a number of pixels, or none, as class tokens, queries and
+pooled values. Views and moves take the places with them, windows give new ones, and where branches meet whose places
+differ, all are kept and the first counts. A tensor whose places fill a grid is a map, in whatever order it holds them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,20 @@ from erfscope.graph.carry import arranged, compressed, extended, reshaped
 from erfscope.graph.graph import Graph, name_of
 from erfscope.graph.rules.moves import is_move
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
-from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, edges_of, groups_of, is_tensor, shape_of
+from erfscope.graph.rules.reading import (
+    Dims,
+    Edge,
+    FloatArray,
+    Reshape,
+    Shape,
+    Step,
+    Taps,
+    Whole,
+    edges_of,
+    groups_of,
+    is_tensor,
+    shape_of,
+)
 
 #: Two places closer than this share of a cell are the same one, computed in another order.
 SAME = 1e-6
@@ -31,7 +45,8 @@ MOST = 4
 class Place(NamedTuple):
     """Where a tensor's elements stand along one axis."""
 
-    #: (answers, *dimensions): pixels, NaN for nowhere; several answers where paths from the image disagree, the first named first.
+    #: (answers, *dimensions): pixels, NaN for nowhere; several answers where paths from the image disagree, the first
+    #: named first.
     centers: FloatArray
     #: From one index to the next along each dimension; 0 where that is not the same for all, or nothing changes.
     slope: tuple[float, ...]
@@ -58,7 +73,6 @@ class Place(NamedTuple):
         """Whether all elements stand at one place that was picked of many."""
         return self.age >= 0 and self.exists and self.centers[0].size == 1
 
-
     def ends_with(self, dim: int) -> bool:
         """Whether a border of this dimension is one of the map, and none of a window in it."""
         first = self.centers[0]
@@ -70,8 +84,8 @@ class Place(NamedTuple):
 class Reading(NamedTuple):
     """What the operations say of a tensor's positions."""
 
-    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an operation on
-    #: the way is not understood.
+    #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an
+    #: operation on the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Open: why, in words.
@@ -83,12 +97,15 @@ class Positions:
 
     Args:
         graph: One recorded pass.
-        numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they are not at hand.
-        image: The input whose axes are meant: (B, C, *space).
+        numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they
+        are not at hand. image: The input whose axes are meant: (B, C, *space).
     """
 
-    def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None, image: fx.Node | None = None) -> None:
+    def __init__(
+        self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None, image: fx.Node | None = None
+    ) -> None:
         self.graph = graph
+        self.numbers = numbers
         self.image = graph.inputs[0] if image is None else image
         shape = shape_of(self.image)
         #: Spatial size of the image; the axis after the last is the batch's.
@@ -133,39 +150,64 @@ class Positions:
             found.append(here)
         found = self._beside(found, edges, node)
         edges = self.edges[node] = _turned(edges, found)
-        led = [any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows) for axis in range(len(self.space) + 1)]
+        led = [
+            any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows)
+            for axis in range(len(self.space) + 1)
+        ]
         self.led[node] = tuple(led)
         found = self._side_by_side(found, edges, node)
-        self._places[node] = tuple(_joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1))
+        self._places[node] = tuple(
+            _joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1)
+        )
 
     def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
-        """The places that edges give an output; where the leading input is the same in all windows, those of what it is compared with."""
+        """The places that edges give an output; where the leading input is the same in all windows, those of
+        what it is compared with.
+        """
         leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
         for edge in edges if leading else ():
             step = edge.twin
             if step is None or not any(place.exists for place in leading[0]):
                 continue
-            twin = tuple(_through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source])
+            twin = tuple(
+                _through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source]
+            )
             axes = range(len(self.space))
             windows = [d for d in range(len(step.shape) - 2) if any(twin[a].centers.shape[1 + d] > 1 for a in axes)]
             if windows and not any(leading[0][a].centers.shape[1 + d] > 1 for a in axes for d in windows):
-                return [twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each for k, each in enumerate(found)]
+                return [
+                    twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each
+                    for k, each in enumerate(found)
+                ]
         return found
 
-    def _side_by_side(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
-        """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor stand side by side."""
+    def _side_by_side(
+        self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
+    ) -> list[tuple[Place, ...]]:
+        """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor
+        stand side by side.
+        """
         last = [edge.steps[-1] if edge.steps else None for edge in edges]
         dims = {read.dim for step in last if isinstance(step, Dims) for read in step.reads if isinstance(read, Taps)}
-        if len(edges) < 2 or len(dims) != 1 or None in dims or len({self._moved_from(edge.source) for edge in edges}) == 1:
+        if (
+            len(edges) < 2
+            or len(dims) != 1
+            or None in dims
+            or len({self._moved_from(edge.source) for edge in edges}) == 1
+        ):
             return found
         dim, made = next(iter(dims)) or 0, [list(each) for each in found]
         for axis in range(len(self.space)):
             before = [places[-1][axis] for places in self.before[node]]
-            if all(place.is_picked or not place.exists for place in before) or any(place.centers.shape[1 + dim] > 1 for place in before):
+            if all(place.is_picked or not place.exists for place in before) or any(
+                place.centers.shape[1 + dim] > 1 for place in before
+            ):
                 continue
             for each in made:
                 centers = each[axis].centers
-                there = np.flatnonzero(np.isfinite(np.moveaxis(centers[0], dim, 0)).reshape(centers.shape[1 + dim], -1).any(1))
+                there = np.flatnonzero(
+                    np.isfinite(np.moveaxis(centers[0], dim, 0)).reshape(centers.shape[1 + dim], -1).any(1)
+                )
                 if len(there):
                     each[axis] = each[axis]._replace(centers=centers.take(there[:1], 1 + dim))
         return [tuple(each) for each in made]
@@ -180,7 +222,9 @@ class Positions:
         """How a tensor holds a map, or why it holds none."""
         return _read(self._places[node], shape_of(node)) if node in self._places else Reading("none")
 
-    def unit_box(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
+    def unit_box(
+        self, node: fx.Node, layout: Layout, unit: Sequence[int]
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
         """The indices along each dimension of a tensor that one unit of its map is."""
         return unit_box(shape_of(node), layout, unit)
 
@@ -191,15 +235,25 @@ def _named(edge: Edge) -> Edge:
 
 
 def _turned(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
-    """The edges of a product, the second operand leading where its columns are positions and the rows of the first are none."""
+    """The edges of a product, the second operand leading where its columns are positions and the rows of the first
+    are none.
+    """
     if len(edges) != 2 or edges[1].columns is None:
         return edges
-    own = [{read for read in edge.steps[0].reads if isinstance(read, int)} for edge in edges if isinstance(edge.steps[0], Dims)]
+    own = [
+        {read for read in edge.steps[0].reads if isinstance(read, int)}
+        for edge in edges
+        if isinstance(edge.steps[0], Dims)
+    ]
     varies = [
         any(place.centers.shape[1 + dim] > 1 for place in places[:-1] for dim in mine - theirs)
         for places, mine, theirs in zip(found, own, own[::-1], strict=True)
     ]
-    return edges if varies[0] or not varies[1] else [replace(edges[0], follows=True), replace(edges[1], follows=False, columns=None)]
+    return (
+        edges
+        if varies[0] or not varies[1]
+        else [replace(edges[0], follows=True), replace(edges[1], follows=False, columns=None)]
+    )
 
 
 def _numbered(shape: Shape, dim: int) -> Place:
@@ -233,27 +287,40 @@ def _through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) 
     like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
     why = f"{describe(node, edge.mixing)} is not understood" if like else place.why
     picked = any(
-        isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1 for i, read in enumerate(step.reads)
+        isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1
+        for i, read in enumerate(step.reads)
     )
     under = before if edge.transform == "forth" else place.under
     return Place(centers, tuple(slope), place.step, place.doubt, why, place.astray, 0 if picked else place.age, under)
 
 
 def _finer(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
-    """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel shuffling makes them.
+    """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel
+    shuffling makes them.
 
-    Channels that were folded into columns look the same: where not all axes are refined alike, or nothing is left for channels beside a
-    lone axis, the centres are doubted.
+    Channels that were folded into columns look the same: where not all axes are refined alike, or nothing is left
+    for channels beside a lone axis, the centres are doubted.
     """
     times: dict[int, tuple[int, int]] = {}
     for mine, theirs in groups_of(old, new):
         inner = old[mine[-1]] if len(mine) == 2 and len(theirs) == 1 and old[mine[0]] > 1 else 1
         for axis, place in enumerate(places[:-1]) if inner > 1 else ():
-            runs = place.centers[0].reshape(-1, inner) if place.centers[0].size == new[theirs[0]] == place.centers.shape[1 + theirs[0]] else None
+            runs = (
+                place.centers[0].reshape(-1, inner)
+                if place.centers[0].size == new[theirs[0]] == place.centers.shape[1 + theirs[0]]
+                else None
+            )
             others = any(each.centers.shape[1 + theirs[0]] > 1 for each in places if each is not place)
-            if runs is not None and not others and np.unique(runs[:, 0]).size == len(runs) and (runs == runs[:, :1]).all():
+            if (
+                runs is not None
+                and not others
+                and np.unique(runs[:, 0]).size == len(runs)
+                and (runs == runs[:, :1]).all()
+            ):
                 times[axis] = theirs[0], inner
-    alike = len({inner for _, inner in times.values()}) == 1 and len(times) == sum(place.exists for place in places[:-1])
+    alike = len({inner for _, inner in times.values()}) == 1 and len(times) == sum(
+        place.exists for place in places[:-1]
+    )
     folded = not alike or (len(places) == 2 and math.prod(new) == math.prod(place.centers[0].size for place in places))
     return tuple(_refined(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
 
@@ -270,7 +337,9 @@ def _refined(place: Place, dim: int, times: int, folded: bool) -> Place:
 
 
 def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
-    """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight line."""
+    """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight
+    line.
+    """
     slope = [0.0] * len(new)
     for mine, theirs in groups_of(old, new):
         if len(mine) == len(theirs) == 1:
@@ -323,9 +392,11 @@ def _distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[Floa
 
 
 def _cell_of(rows: Sequence[FloatArray], step: float) -> float:
-    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches disagree about one.
+    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches
+    disagree about one.
 
-    Neighbours make up a coarser cell. Those that come in more than one are windows that slide; two such are taken for branches.
+    Neighbours make up a coarser cell. Those that come in more than one are windows that slide; two such are taken
+    for branches.
     """
     table = np.stack([row.ravel() for row in rows])
     cells = (table - table[:1]) / step
@@ -374,7 +445,9 @@ def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Pla
         centers = np.where(lone, np.nan, centers)
     is_new = moves and (read.unbounded.shape[1] > 1 or 0 < abs(read.scale) < 1) and read.scale
     others = [n for i, n in enumerate(place.centers.shape[1:]) if i != dim and n > 1]
-    step = place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
+    step = (
+        place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
+    )
     return place._replace(centers=compressed(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
 
 
@@ -421,7 +494,11 @@ def _why_blind(edge: Edge, node: fx.Node) -> str:
     """What is to be said of an operation behind which positions are not known."""
     picking = ("index", "index_select", "gather", "masked_select", "take_along_dim")
     what = describe(node, edge.mixing)
-    return f"{what} picks positions by numbers that are not followed" if edge.mixing in picking else f"{what} is not understood"
+    return (
+        f"{what} picks positions by numbers that are not followed"
+        if edge.mixing in picking
+        else f"{what} is not understood"
+    )
 
 
 def describe(node: fx.Node, name: str = "") -> str:
@@ -462,9 +539,13 @@ def _count(place: Place) -> int:
 
 
 def cells_of(place: Place) -> FloatArray:
-    """The number of each element's cell along an axis, NaN where it stands nowhere: cells are counted in the order of the image."""
+    """The number of each element's cell along an axis, NaN where it stands nowhere: cells are counted in the order
+    of the image.
+    """
     centers = place.centers[0]
-    values, inverse = np.unique(np.where(np.isnan(centers), np.inf, np.round(centers / (SAME * place.step))), return_inverse=True)
+    values, inverse = np.unique(
+        np.where(np.isnan(centers), np.inf, np.round(centers / (SAME * place.step))), return_inverse=True
+    )
     found = inverse.reshape(centers.shape).astype(float)
     gaps = np.diff(values[np.isfinite(values)])
     if gaps.size and np.ptp(gaps) > 2 + 1e-3 * gaps[0]:
@@ -504,7 +585,9 @@ def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
 
 
 def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
-    """The entries of a dimension that stand on the image, in the order of their cells where they are a list in another one."""
+    """The entries of a dimension that stand on the image, in the order of their cells where they are a list in
+    another one.
+    """
     own = [each for each in (cells[-1], *cells[:-1]) if each.shape[dim] > 1]
     there = np.arange(size)
     for each in own:
@@ -518,7 +601,9 @@ def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
 
 
 def _digits(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[Factor, ...] | None:
-    """The factors of a dimension, outermost first, each a digit of the cell's number along one axis; None where it has none."""
+    """The factors of a dimension, outermost first, each a digit of the cell's number along one axis; None where it
+    has none.
+    """
     table = []
     for each in cells:
         if each.shape[dim] == 1:
@@ -552,7 +637,9 @@ def _repeats(steps: FloatArray, first: FloatArray, count: int) -> bool:
 
 
 def _as_channels(dims: list[list[Factor]]) -> list[list[Factor]]:
-    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was made one."""
+    """The factors, with inner factors of an axis that stand among channels counted as channels: a patch that was
+    made one.
+    """
     for axis in {f.role for dim in dims for f in dim if f.role >= 0}:
         spots = sorted((f.step, i, k) for i, dim in enumerate(dims) for k, f in enumerate(dim) if f.role == axis)
         for _, i, k in spots[:-1]:  # the outermost factor is a position
@@ -562,8 +649,11 @@ def _as_channels(dims: list[list[Factor]]) -> list[list[Factor]]:
     return dims
 
 
-def _layout(roles: list[list[Factor]], picked: Sequence[tuple[int, ...] | None], sizes: Shape, shape: Shape, rank: int) -> Layout:
+def _layout(
+    roles: list[list[Factor]], picked: Sequence[tuple[int, ...] | None], sizes: Shape, shape: Shape, rank: int
+) -> Layout:
     """A layout with a name where the tensor has one, else its factors."""
+
     def lone(dim: int, *allowed: int) -> bool:
         return all(f.role in allowed for f in roles[dim])
 
@@ -580,13 +670,18 @@ def _layout(roles: list[list[Factor]], picked: Sequence[tuple[int, ...] | None],
         if inner == sorted(inner) and len(set(inner)) == len(inner) and not {BATCH, CHANNEL} & set(inner) and run:
             before = 0 if picked[1] is None else picked[1][0]
             return Layout(order="tokens", grid=grid, prefix=before, suffix=shape[1] - before - sizes[1])
-    scaled = tuple(tuple(f._replace(step=f.step // steps[f.role]) if f.role >= 0 else f._replace(step=1) for f in dim) for dim in roles)
+    scaled = tuple(
+        tuple(f._replace(step=f.step // steps[f.role]) if f.role >= 0 else f._replace(step=1) for f in dim)
+        for dim in roles
+    )
     if not any(f.role == BATCH for dim in scaled for f in dim):
         scaled = ((Factor(BATCH, 1), *scaled[0]), *scaled[1:])
     return Layout(order="factors", grid=grid, factors=scaled, picked=tuple(picked))
 
 
-def unit_box(shape: Shape, layout: Layout, unit: Sequence[int]) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
+def unit_box(
+    shape: Shape, layout: Layout, unit: Sequence[int]
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
     """The indices along each dimension of a tensor of this shape that one unit of its map is."""
     found = [np.arange(side) for side in shape]
     if layout.order == "tokens":
@@ -600,7 +695,9 @@ def unit_box(shape: Shape, layout: Layout, unit: Sequence[int]) -> tuple[np.ndar
     return tuple(found)
 
 
-def _entries(factors: Sequence[Factor], layout: Layout, dim: int, size: int, unit: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _entries(
+    factors: Sequence[Factor], layout: Layout, dim: int, size: int, unit: Sequence[int]
+) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The entries of a dimension of factors that one unit has."""
     entries = np.arange(size) if layout.picked[dim] is None else np.array(layout.picked[dim])
     rest = math.prod(f.size for f in factors if f.role != BATCH)

@@ -36,7 +36,9 @@ def window_attention(net, x):
 
 
 def merged(net, x):
-    """Swin's patch merging: 2 x 2 positions become channels, a norm and a linear layer follow; channels last all along."""
+    """Swin's patch merging: 2 x 2 positions become channels, a norm and a linear layer follow; channels last all
+    along.
+    """
     x = x.permute(0, 2, 3, 1)
     b, h, w, c = x.shape
     x = x.reshape(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).flatten(3)
@@ -180,21 +182,36 @@ CASES = {
     "grouped, no padding": (Net(lambda n, x: n.b(n.a(x)), a=conv(3, 2, 0, groups=2), b=conv(3)), (21, 19)),
     "residual": (Net(lambda n, x: n.c(x + n.b(n.a(x))), a=conv(), b=conv(), c=conv(3, 2)), (17, 16)),
     "in place": (Net(lambda n, x: n.a(x).add_(n.b(x)).mul_(2.0).relu_(), a=conv(), b=conv(5, padding=2)), (12, 13)),
-    "branches": (Net(lambda n, x: n.c(torch.cat([n.a(x), n.b(x)], 1)), a=conv(), b=conv(7, padding=3), c=nn.Conv2d(4, 2, 1)), (20, 17)),
+    "branches": (
+        Net(lambda n, x: n.c(torch.cat([n.a(x), n.b(x)], 1)), a=conv(), b=conv(7, padding=3), c=nn.Conv2d(4, 2, 1)),
+        (20, 17),
+    ),
     "average pooling": (Net(lambda n, x: F.avg_pool2d(n.a(x), 3, 2, 1), a=conv()), (19, 20)),
     "ceil mode": (Net(lambda n, x: F.avg_pool2d(n.a(x), 3, 2, ceil_mode=True), a=conv()), (18, 15)),
     "transposed k4 s2 p1": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 4, 2, 1), b=conv()), (9, 8)),
     "transposed k3 s2 p1": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 1, 1), b=conv()), (9, 8)),
-    "transposed dilated": (Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), b=conv(5, padding=2)), (9, 8)),
-    "transposed of strided": (Net(lambda n, x: x + n.b(n.a(x)), a=conv(4, 2, 1), b=nn.ConvTranspose2d(2, 2, 4, 2, 1)), (12, 14)),
+    "transposed dilated": (
+        Net(lambda n, x: n.b(n.a(x)), a=nn.ConvTranspose2d(2, 2, 3, 2, 2, 1, dilation=2), b=conv(5, padding=2)),
+        (9, 8),
+    ),
+    "transposed of strided": (
+        Net(lambda n, x: x + n.b(n.a(x)), a=conv(4, 2, 1), b=nn.ConvTranspose2d(2, 2, 4, 2, 1)),
+        (12, 14),
+    ),
     "nearest": (Net(lambda n, x: n.a(F.interpolate(x, scale_factor=2)), a=conv()), (7, 9)),
     "nearest to a size": (Net(lambda n, x: n.a(F.interpolate(x, (17, 13))), a=conv()), (7, 9)),
     "nearest exact": (Net(lambda n, x: n.a(F.interpolate(x, (17, 5), mode="nearest-exact")), a=conv()), (7, 9)),
     "bilinear": (Net(lambda n, x: F.interpolate(n.a(x), scale_factor=2, mode="bilinear"), a=conv()), (7, 9)),
     "bilinear to a size": (Net(lambda n, x: F.interpolate(n.a(x), (5, 20), mode="bilinear"), a=conv()), (7, 9)),
-    "aligned corners": (Net(lambda n, x: F.interpolate(n.a(x), (13, 17), mode="bilinear", align_corners=True), a=conv()), (7, 9)),
+    "aligned corners": (
+        Net(lambda n, x: F.interpolate(n.a(x), (13, 17), mode="bilinear", align_corners=True), a=conv()),
+        (7, 9),
+    ),
     "bicubic": (Net(lambda n, x: F.interpolate(n.a(x), scale_factor=2, mode="bicubic"), a=conv()), (9, 11)),
-    "antialiased": (Net(lambda n, x: F.interpolate(n.a(x), (5, 7), mode="bilinear", antialias=True), a=conv()), (20, 21)),
+    "antialiased": (
+        Net(lambda n, x: F.interpolate(n.a(x), (5, 7), mode="bilinear", antialias=True), a=conv()),
+        (20, 21),
+    ),
     "adaptive pooling": (Net(lambda n, x: F.adaptive_avg_pool2d(n.a(x), (3, 4)), a=conv()), (11, 10)),
     "pixel shuffle": (Net(lambda n, x: n.b(F.pixel_shuffle(n.a(x), 2)), a=conv(width=8), b=conv()), (7, 8)),
     "pixel unshuffle": (Net(lambda n, x: n.a(F.pixel_unshuffle(x, 2)), a=nn.Conv2d(8, 2, 3, padding=1)), (14, 12)),
@@ -202,7 +219,8 @@ CASES = {
     "pixel unshuffle by hand": (Net(pixels_down_by_hand, conv=nn.Conv2d(8, 2, 3, padding=1)), (14, 12)),
     "two unshuffles and a shuffle": (Net(shuffled_pixels), (16, 12)),
     "unshuffled, by channels, shuffled": (
-        Net(lambda n, x: F.pixel_shuffle(n.a(F.pixel_unshuffle(x, 2)), 2), a=nn.Conv2d(8, 8, 3, padding=1, groups=8)), (16, 12)
+        Net(lambda n, x: F.pixel_shuffle(n.a(F.pixel_unshuffle(x, 2)), 2), a=nn.Conv2d(8, 8, 3, padding=1, groups=8)),
+        (16, 12),
     ),
     "patches that leave a row": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 3, 4, 4)), (41, 18)),
     "zero padding": (Net(lambda n, x: n.a(F.pad(x, (2, 1, 0, 1))), a=conv(3, 2, 0)), (14, 14)),
@@ -210,13 +228,22 @@ CASES = {
     "replication": (Net(lambda n, x: n.a(F.pad(n.a(x), (3, 3, 3, 3), mode="replicate")), a=conv()), (10, 11)),
     "circular padding": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular")), (12, 13)),
     "padding same": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 3, padding="same", dilation=2)), (12, 13)),
-    "shifted windows": (Net(window_attention, conv=conv(1, padding=0), q=nn.Linear(2, 2), k=nn.Linear(2, 2), v=nn.Linear(2, 2)), (12, 16)),
+    "shifted windows": (
+        Net(window_attention, conv=conv(1, padding=0), q=nn.Linear(2, 2), k=nn.Linear(2, 2), v=nn.Linear(2, 2)),
+        (12, 16),
+    ),
     "patch merging": (Net(merged, norm=nn.LayerNorm(8), linear=nn.Linear(8, 3)), (12, 16)),
     "halves by slices": (Net(halves_by_slices, conv=nn.Conv2d(8, 2, 3, padding=1)), (12, 14)),
-    "channels-last linear": (Net(lambda n, x: n.b(n.a(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), a=nn.Linear(2, 2), b=conv()), (9, 8)),
+    "channels-last linear": (
+        Net(lambda n, x: n.b(n.a(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), a=nn.Linear(2, 2), b=conv()),
+        (9, 8),
+    ),
     "written in place": (Net(written_in_place, conv=conv(), wide=conv(5, padding=2), last=conv()), (11, 12)),
     "unfold and fold": (Net(fold_unfold, conv=conv(), mix=nn.Linear(18, 18)), (11, 12)),
-    "unfolded and folded unmixed": (Net(lambda n, x: F.fold(F.unfold(n.a(x), 3, 2, 2), x.shape[2:], 3, 2, 2), a=conv()), (11, 12)),
+    "unfolded and folded unmixed": (
+        Net(lambda n, x: F.fold(F.unfold(n.a(x), 3, 2, 2), x.shape[2:], 3, 2, 2), a=conv()),
+        (11, 12),
+    ),
     "overlapping windows": (Net(halo, conv=conv()), (16, 12)),
     "shuffled channels": (Net(shuffled, conv=conv(), one=nn.Conv2d(1, 1, 5, padding=2)), (12, 13)),
     "flipped": (Net(lambda n, x: n.a(x.flip(3)), a=conv(3, 2)), (12, 13)),
@@ -226,16 +253,26 @@ CASES = {
     "side by side": (Net(lambda n, x: torch.cat([n.a(x), n.b(x)], 2), a=conv(), b=conv(5, padding=2)), (8, 9)),
     "tiled": (Net(lambda n, x: n.a(x.repeat(1, 1, 1, 2)[..., :9]), a=conv()), (8, 9)),
     "repeated cells": (Net(lambda n, x: n.b(n.a(x).repeat_interleave(2, dim=3)), a=conv(), b=conv()), (8, 9)),
-    "einsum": (Net(lambda n, x: torch.einsum("bchw,dc->bdhw", n.a(x), n.b.weight), a=conv(), b=nn.Linear(2, 3)), (8, 9)),
-    "where and clamp": (
-        Net(lambda n, x: torch.where(n.a(x) > 0, n.b(x), n.a(x)).clamp(-1e9, 1e9), a=conv(), b=conv(5, padding=2)), (12, 11)
+    "einsum": (
+        Net(lambda n, x: torch.einsum("bchw,dc->bdhw", n.a(x), n.b.weight), a=conv(), b=nn.Linear(2, 3)),
+        (8, 9),
     ),
-    "norm over channels": (Net(lambda n, x: n.a(F.layer_norm(x.permute(0, 2, 3, 1), (2,)).permute(0, 3, 1, 2)), a=conv()), (9, 8)),
+    "where and clamp": (
+        Net(lambda n, x: torch.where(n.a(x) > 0, n.b(x), n.a(x)).clamp(-1e9, 1e9), a=conv(), b=conv(5, padding=2)),
+        (12, 11),
+    ),
+    "norm over channels": (
+        Net(lambda n, x: n.a(F.layer_norm(x.permute(0, 2, 3, 1), (2,)).permute(0, 3, 1, 2)), a=conv()),
+        (9, 8),
+    ),
     "frozen batch norm": (Net(lambda n, x: n.a(n.b(x)), a=conv(), b=nn.BatchNorm2d(2)), (9, 8)),
     "gated": (Net(lambda n, x: F.glu(n.a(x), 1), a=conv(width=4)), (9, 8)),
-    "chosen by numbers": (Net(lambda n, x: n.a(x)[:, :, (n.order + 2) % 5], a=conv(), order=nn.Buffer(torch.tensor([3, 1, 0, 2]))), (9, 8)),
+    "chosen by numbers": (
+        Net(lambda n, x: n.a(x)[:, :, (n.order + 2) % 5], a=conv(), order=nn.Buffer(torch.tensor([3, 1, 0, 2]))),
+        (9, 8),
+    ),
     "chosen by a range": (Net(lambda n, x: n.a(x).index_select(3, torch.arange(6, 0, -2)), a=conv()), (9, 8)),
-}  # fmt: skip
+}
 #: Cases on maps of 12 x 15 that share their parts.
 REARRANGED = {
     "convolution inside windows": inside_windows(lambda n, y: n.inner(y)),

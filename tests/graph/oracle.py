@@ -1,4 +1,6 @@
-"""The independent oracle of the graph's tests: what a change of the input shows, by plain autograd and by changes in float64."""
+"""The independent oracle of the graph's tests: what a change of the input shows, by plain autograd and by changes in
+float64.
+"""
 
 import copy
 
@@ -59,9 +61,13 @@ class Seen:
         return self.fields.trf(self.node, self.layout, unit)
 
     def support(self, unit):
-        """For every axis the (first, last) cell with a gradient, None if there is none. Nothing is shared with what is tested."""
+        """For every axis the (first, last) cell with a gradient, None if there is none. Nothing is shared with
+        what is tested.
+        """
         generator = torch.Generator().manual_seed(1)
-        x = (torch.rand(1, self.channels, *self.space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(True)
+        x = (torch.rand(1, self.channels, *self.space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(
+            True
+        )
         out = self.layout.to_map(self.module(x))
         weights = torch.rand(out.shape[1], generator=generator, dtype=torch.float64) + 0.5
         (gradient,) = torch.autograd.grad((out[(0, slice(None), *unit)] * weights).sum(), x)
@@ -84,17 +90,24 @@ def units_of(space):
     """Units worth looking at: the corners, the middle and one off the middle."""
     last = tuple(side - 1 for side in space)
     middle = tuple(side // 2 for side in space)
-    return sorted({(0,) * len(space), last, middle, tuple(side // 3 for side in space), (last[0], *(0 for _ in space[1:]))})
+    return sorted(
+        {(0,) * len(space), last, middle, tuple(side // 3 for side in space), (last[0], *(0 for _ in space[1:]))}
+    )
 
 
 def check(module, space, *, equal=True, gates=True, global_by=None, **more):
-    """The field of several units against brute force: never smaller, and (``equal``) exactly what a change of the input shows."""
+    """The field of several units against brute force: never smaller, and (``equal``) exactly what a change of the
+    input shows.
+    """
     seen = Seen(opened(module) if gates else module, space, **more)
     for unit in units_of(seen.grid):
         support, field = seen.support(unit), seen.trf(unit)
         assert field.exact, field.inexact_by
         assert support is not None
-        assert all(first <= low and high <= last for (first, last), (low, high) in zip(field.clipped_box_px, support, strict=True))
+        assert all(
+            first <= low and high <= last
+            for (first, last), (low, high) in zip(field.clipped_box_px, support, strict=True)
+        )
         assert not seen.sees_outside(unit, field.clipped_box_px)
         assert not equal or field.clipped_box_px == support, (unit, field.clipped_box_px, support)
         assert (field.global_by or "").startswith(global_by or ""), field.global_by

@@ -1,4 +1,6 @@
-"""One table, operation -> what it reads of each of its inputs, and how a part of its output is computed from the parts that it reads."""
+"""One table, operation -> what it reads of each of its inputs, and how a part of its output is computed from the parts
+that it reads.
+"""
 
 from erfscope.graph.rules import mixing as mixing
 from erfscope.graph.rules import moves as moves

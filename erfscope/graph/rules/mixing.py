@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from erfscope.graph.rules.moves import along
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Taps, Transform, Whole, dim_of, dims_of, is_tensor, pointwise, rule, shape_of, taps
+from erfscope.graph.rules.reading import (
+    Call,
+    Dims,
+    Edge,
+    Shape,
+    Taps,
+    Transform,
+    Whole,
+    dim_of,
+    dims_of,
+    is_tensor,
+    pointwise,
+    rule,
+    shape_of,
+    taps,
+)
 
 #: Names of reductions in results, by operation.
 REDUCTIONS = {
@@ -85,7 +100,13 @@ def up_to(call: Call, x: object, dim: int, words: str) -> Edge:
     return Edge(source=source, steps=along(call, source, {dim: read})[0].steps, mixing=words)
 
 
-@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+@rule(
+    "batch_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "cudnn_batch_norm",
+)
 @rule("_batch_norm_with_update", "_batch_norm_no_update", "_native_batch_norm_legit_functional", "miopen_batch_norm")
 def batch_norm(call: Call) -> list[Edge] | None:
     """Batch normalisation: with stored statistics elementwise, else by the statistics of the whole batch."""
@@ -131,19 +152,34 @@ def glu(call: Call) -> list[Edge] | None:
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(call: Call) -> list[Edge] | None:
-    """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both directions are read."""
+    """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both
+    directions are read.
+    """
     x = call.tensor("input")
     along_, across = (1, 0) if call.args.get("batch_first") else (0, 1)
     words = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN") + " over positions"
-    more = [each for name, each in call.args.items() if name != "input" for each in (each if isinstance(each, list | tuple) else [each])]
-    others = [Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True) for w in more if is_tensor(w)]
+    more = [
+        each
+        for name, each in call.args.items()
+        if name != "input"
+        for each in (each if isinstance(each, list | tuple) else [each])
+    ]
+    others = [
+        Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True)
+        for w in more
+        if is_tensor(w)
+    ]
     if len(shape_of(x)) != 3:
         return None
     if call.output:  # the state after the last step: (layers, B, C)
         reads = tuple(1 if i == across else Whole() for i in range(3))
         return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
     steps, size = Whole(same=along_), shape_of(x)[along_]
-    read = steps if call.args.get("bidirectional") or size > LONGEST else up_to(call, x, along_, words).steps[0].reads[along_]  # type: ignore[union-attr]
+    read = (
+        steps
+        if call.args.get("bidirectional") or size > LONGEST
+        else up_to(call, x, along_, words).steps[0].reads[along_]
+    )  # type: ignore[union-attr]
     reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))  # type: ignore[misc]
     return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
 

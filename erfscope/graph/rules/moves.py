@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor, fx
 
 from erfscope.graph.rules.reading import (
-    ABSENT, RULES, Call, Dims, Edge, IntArray, Reshape, Shape, Step, Taps, Whole, aligned, call_of, dim_of, dims_of, is_tensor, picks, rule, shape_of, taps,
+    ABSENT,
+    RULES,
+    Call,
+    Dims,
+    Edge,
+    IntArray,
+    Reshape,
+    Shape,
+    Step,
+    Taps,
+    Whole,
+    aligned,
+    call_of,
+    dim_of,
+    dims_of,
+    is_tensor,
+    picks,
+    rule,
+    shape_of,
+    taps,
 )  # fmt: skip
 
 
@@ -19,13 +38,27 @@ def is_move(node: fx.Node) -> bool:
     return call is not None and getattr(RULES.get(call.name), "__module__", "") == __name__
 
 
-@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "_reshape_alias", "ravel")
+@rule(
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "flatten",
+    "unflatten",
+    "unsqueeze",
+    "squeeze",
+    "view_as",
+    "reshape_as",
+    "_reshape_alias",
+    "ravel",
+)
 def reshape(call: Call) -> list[Edge] | None:
     """The same elements in the same order."""
     return [Edge(source=call.tensor(), steps=(Reshape(call.shape),))]
 
 
-@rule("permute", "transpose", "t", "movedim", "numpy_T", "swapaxes", "swapdims", "moveaxis", "mT", "adjoint", "matrix_H")
+@rule(
+    "permute", "transpose", "t", "movedim", "numpy_T", "swapaxes", "swapdims", "moveaxis", "mT", "adjoint", "matrix_H"
+)
 def permute(call: Call) -> list[Edge] | None:
     """Dimensions in another order."""
     x = call.tensor()
@@ -55,7 +88,7 @@ def permuted(shape: Sequence[int], order: Sequence[int]) -> Dims:
     return Dims(tuple(order.index(i) for i in range(len(shape))), tuple(shape[i] for i in order))
 
 
-def along(call: Call, x: fx.Node, reads: dict[int, int | Whole | Taps], shape: Shape | None = None) -> list[Edge]:
+def along(call: Call, x: fx.Node, reads: Mapping[int, int | Whole | Taps], shape: Shape | None = None) -> list[Edge]:
     """An edge that keeps every dimension but some."""
     dims: list[int | Whole | Taps] = list(range(len(shape_of(x))))
     for dim, read in reads.items():
@@ -109,7 +142,9 @@ def split(call: Call) -> list[Edge] | None:
 def roll(call: Call) -> list[Edge] | None:
     """Cyclic shifts; without borders plain ones."""
     x = call.tensor()
-    shifts, dims = ([each] if isinstance(each, int) else list(each) for each in (call.whole("shifts"), call.args["dims"]))
+    shifts, dims = (
+        [each] if isinstance(each, int) else list(each) for each in (call.whole("shifts"), call.args["dims"])
+    )
     if not dims:
         return None
     reads: dict[int, int | Whole | Taps] = {}
@@ -126,7 +161,9 @@ def flip(call: Call) -> list[Edge] | None:
     """Reversed dimensions."""
     asked = {"fliplr": 1, "flipud": 0}.get(call.name, call.args.get("dims"))
     dims = dims_of(asked, len(call.shape))
-    return along(call, call.tensor(), {d: picks(d, call.shape[d], np.arange(call.shape[d])[::-1], scale=-1) for d in dims})
+    return along(
+        call, call.tensor(), {d: picks(d, call.shape[d], np.arange(call.shape[d])[::-1], scale=-1) for d in dims}
+    )
 
 
 @rule("rot90")
@@ -153,7 +190,11 @@ def repeat(call: Call) -> list[Edge] | None:
     shape = shape_of(x)
     lead = len(call.shape) - len(shape)
     reads = [
-        lead + i if n == call.shape[lead + i] else Whole() if n == 1 else picks(lead + i, n, np.arange(call.shape[lead + i]) % n)
+        lead + i
+        if n == call.shape[lead + i]
+        else Whole()
+        if n == 1
+        else picks(lead + i, n, np.arange(call.shape[lead + i]) % n)
         for i, n in enumerate(shape)
     ]
     return [Edge(source=x, steps=(Dims(tuple(reads), call.shape),))]
@@ -224,7 +265,11 @@ def index(call: Call) -> list[Edge] | None:
     """Picking by one list of indices: exact where its numbers are at hand, or the dimension has no positions."""
     x = call.tensor()
     given = call.args["indices"] if call.name == "index" else None
-    used = [i for i, each in enumerate(given) if each is not None] if given is not None else [dim_of(call.args["dim"], len(call.shape))]
+    used = (
+        [i for i, each in enumerate(given) if each is not None]
+        if given is not None
+        else [dim_of(call.args["dim"], len(call.shape))]
+    )
     lists = [given[i] for i in used] if given is not None else [call.args["index"]]
     if len(used) != 1 or "bool" in str(lists[0].meta["val"].dtype):
         return None
@@ -235,7 +280,14 @@ def index(call: Call) -> list[Edge] | None:
     chosen: Taps | Whole = Whole(blind=True) if numbers is None else _chosen(dim, size, _entries(numbers, size))
     (edge,) = along(call, x, {dim: chosen}, flat)
     inexact = call.name if numbers is None else ""
-    return [Edge(source=x, steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])), mixing=call.name, inexact=inexact)]
+    return [
+        Edge(
+            source=x,
+            steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])),
+            mixing=call.name,
+            inexact=inexact,
+        )
+    ]
 
 
 def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
@@ -249,11 +301,20 @@ def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
 @rule("index_copy", "index_put", "_unsafe_index_put")
 def written(call: Call) -> list[Edge] | None:
     """A tensor with entries of one dimension written over, whose numbers are at hand."""
-    x, source = call.args["self"], call.args.get("source", call.args.get("values"))
-    given = call.args["indices"] if "indices" in call.args else {dim_of(call.args["dim"], len(call.shape)): call.args["index"]}
+    x, source = call.args["self"], call.args["source" if "source" in call.args else "values"]
+    given = (
+        call.args["indices"]
+        if "indices" in call.args
+        else {dim_of(call.args["dim"], len(call.shape)): call.args["index"]}
+    )
     used = [i for i, each in enumerate(given) if each is not None] if isinstance(given, list | tuple) else list(given)
     numbers = call.numbers(given[used[0]]) if len(used) == 1 and len(shape_of(given[used[0]])) == 1 else None
-    if numbers is None or call.args.get("accumulate") or numbers.dtype.is_floating_point or str(numbers.dtype) == "torch.bool":
+    if (
+        numbers is None
+        or call.args.get("accumulate")
+        or numbers.dtype.is_floating_point
+        or str(numbers.dtype) == "torch.bool"
+    ):
         return None
     (dim,), size = used, call.shape[used[0]]
     entries, spots = _entries(numbers, size), np.full(size, ABSENT)
@@ -302,7 +363,8 @@ def unfold(call: Call) -> list[Edge] | None:
 
 
 def windows(shape: Shape, dims: dict[int, tuple[int, int, int, int, int]], *, last: bool = False) -> list[Step]:
-    """Steps that take apart windows (count, kernel, stride, padding, dilation) along dimensions: (..., count, ..., kernel, ...).
+    """Steps that take apart windows (count, kernel, stride, padding, dilation) along dimensions: (..., count, ...,
+    kernel, ...).
 
     The kernels come last where ``last``, else in the order of the dimensions before all counts.
     """
@@ -342,14 +404,15 @@ def col2im(call: Call) -> list[Edge] | None:
     kernel, dilation, padding, stride = (call.whole(key) for key in ("kernel_size", "dilation", "padding", "stride"))
     if len(call.shape) != 4:
         return None
-    (batch, channels, *out), reads = call.shape, [0, 1]
+    (batch, channels, *out) = call.shape
+    reads: list[int | Whole | Taps] = [0, 1]
     counts = [(out[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
     for i in (0, 1):
         ends = np.arange(out[i])[:, None] + padding[i] - dilation[i] * np.arange(kernel[i])
         window, there = ends // stride[i], (ends % stride[i] == 0) & (ends >= 0) & (ends // stride[i] < counts[i])
         spots = np.where(there, np.arange(kernel[i]) * counts[i] + window, ABSENT)
         center = (np.arange(out[i]) + padding[i] - dilation[i] * (kernel[i] - 1) / 2) / stride[i]
-        reads.append(taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i]))  # type: ignore[arg-type]
+        reads.append(taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i]))
     apart = (batch, channels, *kernel, *counts)
     paired = permuted(apart, [0, 1, 2, 4, 3, 5])
     long = (batch, channels, kernel[0] * counts[0], kernel[1] * counts[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import fx
 
 from erfscope.graph.rules.mixing import CLOSED
@@ -16,22 +18,29 @@ def linear(call: Call) -> list[Edge] | None:
     """``x @ weight.T + bias``: reads the last dimension in full."""
     x, last = call.tensor("input"), len(call.shape) - 1
     reads = (*range(last), Whole())
+    more: list[tuple[Any, tuple[int | Whole, ...]]]
     more = [(call.args["weight"], (last, Whole())), (call.args.get("bias"), (last,))]
     edges = [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=TOKEN_MIXING)]
-    return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]  # type: ignore[arg-type]
+    return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
 
 
 @rule("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addbmm")
 def product(call: Call) -> list[Edge] | None:
     """Matrix product, batched or not; a third tensor is added."""
-    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(call.name, ("self", "mat2" if "mat2" in call.args else "other"))
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(
+        call.name, ("self", "mat2" if "mat2" in call.args else "other")
+    )
     if call.name in ("mv", "dot", "addbmm") or not all(is_tensor(call.args.get(name)) for name in names):
         return None
     left, right = (call.args[name] for name in names)
     shapes, rank = (shape_of(left), shape_of(right)), len(call.shape)
     if min(map(len, shapes)) < 2:
         return None
-    rows = Edge(source=left, steps=(Dims((*_batch(shapes[0], call.shape), rank - 2, Whole()), call.shape),), mixing=_words(right))
+    rows = Edge(
+        source=left,
+        steps=(Dims((*_batch(shapes[0], call.shape), rank - 2, Whole()), call.shape),),
+        mixing=_words(right),
+    )
     column = len(shapes[1]) - 1
     reads = (*_batch(shapes[1], call.shape), Whole(), rank - 1)
     same = shapes[0][-2] == shapes[1][-1]
@@ -54,10 +63,18 @@ def _words(other: fx.Node) -> str:
     return TOKEN_MIXING if other.op == "placeholder" else ATTENTION
 
 
-@rule("scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu")
-@rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math")
+@rule(
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"
+)
+@rule(
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_attention_math",
+)
 def attention(call: Call) -> list[Edge] | None:
-    """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E): queries by box, keys whole."""
+    """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E): queries by box, keys
+    whole.
+    """
     query, key, value, mask = (call.args[name] for name in ("query", "key", "value", "attn_mask"))
     rank = len(call.shape)
     if call.output or rank != len(shape_of(query)):
@@ -98,21 +115,65 @@ def einsum(call: Call) -> list[Edge] | None:
         own = [i for i, letter in enumerate(term) if letter in out and letter not in terms[0]]
         columns = own[-1] if number and own else None
         words = _words(operands[1 - number]) if len(operands) == 2 else "sum over positions"
-        edges.append(Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words))
+        edges.append(
+            Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words)
+        )
     return edges
 
 
-@rule("where", "lerp", "addcmul", "addcdiv", "hardswish", "hardsigmoid", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "complex")
-@rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "clone", "alias", "detach", "_to_copy", "polar")
-@rule("positive", "lift_fresh", "lift_fresh_copy", "type_as", "float", "double", "half", "gelu", "silu", "log_sigmoid", "threshold", "softshrink")
+@rule(
+    "where",
+    "lerp",
+    "addcmul",
+    "addcdiv",
+    "hardswish",
+    "hardsigmoid",
+    "prelu",
+    "_prelu_kernel",
+    "rrelu",
+    "rrelu_with_noise",
+    "complex",
+)
+@rule(
+    "dropout",
+    "native_dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "contiguous",
+    "to",
+    "clone",
+    "alias",
+    "detach",
+    "_to_copy",
+    "polar",
+)
+@rule(
+    "positive",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "gelu",
+    "silu",
+    "log_sigmoid",
+    "threshold",
+    "softshrink",
+)
 @rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
 def elementwise(call: Call) -> list[Edge] | None:
     """Elementwise operations, those among them that PyTorch does not mark as such."""
-    if call.output or any(len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)):
+    if call.output or any(
+        len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
+    ):
         return None
     if call.name.startswith("prelu"):
         x, weight = call.tensor(), call.args["weight"]
-        return [Edge(source=x, steps=()), Edge(source=weight, steps=(Dims((Whole(),) * len(shape_of(weight)), call.shape),), follows=True)]
+        return [
+            Edge(source=x, steps=()),
+            Edge(source=weight, steps=(Dims((Whole(),) * len(shape_of(weight)), call.shape),), follows=True),
+        ]
     return pointwise(call)
 
 

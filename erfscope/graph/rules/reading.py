@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor, fx
 from erfscope.graph.graph import arguments, name_of, value
 
 IntArray = NDArray[np.intp]
-FloatArray = NDArray[np.float64]
+FloatArray = NDArray[np.floating[Any]]
 Shape = tuple[int, ...]
 #: In place of an index where there is nothing to read, with or without a border.
 ABSENT = int(np.iinfo(np.intp).min)
@@ -49,7 +50,9 @@ class Whole(NamedTuple):
 
 
 class Dims(NamedTuple):
-    """A step in which each dimension of the input is read by itself: the same index as one of the output's, all of it, or taps."""
+    """A step in which each dimension of the input is read by itself: the same index as one of the output's, all of
+    it, or taps.
+    """
 
     reads: tuple[int | Whole | Taps, ...]
     #: Shape of what is made.
@@ -72,13 +75,13 @@ class Edge:
 
     source: fx.Node
     steps: tuple[Step, ...]
-    #: Whether the output's elements stand where this input's do, or, as for the keys of attention, where the leading input's do if it has
-    #: any positions.
+    #: Whether the output's elements stand where this input's do, or, as for the keys of attention, where the leading
+    #: input's do if it has any positions.
     follows: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
-    #: The step by which a following input's elements stand beside the leading one's where that is the same in every window, and this one
-    #: not: keys are then as many as queries, and say where these stand.
+    #: The step by which a following input's elements stand beside the leading one's where that is the same in every
+    #: window, and this one not: keys are then as many as queries, and say where these stand.
     twin: Dims | None = None
     #: Whether places become frequencies, or frequencies places.
     transform: Transform = ""
@@ -108,7 +111,8 @@ class Call:
 
     def tensor(self, *names: str) -> fx.Node:
         """The first argument of these names that is a tensor; by default the first argument."""
-        return next(found for name in names or self.args if is_tensor(found := self.args.get(name)))
+        found: list[fx.Node] = [self.args[name] for name in names or self.args if is_tensor(self.args.get(name))]
+        return found[0]
 
     def whole(self, name: str, default: Any = None) -> Any:
         """An argument made of whole numbers, also where they are symbols."""
@@ -158,12 +162,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call | None:
     """The call of an operation that a node is one output of; None for placeholders and operations of other kinds."""
-    is_item = name_of(node).endswith("getitem>") and isinstance(node.args[0], fx.Node) and isinstance(node.args[1], int)
+    is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node) and isinstance(node.args[1], int)
     made = node.args[0] if is_item else node
     if not isinstance(made, fx.Node) or not isinstance(made.target, torch._ops.OpOverload):
         return None
     given = value(made)
-    outputs = [each for each in (given if isinstance(given, list | tuple) else (given,))]
+    outputs = given if isinstance(given, list | tuple) else [given]
     shapes = tuple(tuple(whole_number(side) for side in getattr(each, "shape", ())) for each in outputs)
     output = node.args[1] if is_item else 0
     assert isinstance(output, int)
@@ -175,15 +179,21 @@ def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda
     """What a node reads of every tensor that it is given: without a rule, all of them whole."""
     call = call_of(node, numbers)
     if call is None:
-        return [blind_edge(each, shape_of(node) if is_tensor(node) else (), str(node.target)) for each in node.all_input_nodes if is_tensor(each)]
-    known = RULES.get(call.name, pointwise if torch.Tag.pointwise in call.node.target.tags else None)  # type: ignore[union-attr]
+        sources = [each for each in node.all_input_nodes if is_tensor(each)]
+        return [blind_edge(each, shape_of(node) if is_tensor(node) else (), str(node.target)) for each in sources]
+    is_pointwise = torch.Tag.pointwise in call.node.target.tags  # type: ignore[union-attr]
+    known = RULES.get(call.name, pointwise if is_pointwise else None)
     found = known(call) if known is not None else None
-    return [blind_edge(each, call.shape, call.name) for each in dict.fromkeys(tensors_of([*call.args.values()]))] if found is None else found
+    if found is not None:
+        return found
+    return [blind_edge(each, call.shape, call.name) for each in dict.fromkeys(tensors_of([*call.args.values()]))]
 
 
 def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
     """An edge of an operation that may read anything."""
-    return Edge(source=source, steps=(Dims((Whole(blind=True),) * len(shape_of(source)), shape),), inexact=name, mixing=name)
+    return Edge(
+        source=source, steps=(Dims((Whole(blind=True),) * len(shape_of(source)), shape),), inexact=name, mixing=name
+    )
 
 
 def pointwise(call: Call) -> list[Edge]:
@@ -209,7 +219,9 @@ def taps(
     scale: float | None = None,
     doubt: str = "",
 ) -> Taps:
-    """Taps into a dimension of ``size`` indices: by default a border ends it, and an output stands in the middle of what it reads."""
+    """Taps into a dimension of ``size`` indices: by default a border ends it, and an output stands in the middle of
+    what it reads.
+    """
     if inside is None:
         inside = np.where((unbounded >= 0) & (unbounded < size), unbounded, -1)
     if center is None:
@@ -257,5 +269,3 @@ def groups_of(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
                 j += 1
         groups.append((mine, theirs))
     return groups
-
-

@@ -9,7 +9,19 @@ from fractions import Fraction
 import numpy as np
 
 from erfscope.graph.rules.moves import along
-from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Taps, Whole, rule, shape_of, taps
+from erfscope.graph.rules.reading import (
+    ABSENT,
+    Call,
+    Dims,
+    Edge,
+    FloatArray,
+    IntArray,
+    Taps,
+    Whole,
+    rule,
+    shape_of,
+    taps,
+)
 
 
 def per_dim(values: int | Sequence[int], count: int) -> list[int]:
@@ -43,7 +55,16 @@ def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
     return taps(1, size, first[:, None] + np.arange(each), scale=each * groups / out)
 
 
-@rule("convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@rule(
+    "convolution",
+    "_convolution",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+)
 def convolution(call: Call) -> list[Edge] | None:
     """Convolution, grouped, dilated or transposed; weights that depend on the input are read whole."""
     x, weight = call.tensor("input"), call.tensor("weight")
@@ -64,7 +85,10 @@ def convolution(call: Call) -> list[Edge] | None:
     words = "weights computed from the whole map"
     return [
         Edge(source=x, steps=(Dims(reads, call.shape),), mixing="convolution over stacked positions"),
-        *(Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True, mixing=words) for w in more),
+        *(
+            Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True, mixing=words)
+            for w in more
+        ),
     ]
 
 
@@ -83,7 +107,9 @@ def pooling(call: Call) -> list[Edge] | None:
     return along(call, x, {one[0]: sliding(*one) for one in each})
 
 
-@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+@rule(
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"
+)
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_pooling(call: Call) -> list[Edge] | None:
     """Pooling to a given size; to one cell it is global."""
@@ -100,7 +126,9 @@ def adaptive_pooling(call: Call) -> list[Edge] | None:
 
 
 def _adaptive(dim: int, size: int, out: int) -> Taps:
-    """Output i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded; windows of unequal length have no even centres."""
+    """Output i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded; windows of unequal length have
+    no even centres.
+    """
     i = np.arange(out)
     first, stop = i * size // out, -(-(i + 1) * size // out)
     grid = first[:, None] + np.arange(int((stop - first).max()))
@@ -112,7 +140,9 @@ def _adaptive(dim: int, size: int, out: int) -> Taps:
 @rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d", "_pad_circular", "_pad_enum")
 def padding(call: Call) -> list[Edge] | None:
-    """Padding: with constants the map ends, else it goes on; without borders all are plain shifts. Negative amounts crop."""
+    """Padding: with constants the map ends, else it goes on; without borders all are plain shifts. Negative amounts
+    crop.
+    """
     x, amounts = call.tensor(), call.whole("pad") or call.whole("padding")
     mode = call.args.get("mode") or call.name.partition("_")[0]
     reads = {}
@@ -120,7 +150,9 @@ def padding(call: Call) -> list[Edge] | None:
         dim = len(call.shape) - 1 - i
         size, spots = shape_of(x)[dim], np.arange(call.shape[dim]) - amounts[2 * i]
         if amounts[2 * i] or amounts[2 * i + 1]:
-            reads[dim] = taps(dim, size, spots[:, None], inside=_around_border(str(mode), spots, size)[:, None], scale=1)
+            reads[dim] = taps(
+                dim, size, spots[:, None], inside=_around_border(str(mode), spots, size)[:, None], scale=1
+            )
     return along(call, x, reads)
 
 
@@ -131,18 +163,28 @@ def _around_border(mode: str, spots: IntArray, size: int) -> IntArray:
     if mode.startswith("repli"):
         return np.clip(spots, 0, size - 1)
     if mode == "circular":
-        return spots % size
+        spots = spots % size
     return np.where((spots >= 0) & (spots < size), spots, -1)
 
 
-@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+@rule(
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+)
 @rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_bicubic2d")
 @rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
 def interpolation(call: Call) -> list[Edge] | None:
     """Interpolation of every kind."""
     x, align = call.tensor(), bool(call.args.get("align_corners"))
     count = len(call.shape) - 2
-    named = [call.args.get(key) for key in {1: ("scales",), 2: ("scales_h", "scales_w")}.get(count, ("scales_d", "scales_h", "scales_w"))]
+    named = [
+        call.args.get(key)
+        for key in {1: ("scales",), 2: ("scales_h", "scales_w")}.get(count, ("scales_d", "scales_h", "scales_w"))
+    ]
     factors = call.args.get("scale_factors") or named
     reads = {}
     for dim, factor in enumerate(factors, start=2):
@@ -155,8 +197,8 @@ def interpolation(call: Call) -> list[Edge] | None:
 def _resized(dim: int, size: int, out: int, scale: float, name: str, align: bool) -> Taps:
     """One dimension interpolated.
 
-    Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point falls on the edge
-    between two cells. What lies outside is clamped.
+    Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
+    falls on the edge between two cells. What lies outside is clamped.
     """
     shift, doubt = (0.0, "") if align else _first_source(out, scale, name)
     found = [_sources(np.arange(out).astype(kind), scale, name, align) for kind in (np.float32, np.float64)]
@@ -169,8 +211,11 @@ def _resized(dim: int, size: int, out: int, scale: float, name: str, align: bool
 
 
 def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
-    """Where cell 0 of an interpolated axis has its centre, and why that is not exact: half a cell in, and for nearest neighbours what
-    rounding down takes off on the average, which is the same for all cells where cells are only repeated or left out."""
+    """Where cell 0 of an interpolated axis has its centre, and why that is not exact.
+
+    Half a cell in, and for nearest neighbours what rounding down takes off on the average, which is the same for all
+    cells where cells are only repeated or left out.
+    """
     if "nearest" not in name:
         return (scale - 1) / 2, ""
     p, q = Fraction(scale).limit_denominator(max(out, 1)).as_integer_ratio()
