@@ -527,9 +527,22 @@ def _read(places: Sequence[Place], shape: Shape) -> Reading:
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
     found = _factors(places, shape)
+    for dim in range(len(shape)) if isinstance(found, str) else ():
+        if isinstance(found, str) and (windows := _windows_along(places, dim)) is not None:
+            found = _factors(windows, shape)
     if isinstance(found, str):
         return Reading("holes" if found == "holes" else "open", why="" if found == "holes" else found)
     return Reading("known", layout=found)
+
+
+def _windows_along(places: Sequence[Place], dim: int) -> list[Place] | None:
+    """The places of windows that slide, their cells being the entries of a dimension; None where these are none."""
+    found, changed = list(places), False
+    for axis, place in enumerate(places[:-1]):
+        rows = _distinct(place.centers[0], [dim], place.step) if place.exists else []
+        if len(rows) > 1 and (size := _cell_of(rows, place.step)) > 0:
+            found[axis], changed = place._replace(centers=compressed(np.mean(rows, axis=0)[None]), step=size), True
+    return found if changed else None
 
 
 def _count(place: Place) -> int:

@@ -85,19 +85,18 @@ def softmax(call: Call) -> list[Edge] | None:
 def running(call: Call) -> list[Edge] | None:
     """Running sums read what lies before a position along their dimension."""
     x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
-    return [up_to(call, x, dim, f"{call.name} over positions")]
+    words = f"{call.name} over positions"
+    if shape_of(x)[dim] > LONGEST:
+        return [mixed(call, (dim,), words)]
+    (edge,) = along(call, x, {dim: up_to(dim, shape_of(x)[dim])})
+    return [Edge(source=x, steps=edge.steps, mixing=words)]
 
 
-def up_to(call: Call, x: object, dim: int, words: str) -> Edge:
-    """An edge that reads all up to a position along one dimension."""
-    source = call.tensor()
-    size = shape_of(source)[dim]
-    if size > LONGEST:
-        return mixed(call, (dim,), words)
+def up_to(dim: int, size: int) -> Taps:
+    """Taps of everything up to a position."""
     spots = np.arange(size)
     before = np.where(spots[None] <= spots[:, None], spots[None], -1)
-    read = taps(dim, size, before, center=spots.astype(float), scale=1)
-    return Edge(source=source, steps=along(call, source, {dim: read})[0].steps, mixing=words)
+    return taps(dim, size, before, center=spots.astype(float), scale=1)
 
 
 @rule(
@@ -172,15 +171,12 @@ def recurrent(call: Call) -> list[Edge] | None:
     if len(shape_of(x)) != 3:
         return None
     if call.output:  # the state after the last step: (layers, B, C)
-        reads = tuple(1 if i == across else Whole() for i in range(3))
-        return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
-    steps, size = Whole(same=along_), shape_of(x)[along_]
-    read = (
-        steps
-        if call.args.get("bidirectional") or size > LONGEST
-        else up_to(call, x, along_, words).steps[0].reads[along_]
-    )  # type: ignore[union-attr]
-    reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))  # type: ignore[misc]
+        last = tuple(1 if i == across else Whole() for i in range(3))
+        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *others]
+    read: int | Whole | Taps = Whole(same=along_)
+    if not call.args.get("bidirectional") and shape_of(x)[along_] <= LONGEST:
+        read = up_to(along_, shape_of(x)[along_])
+    reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))
     return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
 
 

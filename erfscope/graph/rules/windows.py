@@ -164,7 +164,8 @@ def _around_border(mode: str, spots: IntArray, size: int) -> IntArray:
         return np.clip(spots, 0, size - 1)
     if mode == "circular":
         spots = spots % size
-    return np.where((spots >= 0) & (spots < size), spots, -1)
+    inside: IntArray = np.where((spots >= 0) & (spots < size), spots, -1)
+    return inside
 
 
 @rule(
