@@ -204,9 +204,11 @@ class Fields:
         found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
         if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
-        boxes = [_box(ends[FREE], size) for ends, size in zip(found, self.sizes, strict=True)]
+        # What wraps around lies beside what would be there without a border.
+        boxes = [_box(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)]
         local = [_box(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
         nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
+        nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
         centers, doubt = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]

@@ -347,8 +347,11 @@ def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[
             continue
         for dim in theirs:
             gaps = np.diff(centers[:1], axis=1 + dim)
-            if gaps.size and np.isfinite(gaps).all() and np.ptp(gaps) <= SAME * place.step:
-                slope[dim] = float(gaps.flat[0])
+            if gaps.size and np.isfinite(gaps).all():
+                first = float(np.median(gaps))
+                # A map that was rolled begins anew somewhere.
+                off = np.abs(gaps - first) % (np.ptp(centers[0]) + abs(first))
+                slope[dim] = first if (off <= SAME * place.step).all() else 0.0
     return tuple(slope)
 
 
