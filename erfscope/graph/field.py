@@ -18,7 +18,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
-from erfscope.graph.graph import name_of
+from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import (
@@ -32,7 +32,6 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     is_tensor,
-    shape_of,
 )
 
 #: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both
@@ -205,7 +204,9 @@ class Fields:
         if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
-        boxes = [_box(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)]
+        boxes = [
+            _box(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)
+        ]
         local = [_box(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
         nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
         nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
@@ -231,7 +232,8 @@ class Fields:
             clipped_box_px=tuple(
                 _box(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
-            all_paths=self.reference is self.positions.image or not self._has_path_around(node),
+            all_paths=self.reference is self.positions.image
+            or not self.positions.has_path_around(node, next(iter(self._ends))),
         )
 
     def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
@@ -261,19 +263,6 @@ class Fields:
             )
             words = "softmax attention" if near else "dot-product attention"
         return f"{words} ({module})" if module else words
-
-    def _has_path_around(self, node: fx.Node) -> bool:
-        """Whether some path from the image to a node does not pass through the reference."""
-        start = next(iter(self._ends))
-        stack, seen = [node], {start}
-        while stack:
-            here = stack.pop()
-            if here is self.positions.image:
-                return True
-            if here not in seen:
-                seen.add(here)
-                stack.extend(edge.source for edge in self.positions.edges.get(here, []))
-        return False
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
@@ -328,6 +317,13 @@ class Fields:
             # Rounding must not decide between two.
             nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(self.stride(node, layout, axis)))[-1])
         return tuple(nearest)
+
+    def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
+        """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
+        if node not in self._ends:
+            return False
+        found = [ends[BARE] for ends in self.ends(node, unit_box(shape_of(node), layout, unit))]
+        return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
     def mixes_batch(self, node: fx.Node) -> str:
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
@@ -427,7 +423,7 @@ def _mixed(
         return ends, ""
     all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
     blind = any(isinstance(read, Whole) and read.blind for read in reads)
-    keeps = all(isinstance(read := reads[i], Whole) and read.same is not None for i in whole)
+    keeps = all(isinstance(read := reads[i - 1], Whole) and read.same is not None for i in varying)
     least = ends.min(varying, keepdims=True)
     own = ends if keeps else np.full_like(least, np.inf)
     found = np.broadcast_to(least, own.shape).copy()

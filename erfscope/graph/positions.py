@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
 from erfscope.graph.carry import arranged, compressed, extended, reshaped
-from erfscope.graph.graph import Graph, name_of
+from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.rules.moves import is_move
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
@@ -33,7 +33,6 @@ from erfscope.graph.rules.reading import (
     edges_of,
     groups_of,
     is_tensor,
-    shape_of,
 )
 
 #: Two places closer than this share of a cell are the same one, computed in another order.
@@ -111,6 +110,7 @@ class Positions:
         #: Spatial size of the image; the axis after the last is the batch's.
         self.space = shape[2:]
         self.order = {node: number for number, node in enumerate(graph.nodes)}
+        _note_modules(graph, self.order)
         #: What every node reads of those that depend on the image.
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
@@ -221,6 +221,46 @@ class Positions:
     def reading(self, node: fx.Node) -> Reading:
         """How a tensor holds a map, or why it holds none."""
         return _read(self._places[node], shape_of(node)) if node in self._places else Reading("none")
+
+    def ancestors(self, node: fx.Node) -> set[fx.Node]:
+        """A tensor and all that depend on the image that it was computed from."""
+        stack, seen = [node], set[fx.Node]()
+        while stack:
+            here = stack.pop()
+            if here not in seen:
+                seen.add(here)
+                stack.extend(edge.source for edge in self.edges.get(here, []))
+        return seen
+
+    def has_path_around(self, node: fx.Node, goal: fx.Node) -> bool:
+        """Whether some path from the image to a tensor does not pass through another."""
+        stack, seen = [node], {goal}
+        while stack:
+            here = stack.pop()
+            if here is self.image:
+                return True
+            if here not in seen:
+                seen.add(here)
+                stack.extend(edge.source for edge in self.edges.get(here, []))
+        return False
+
+    def own_resizing(self, node: fx.Node) -> tuple[Shape, Shape] | None:
+        """The sizes between which a model resizes its input itself on every way to a tensor; None where it does not."""
+        for each in self.edges:
+            if "upsample" in name_of(each) and self._keeps_pixels(self.edges[each][0].source):
+                before, after = shape_of(self.edges[each][0].source)[2:], shape_of(each)[2:]
+                if before != after and each in self.ancestors(node) and not self.has_path_around(node, each):
+                    return before, after
+        return None
+
+    def _keeps_pixels(self, node: fx.Node) -> bool:
+        """Whether a tensor is the image, normalised at most."""
+        while node is not self.image:
+            edges = self.edges[node]
+            if len(edges) != 1 or edges[0].steps or edges[0].mixing:
+                return False
+            node = edges[0].source
+        return True
 
     def unit_box(
         self, node: fx.Node, layout: Layout, unit: Sequence[int]
@@ -349,9 +389,11 @@ def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[
             gaps = np.diff(centers[:1], axis=1 + dim)
             if gaps.size and np.isfinite(gaps).all():
                 first = float(np.median(gaps))
-                # A map that was rolled begins anew somewhere.
-                off = np.abs(gaps - first) % (np.ptp(centers[0]) + abs(first))
-                slope[dim] = first if (off <= SAME * place.step).all() else 0.0
+                # A map that was rolled begins anew, once.
+                off = np.abs(gaps - first) > SAME * place.step
+                anew = np.abs(np.abs(gaps - first) - np.ptp(centers[0]) - abs(first)) <= SAME * place.step
+                straight = (off <= anew).all() and (off.sum(1 + dim) <= 1).all()
+                slope[dim] = first if straight else 0.0
     return tuple(slope)
 
 
@@ -512,10 +554,23 @@ def describe(node: fx.Node, name: str = "") -> str:
 
 
 def module_of(node: fx.Node) -> str:
-    """The innermost module that an operation ran in; "" if not known."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(stack.values()), ("",))[0] if stack else ""
-    return str(path).removeprefix("L['self']").lstrip(".")
+    """The innermost module that an operation ran in; "" for the model itself."""
+    return str(node.meta.get("module", ""))
+
+
+def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
+    """Note at every operation the innermost module that it ran in."""
+    for name in sorted(graph.marks, key=lambda name: name.count(".")):
+        mark = graph.marks[name]
+        first = max((order[node] for node in mark.inputs.values()), default=len(order))
+        stack = [*mark.outputs.values()]
+        seen = set(mark.inputs.values())
+        while stack:
+            node = stack.pop()
+            if node not in seen and order[node] > first:
+                seen.add(node)
+                node.meta["module"] = name.partition("@")[0]
+                stack.extend(node.all_input_nodes)
 
 
 # --- layouts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
 from erfscope.graph.rules.reading import (
     Call,
@@ -18,7 +19,6 @@ from erfscope.graph.rules.reading import (
     is_tensor,
     pointwise,
     rule,
-    shape_of,
     taps,
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor, fx
 
+from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.reading import (
     ABSENT,
     RULES,
@@ -27,7 +28,6 @@ from erfscope.graph.rules.reading import (
     is_tensor,
     picks,
     rule,
-    shape_of,
     taps,
 )  # fmt: skip
 
@@ -100,8 +100,8 @@ def along(call: Call, x: fx.Node, reads: Mapping[int, int | Whole | Taps], shape
 def slice_(call: Call) -> list[Edge] | None:
     """``x[start:end:step]`` along one dimension."""
     x = call.tensor()
-    dim, size = dim_of(call.whole("dim", 0), len(call.shape)), shape_of(x)[call.whole("dim", 0)]
-    start, step = call.whole("start", 0), call.whole("step", 1)
+    dim, size = dim_of(call.args.get("dim", 0), len(call.shape)), shape_of(x)[call.args.get("dim", 0)]
+    start, step = call.args.get("start") or 0, call.args.get("step", 1)
     start = min(max(start + size if start < 0 else start, 0), size)
     return along(call, x, {dim: picks(dim, size, start + step * np.arange(call.shape[dim]), scale=step)})
 
@@ -111,8 +111,8 @@ def select(call: Call) -> list[Edge] | None:
     """``x[:, index]``: one index of one dimension."""
     x = call.tensor()
     rank = len(shape_of(x))
-    dim = dim_of(call.whole("dim"), rank)
-    return [Edge(source=x, steps=(one_of(shape_of(x), dim, call.whole("index") % shape_of(x)[dim]),))]
+    dim = dim_of(call.args["dim"], rank)
+    return [Edge(source=x, steps=(one_of(shape_of(x), dim, call.args["index"] % shape_of(x)[dim]),))]
 
 
 def one_of(shape: Shape, dim: int, index: int) -> Dims:
@@ -143,7 +143,7 @@ def roll(call: Call) -> list[Edge] | None:
     """Cyclic shifts; without borders plain ones."""
     x = call.tensor()
     shifts, dims = (
-        [each] if isinstance(each, int) else list(each) for each in (call.whole("shifts"), call.args["dims"])
+        [each] if isinstance(each, int) else list(each) for each in (call.args["shifts"], call.args["dims"])
     )
     if not dims:
         return None
@@ -203,7 +203,7 @@ def repeat(call: Call) -> list[Edge] | None:
 @rule("repeat_interleave")
 def repeat_interleave(call: Call) -> list[Edge] | None:
     """Every index several times: finer cells where each comes as often as the others."""
-    x, times = call.tensor(), call.whole("repeats")
+    x, times = call.tensor(), call.args["repeats"]
     if not isinstance(times, int) or call.args.get("dim") is None:
         return None
     dim = dim_of(call.args["dim"], len(call.shape))
@@ -249,9 +249,9 @@ def stack(call: Call) -> list[Edge] | None:
 def scatter_part(call: Call) -> list[Edge] | None:
     """A tensor with a part of it written over."""
     x, source = call.args["self"], call.args["src"]
-    dim, size = dim_of(call.whole("dim", 0), len(call.shape)), call.shape[call.whole("dim", 0)]
-    first = call.whole("start" if call.name == "slice_scatter" else "index", 0)
-    start, step = min(first + size if first < 0 else first, size), call.whole("step", 1)
+    dim, size = dim_of(call.args.get("dim", 0), len(call.shape)), call.shape[call.args.get("dim", 0)]
+    first = call.args["start" if call.name == "slice_scatter" else "index"] or 0
+    start, step = min(first + size if first < 0 else first, size), call.args.get("step", 1)
     rows = (*call.shape[:dim], 1, *call.shape[dim + 1 :]) if call.name == "select_scatter" else shape_of(source)
     written = part_of(dim, size, start, rows[dim], step)
     left = np.where(written.inside[:, 0] < 0, np.arange(size), ABSENT)
@@ -358,7 +358,7 @@ def unfold(call: Call) -> list[Edge] | None:
     """``Tensor.unfold``: windows along one dimension, their indices last."""
     x = call.tensor()
     shape, rank = shape_of(x), len(shape_of(x))
-    dim, size, step = dim_of(call.whole("dimension"), rank), call.whole("size"), call.whole("step")
+    dim, size, step = dim_of(call.args["dimension"], rank), call.args["size"], call.args["step"]
     return [Edge(source=x, steps=tuple(windows(shape, {dim: (call.shape[dim], size, step, 0, 1)}, last=True)))]
 
 
@@ -389,7 +389,7 @@ def im2col(call: Call) -> list[Edge] | None:
     """``F.unfold``: every window's cells become channels, windows become one list."""
     x = call.tensor()
     shape = shape_of(x)
-    kernel, dilation, padding, stride = (call.whole(key) for key in ("kernel_size", "dilation", "padding", "stride"))
+    kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     if len(shape) != 4:
         return None
     counts = [(shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
@@ -401,7 +401,7 @@ def im2col(call: Call) -> list[Edge] | None:
 def col2im(call: Call) -> list[Edge] | None:
     """``F.fold``: every window's cells are added up where they came from."""
     x = call.tensor()
-    kernel, dilation, padding, stride = (call.whole(key) for key in ("kernel_size", "dilation", "padding", "stride"))
+    kernel, dilation, padding, stride = (call.args[key] for key in ("kernel_size", "dilation", "padding", "stride"))
     if len(call.shape) != 4:
         return None
     (batch, channels, *out) = call.shape

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.reading import (
     RULES,
     Call,
@@ -27,7 +28,6 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     groups_of,
-    shape_of,
 )
 
 Part = tuple[IntArray, ...]
@@ -258,8 +258,8 @@ def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
     """Convolution without padding of the padded part."""
     weight, bias = call.args["weight"], call.args["bias"]
     kernels = shape_of(weight)[2:]
-    strides, dilations = (_per_dim(call.whole(key), len(kernels)) for key in ("stride", "dilation"))
-    paddings = call.whole("padding")
+    strides, dilations = (_per_dim(call.args[key], len(kernels)) for key in ("stride", "dilation"))
+    paddings = call.args["padding"]
     if isinstance(paddings, str):
         paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
     window = [*zip(kernels, strides, _per_dim(paddings, len(kernels)), dilations, strict=True)]
@@ -272,9 +272,9 @@ def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
 def max_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
     """Maximum pooling without padding of the part padded with what is never the greatest."""
     count = int(call.name[8])
-    kernels = _per_dim(call.whole("kernel_size"), count)
-    strides = _per_dim(call.whole("stride") or kernels, count)
-    paddings, dilations = _per_dim(call.whole("padding"), count), _per_dim(call.whole("dilation"), count)
+    kernels = _per_dim(call.args["kernel_size"], count)
+    strides = _per_dim(call.args["stride"] or kernels, count)
+    paddings, dilations = _per_dim(call.args["padding"], count), _per_dim(call.args["dilation"], count)
     x = _padded(call, part, parts, [*zip(kernels, strides, paddings, dilations, strict=True)], -math.inf)
     return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[count - 1](x, kernels, strides, 0, dilations)
 
@@ -283,8 +283,8 @@ def max_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
 def average_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
     """Average pooling: sums over the padded part, divided by how many cells count."""
     count, shape = int(call.name[8]), shape_of(call.tensor())
-    kernels = _per_dim(call.whole("kernel_size"), count)
-    strides, paddings = _per_dim(call.whole("stride") or kernels, count), _per_dim(call.whole("padding"), count)
+    kernels = _per_dim(call.args["kernel_size"], count)
+    strides, paddings = _per_dim(call.args["stride"] or kernels, count), _per_dim(call.args["padding"], count)
     x = _padded(call, part, parts, [*zip(kernels, strides, paddings, [1] * count, strict=True)], 0.0)
     out = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[count - 1](x, kernels, strides)
     for dim, kernel, stride, padding in zip(
@@ -313,7 +313,7 @@ def transposed(call: Call, part: Part, parts: Parts) -> Tensor:
     """
     x, weight, bias = call.tensor("input"), call.args["weight"], call.args["bias"]
     count = len(shape_of(weight)) - 2
-    strides, paddings, dilations = (_per_dim(call.whole(key), count) for key in ("stride", "padding", "dilation"))
+    strides, paddings, dilations = (_per_dim(call.args[key], count) for key in ("stride", "padding", "dilation"))
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[count - 1]
     out = function(parts[x], parts[weight], None, strides, 0, 0, call.args["groups"], dilations)
     amounts: list[int] = []

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import fx
 
+from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.mixing import CLOSED
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, aligned, is_tensor, pointwise, rule, shape_of
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, aligned, is_tensor, pointwise, rule
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"

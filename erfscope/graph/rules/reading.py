@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from erfscope.graph.graph import arguments, name_of, value
+from erfscope.graph.graph import arguments, name_of, shape_of, value
 
 IntArray = NDArray[np.intp]
 FloatArray = NDArray[np.floating[Any]]
@@ -114,26 +114,10 @@ class Call:
         found: list[fx.Node] = [self.args[name] for name in names or self.args if is_tensor(self.args.get(name))]
         return found[0]
 
-    def whole(self, name: str, default: Any = None) -> Any:
-        """An argument made of whole numbers, also where they are symbols."""
-        found = self.args.get(name)
-        return default if found is None else fx.map_arg(found, whole_number) if not isinstance(found, Tensor) else found
-
 
 def is_tensor(value_: Any) -> bool:
     """Whether an argument is a tensor."""
     return isinstance(value_, fx.Node) and isinstance(value(value_), Tensor)
-
-
-def whole_number(number: Any) -> Any:
-    """A size as a whole number: of a symbol the one that it was recorded with."""
-    number = value(number) if isinstance(number, fx.Node) else number
-    return number.node.hint if isinstance(number, torch.SymInt) else number
-
-
-def shape_of(node: fx.Node) -> Shape:
-    """Shape of a tensor in whole numbers."""
-    return tuple(whole_number(side) for side in value(node).shape)
 
 
 def tensors_of(found: Any) -> Iterator[fx.Node]:
@@ -168,7 +152,7 @@ def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda 
         return None
     given = value(made)
     outputs = given if isinstance(given, list | tuple) else [given]
-    shapes = tuple(tuple(whole_number(side) for side in getattr(each, "shape", ())) for each in outputs)
+    shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
     output = node.args[1] if is_item else 0
     assert isinstance(output, int)
     name = name_of(made).rstrip("_")

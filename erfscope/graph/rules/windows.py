@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
 from erfscope.graph.rules.reading import (
     ABSENT,
@@ -19,7 +20,6 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     rule,
-    shape_of,
     taps,
 )
 
@@ -72,7 +72,7 @@ def convolution(call: Call) -> list[Edge] | None:
     if len(shape) != count + 2:
         return None
     backwards = call.args.get("transposed", "transpose" in call.name)
-    strides, paddings, dilations = (call.whole(key) for key in ("stride", "padding", "dilation"))
+    strides, paddings, dilations = (call.args[key] for key in ("stride", "padding", "dilation"))
     kernels = shape_of(weight)[2:]
     strides, dilations = per_dim(strides, count), per_dim(dilations, count)
     if isinstance(paddings, str):
@@ -99,9 +99,9 @@ def pooling(call: Call) -> list[Edge] | None:
     x, count = call.tensor(), int(call.name[8])
     if call.name.startswith("lp") or call.output:
         return None
-    kernels = per_dim(call.whole("kernel_size"), count)
-    strides = per_dim(call.whole("stride") or kernels, count)
-    paddings, dilations = per_dim(call.whole("padding"), count), per_dim(call.whole("dilation", 1), count)
+    kernels = per_dim(call.args["kernel_size"], count)
+    strides = per_dim(call.args["stride"] or kernels, count)
+    paddings, dilations = per_dim(call.args["padding"], count), per_dim(call.args.get("dilation", 1), count)
     dims = range(len(call.shape) - count, len(call.shape))
     each = zip(dims, shape_of(x)[-count:], call.shape[-count:], kernels, strides, paddings, dilations, strict=True)
     return along(call, x, {one[0]: sliding(*one) for one in each})
@@ -143,7 +143,7 @@ def padding(call: Call) -> list[Edge] | None:
     """Padding: with constants the map ends, else it goes on; without borders all are plain shifts. Negative amounts
     crop.
     """
-    x, amounts = call.tensor(), call.whole("pad") or call.whole("padding")
+    x, amounts = call.tensor(), call.args["pad" if "pad" in call.args else "padding"]
     mode = call.args.get("mode") or call.name.partition("_")[0]
     reads = {}
     for i in range(len(amounts) // 2):
@@ -159,10 +159,10 @@ def padding(call: Call) -> list[Edge] | None:
 def _around_border(mode: str, spots: IntArray, size: int) -> IntArray:
     """The cells that stand at places beyond the borders; -1 for none."""
     if mode.startswith("refle"):
-        return (size - 1) - np.abs((size - 1) - np.abs(spots))
-    if mode.startswith("repli"):
-        return np.clip(spots, 0, size - 1)
-    if mode == "circular":
+        spots = (size - 1) - np.abs((size - 1) - np.abs(spots))
+    elif mode.startswith("repli"):
+        spots = np.clip(spots, 0, size - 1)
+    elif mode == "circular":
         spots = spots % size
     inside: IntArray = np.where((spots >= 0) & (spots < size), spots, -1)
     return inside
