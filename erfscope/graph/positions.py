@@ -135,8 +135,7 @@ class Positions:
         edges = [edge for edge in edges_of(node, numbers) if edge.source in self._places]
         if not edges:
             return
-        alone = len({edge.source for edge in edges}) == 1
-        edges = [_named(edge) for edge in edges] if alone else edges
+        edges = [_named(edge) for edge in edges] if len(edges) == 1 else edges
         self.edges[node], self.before[node] = edges, []
         found: list[tuple[Place, ...]] = []
         for edge in edges:
