@@ -121,7 +121,8 @@ class Positions:
         dims = [*range(2, len(shape)), 0]
         self._places[self.image] = tuple(_numbered(shape, dim) for dim in dims)
         for node in graph.nodes:
-            if node is not self.image and node in graph.live and is_tensor(node) and node.op == "call_function":
+            # Empty tensors, as of a detector that has found nothing, have no element that stands anywhere.
+            if node in graph.live and node.op == "call_function" and is_tensor(node) and 0 not in shape_of(node):
                 self._visit(node, numbers)
 
     def places(self, node: fx.Node) -> tuple[Place, ...]:

@@ -292,7 +292,7 @@ def index(call: Call) -> list[Edge] | None:
 
 def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
     """Taps of these indices: finer cells where each comes as often as the others, in order."""
-    fine, times = np.arange(len(entries)), len(entries) // size
+    fine, times = np.arange(len(entries)), len(entries) // max(size, 1)
     if times > 1 and np.array_equal(entries, fine // times):
         return picks(dim, size, entries, center=(fine + 0.5) / times - 0.5, scale=1 / times)
     return picks(dim, size, entries)
