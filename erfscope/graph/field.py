@@ -9,7 +9,7 @@ around the boxes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import fx
@@ -17,34 +17,28 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.carry import arranged, compressed, extended, reshaped
-from erfscope.graph.graph import name_of, shape_of
-from erfscope.graph.positions import SAME, Place, Positions, cells_of, describe, module_of, unit_box
-from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import (
-    ABSENT,
-    Dims,
-    Edge,
-    FloatArray,
-    IntArray,
-    Shape,
-    Step,
-    Taps,
-    Whole,
-    is_tensor,
+from erfscope.graph.ends import (
+    BARE,
+    CLIPPED,
+    FREE,
+    LOCAL,
+    ROWS,
+    Mixes,
+    box_of,
+    carried,
+    is_view,
+    least,
+    may_be_blind,
 )
+from erfscope.graph.graph import name_of, shape_of
+from erfscope.graph.layouts import cells_of, unit_box
+from erfscope.graph.places import describe, module_of
+from erfscope.graph.positions import Positions
+from erfscope.graph.rules.products import ATTENTION
+from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape, is_tensor
 
-#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both
-#: is sought; infinite where nothing is read, and its negative where all is. As if there were no borders; so, without
-#: what mixes all positions; what exists; what exists, without anything that mixes positions.
-FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
-ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
-
-
-#: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
-Mixes = Literal["", "some", "all", "blind"]
 
 
 class Met(NamedTuple):
@@ -103,7 +97,7 @@ class Fields:
         node, positions = self.reference, self.positions
         known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
         while (
-            known and node in positions.edges and len(positions.edges[node]) == 1 and _is_view(positions.edges[node][0])
+            known and node in positions.edges and len(positions.edges[node]) == 1 and is_view(positions.edges[node][0])
         ):
             node = positions.edges[node][0].source
         shape, found = shape_of(node), []
@@ -135,14 +129,14 @@ class Fields:
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], mixed = _carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
+                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
                 mixes.append(mixed)
             found.append(arrays)
             here, there = self._own(node, edge, mixes), self._met[edge.source]
             everyones += [there[1], here]
             if self._reaches_map(node, arrays):
                 ours += [there[1] if any(mixes) else there[0], here]
-        self._ends[node] = tuple(_least([each[k] for each in found]) for k in range(len(self.axes)))
+        self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
         self._met[node] = self._joined(ours or everyones), self._joined(everyones)
 
     def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
@@ -153,7 +147,7 @@ class Fields:
         }
         if over:
             self._words.setdefault(node, edge.mixing)
-        unsure = edge.inexact and ("blind" in mixes or not any(map(_may_be_blind, edge.steps)))
+        unsure = edge.inexact and ("blind" in mixes or not any(map(may_be_blind, edge.steps)))
         first = tuple(node if k in over else None for k in range(len(mixes)))
         return Met(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
 
@@ -184,7 +178,7 @@ class Fields:
         names = dict.fromkeys(name for each in met for name in each.inexact)
         return Met(first, earliest([each.at_once for each in met]), tuple(names))
 
-    def ends(self, node: fx.Node, unit: Sequence[np.ndarray[tuple[int], np.dtype[np.intp]]]) -> list[FloatArray]:
+    def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
         found = []
         for ends in self._ends[node]:
@@ -205,9 +199,9 @@ class Fields:
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
         boxes = [
-            _box(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)
+            box_of(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)
         ]
-        local = [_box(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
+        local = [box_of(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
         nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
         nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
@@ -230,7 +224,7 @@ class Fields:
             inexact_by=names,
             reference_px=self.sizes,
             clipped_box_px=tuple(
-                _box(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
+                box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
             or not self.positions.has_path_around(node, next(iter(self._ends))),
@@ -351,149 +345,6 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
         return cells.reshape(1, -1, *(1,) * (len(shape) - 2))
     dim = axis + (2 if layout.order == "channels_first" else 1)
     return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
-
-
-def _is_view(edge: Edge) -> bool:
-    """Whether an operation shows all elements of its only input, each once."""
-    return (
-        all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps)
-        and not edge.inexact
-    )
-
-
-def _box(ends: FloatArray, size: int) -> tuple[int, int] | None:
-    """First and last cell; None for none."""
-    first, last = ends[0], -ends[1]
-    if first == np.inf:
-        return None
-    return (0, size - 1) if first == -np.inf else (int(np.floor(first + 1e-3)), int(np.ceil(last - 1e-3)))
-
-
-def _least(arrays: Sequence[FloatArray]) -> FloatArray:
-    found = arrays[0]
-    for more in arrays[1:]:
-        found = found if more is found else np.minimum(found, more)
-    return found
-
-
-def _may_be_blind(step: Step) -> bool:
-    return isinstance(step, Dims) and any(isinstance(read, Whole) and read.blind for read in step.reads)
-
-
-def _carried(
-    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, led: bool
-) -> tuple[FloatArray, Mixes]:
-    """The ends after the steps of an edge, and whether it mixes all positions."""
-    mixes: Mixes = ""
-    for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
-        if not isinstance(step, Dims):
-            ends = reshaped(ends, shape, step.shape)
-        else:
-            columns = edge.columns if led and number == 0 else None
-            ends, all_of = _read(ends, step, shape, place, cell, columns)
-            mixes = mixes or all_of
-        shape = step.shape
-    if led:
-        ends = ends.copy()
-        ends[BARE] = np.inf
-    return ends, mixes
-
-
-def _read(
-    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None
-) -> tuple[FloatArray, Mixes]:
-    """The ends after each dimension was read."""
-    reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
-    whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
-    ends, mixes = _mixed(ends, reads, whole, place.centers[0])
-    goals: list[int | None] = []
-    for i, read in enumerate(reads):
-        if isinstance(read, Taps):
-            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
-        goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
-    return arranged(ends, step, goals), mixes
-
-
-def _mixed(
-    ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
-) -> tuple[FloatArray, Mixes]:
-    """The ends after dimensions were read whole, and whether that mixes all positions."""
-    varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
-    if not varying:
-        return ends, ""
-    all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
-    blind = any(isinstance(read, Whole) and read.blind for read in reads)
-    keeps = all(isinstance(read := reads[i - 1], Whole) and read.same is not None for i in varying)
-    least = ends.min(varying, keepdims=True)
-    own = ends if keeps else np.full_like(least, np.inf)
-    found = np.broadcast_to(least, own.shape).copy()
-    found[BARE] = own[BARE]
-    if blind:
-        found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -NOTHING, NOTHING)
-    elif all_of:
-        found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
-        found[LOCAL] = own[LOCAL]
-    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(
-        centers.shape[i] > 1 for i in whole
-    ) else ""
-
-
-def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
-    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of
-    its gaps leads out.
-
-    It is so for all cells and for cells at the same place in every window, and not for those of one window.
-    """
-    if not dims or not np.isfinite(centers).any():
-        return False
-    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(
-        -1, centers.size // np.prod([centers.shape[d] for d in dims])
-    )
-    lines = np.sort(lines[:, np.isfinite(lines).any(0)], axis=0)  # NaN last
-    spans, gaps = np.nanmax(lines, 0) - np.nanmin(lines, 0), np.nan_to_num(np.diff(lines, axis=0)).max(0)
-    return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
-
-
-def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
-    """The ends after taps along one dimension."""
-    trailing = (1,) * (ends.ndim - 2 - dim)
-    free, there = read.unbounded != ABSENT, read.inside >= 0
-    if not slope and ends.shape[1 + dim] == 1:
-        if free.any(1).all() and there.any(1).all():
-            return ends
-        rows = [mask.any(1).reshape(-1, *trailing) for mask in (free, there)]
-        parts = [
-            np.where(row, part, NOTHING)
-            for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)
-        ]
-        return np.concatenate(parts)
-    ends, along, counts = _without_runs(ends, 1 + dim)
-    slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
-    unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
-    inside = ends[CLIPPED.start :].take(
-        np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim
-    )
-    parts = [
-        (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
-        for mask, part in ((free, unbounded), (there, inside))
-    ]
-    found = compressed(np.concatenate(parts))
-    return found if counts is None or found.shape[along] == 1 else np.repeat(found, counts, along)
-
-
-def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray | None]:
-    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how
-    long the runs are.
-    """
-    along = max((i for i in range(1, ends.ndim) if i != dim), key=lambda i: ends.shape[i], default=dim)
-    if along == dim or ends.shape[along] == 1:
-        return ends, along, None
-    table = np.moveaxis(ends, along, 0).reshape(ends.shape[along], -1)
-    starts = np.flatnonzero(np.concatenate([[True], (table[1:] != table[:-1]).any(1)]))
-    return ends.take(starts, along), along, np.diff([*starts, ends.shape[along]])
-
-
-# --- lines of units
 
 
 def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> list[float]:

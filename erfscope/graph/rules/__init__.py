@@ -4,5 +4,6 @@ that it reads.
 
 from erfscope.graph.rules import mixing as mixing
 from erfscope.graph.rules import moves as moves
+from erfscope.graph.rules import picking as picking
 from erfscope.graph.rules import products as products
 from erfscope.graph.rules import windows as windows

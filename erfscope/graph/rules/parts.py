@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.reading import (
+    MOVES,
     RULES,
     Call,
     Dims,
@@ -125,12 +126,11 @@ def needs(call: Call, edges: Sequence[Edge], part: Part) -> dict[fx.Node, Part]:
 def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     """Whether it is known how a part of an operation's output is computed; else it needs its inputs whole."""
     steps = [step for edge in edges for step in edge.steps]
-    plain = all(isinstance(step, Dims) and not any(isinstance(read, Taps) for read in step.reads) for step in steps)
-    return call.name in RUNS or _moves(call) or call.name in ALONG or (plain and not call.output)
-
-
-def _moves(call: Call) -> bool:
-    return getattr(RULES.get(call.name), "__module__", "").endswith(".moves") and call.name != "col2im"
+    reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
+    if any(isinstance(read, Whole) and read.blind for read in reads):
+        return False
+    plain = all(isinstance(step, Dims) for step in steps) and not any(isinstance(read, Taps) for read in reads)
+    return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
 
 
 def made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
@@ -154,7 +154,7 @@ def run(call: Call, edges: Sequence[Edge], part: Part, parts: Parts) -> Tensor:
     """The part of an operation's output that it makes."""
     if (known := RUNS.get(call.name)) is not None:
         return known(call, part, parts)
-    return _moved(edges, part, parts) if _moves(call) else _as_it_is(call, parts)
+    return _moved(edges, part, parts) if call.name in MOVES else _as_it_is(call, parts)
 
 
 def _as_it_is(call: Call, parts: Parts) -> Tensor:

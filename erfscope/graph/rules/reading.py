@@ -144,6 +144,16 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+#: Operations that only show elements of their inputs elsewhere.
+MOVES: set[str] = set()
+
+
+def move(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operations that only move elements."""
+    MOVES.update(names)
+    return rule(*names)
+
+
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call | None:
     """The call of an operation that a node is one output of; None for placeholders and operations of other kinds."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node) and isinstance(node.args[1], int)
