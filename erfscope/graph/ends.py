@@ -1,0 +1,164 @@
+"""The first and last cell of a reference that each element of a tensor reads, carried through the steps of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.places import SAME, Place
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
+
+#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both
+#: is sought; infinite where nothing is read, and its negative where all is. As if there were no borders; so, without
+#: what mixes all positions; what exists; what exists, without anything that mixes positions.
+FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
+ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
+
+
+#: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
+Mixes = Literal["", "some", "all", "blind"]
+
+
+def is_view(edge: Edge) -> bool:
+    """Whether an operation shows all elements of its only input, each once."""
+    return (
+        all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps)
+        and not edge.inexact
+    )
+
+
+def box_of(ends: FloatArray, size: int) -> tuple[int, int] | None:
+    """First and last cell; None for none."""
+    first, last = ends[0], -ends[1]
+    if first == np.inf:
+        return None
+    return (0, size - 1) if first == -np.inf else (int(np.floor(first + 1e-3)), int(np.ceil(last - 1e-3)))
+
+
+def least(arrays: Sequence[FloatArray]) -> FloatArray:
+    """The ends of what is read by several inputs together."""
+    found = arrays[0]
+    for more in arrays[1:]:
+        found = found if more is found else np.minimum(found, more)
+    return found
+
+
+def may_be_blind(step: Step) -> bool:
+    """Whether a step may read less than it says."""
+    return isinstance(step, Dims) and any(isinstance(read, Whole) and read.blind for read in step.reads)
+
+
+def carried(
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, led: bool
+) -> tuple[FloatArray, Mixes]:
+    """The ends after the steps of an edge, and whether it mixes all positions."""
+    mixes: Mixes = ""
+    for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
+        if not isinstance(step, Dims):
+            ends = reshaped(ends, shape, step.shape)
+        else:
+            columns = edge.columns if led and number == 0 else None
+            ends, all_of = _read(ends, step, shape, place, cell, columns)
+            mixes = mixes or all_of
+        shape = step.shape
+    if led:
+        ends = ends.copy()
+        ends[BARE] = np.inf
+    return ends, mixes
+
+
+def _read(
+    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None
+) -> tuple[FloatArray, Mixes]:
+    """The ends after each dimension was read."""
+    reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
+    whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
+    ends, mixes = _mixed(ends, reads, whole, place.centers[0])
+    goals: list[int | None] = []
+    for i, read in enumerate(reads):
+        if isinstance(read, Taps):
+            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
+        goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
+    return arranged(ends, step, goals), mixes
+
+
+def _mixed(
+    ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
+) -> tuple[FloatArray, Mixes]:
+    """The ends after dimensions were read whole, and whether that mixes all positions."""
+    varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
+    if not varying:
+        return ends, ""
+    all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
+    blind = any(isinstance(read, Whole) and read.blind for read in reads)
+    keeps = all(isinstance(read := reads[i - 1], Whole) and read.same is not None for i in varying)
+    least = ends.min(varying, keepdims=True)
+    own = ends if keeps else np.full_like(least, np.inf)
+    found = np.broadcast_to(least, own.shape).copy()
+    found[BARE] = own[BARE]
+    if blind:
+        found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -NOTHING, NOTHING)
+    elif all_of:
+        found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
+        found[LOCAL] = own[LOCAL]
+    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(
+        centers.shape[i] > 1 for i in whole
+    ) else ""
+
+
+def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
+    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of
+    its gaps leads out.
+
+    It is so for all cells and for cells at the same place in every window, and not for those of one window.
+    """
+    if not dims or not np.isfinite(centers).any():
+        return False
+    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(
+        -1, centers.size // np.prod([centers.shape[d] for d in dims])
+    )
+    lines = np.sort(lines[:, np.isfinite(lines).any(0)], axis=0)  # NaN last
+    spans, gaps = np.nanmax(lines, 0) - np.nanmin(lines, 0), np.nan_to_num(np.diff(lines, axis=0)).max(0)
+    return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
+
+
+def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
+    """The ends after taps along one dimension."""
+    trailing = (1,) * (ends.ndim - 2 - dim)
+    free, there = read.unbounded != ABSENT, read.inside >= 0
+    if not slope and ends.shape[1 + dim] == 1:
+        if free.any(1).all() and there.any(1).all():
+            return ends
+        rows = [mask.any(1).reshape(-1, *trailing) for mask in (free, there)]
+        parts = [
+            np.where(row, part, NOTHING)
+            for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)
+        ]
+        return np.concatenate(parts)
+    ends, along, counts = _without_runs(ends, 1 + dim)
+    slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
+    unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
+    inside = ends[CLIPPED.start :].take(
+        np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim
+    )
+    parts = [
+        (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
+        for mask, part in ((free, unbounded), (there, inside))
+    ]
+    found = compressed(np.concatenate(parts))
+    return found if counts is None or found.shape[along] == 1 else np.repeat(found, counts, along)
+
+
+def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray | None]:
+    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how
+    long the runs are.
+    """
+    along = max((i for i in range(1, ends.ndim) if i != dim), key=lambda i: ends.shape[i], default=dim)
+    if along == dim or ends.shape[along] == 1:
+        return ends, along, None
+    table = np.moveaxis(ends, along, 0).reshape(ends.shape[along], -1)
+    starts = np.flatnonzero(np.concatenate([[True], (table[1:] != table[:-1]).any(1)]))
+    return ends.take(starts, along), along, np.diff([*starts, ends.shape[along]])

@@ -1,0 +1,382 @@
+"""The theoretical receptive field (TRF) of every unit: the first and last cell of a reference that each element of each
+tensor reads.
+
+From the reference on, every element carries its first and last cell along each axis; an operation's output has the
+least and the greatest of those that it reads. That is exact, whatever moved, for the box around a union is the one
+around the boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import fx
+
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.ends import (
+    BARE,
+    CLIPPED,
+    FREE,
+    LOCAL,
+    ROWS,
+    Mixes,
+    box_of,
+    carried,
+    is_view,
+    least,
+    may_be_blind,
+)
+from erfscope.graph.graph import name_of, shape_of
+from erfscope.graph.layouts import cells_of, unit_box
+from erfscope.graph.places import describe, module_of
+from erfscope.graph.positions import Positions
+from erfscope.graph.rules.products import ATTENTION
+from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape, is_tensor
+
+SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
+ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
+
+
+class Met(NamedTuple):
+    """What lies on the ways from the reference: the first operations that mix all positions, and those that are not
+    understood.
+    """
+
+    #: Along each axis, and along all axes that there are at once.
+    first: tuple[fx.Node | None, ...]
+    at_once: fx.Node | None = None
+    inexact: tuple[str, ...] = ()
+
+
+class Fields:
+    """What every element of every tensor reads of a reference.
+
+    Args:
+        positions: Where the elements stand on the image.
+        reference: The tensor that is read.
+        layout: How it holds a map.
+        name: What to call it.
+        axes: The axes of the image that are followed; the last is the batch's.
+    """
+
+    def __init__(
+        self,
+        positions: Positions,
+        reference: fx.Node,
+        layout: Layout,
+        *,
+        name: str = "image",
+        axes: Sequence[int] | None = None,
+    ) -> None:
+        self.positions, self.reference, self.layout, self.name = positions, reference, layout, name
+        self.axes = tuple(range(len(positions.space)) if axes is None else axes)
+        #: Spatial size of the reference.
+        self.sizes = tuple(layout.space(shape_of(reference)))
+        self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
+        self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
+        #: For elements that stand on the image, and for all, tokens beside a map among them.
+        self._met: dict[fx.Node, tuple[Met, Met]] = {}
+        self._words: dict[fx.Node, str] = {}
+        start = self._start()
+        nodes = positions.graph.nodes
+        for node in nodes[positions.order[start] + 1 :]:
+            if node in positions.edges:
+                self._visit(node)
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._ends
+
+    def _start(self) -> fx.Node:
+        """Number the cells of the reference, or of the value that it is a mere view of, and return the node
+        that holds them.
+        """
+        node, positions = self.reference, self.positions
+        known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
+        while (
+            known and node in positions.edges and len(positions.edges[node]) == 1 and is_view(positions.edges[node][0])
+        ):
+            node = positions.edges[node][0].source
+        shape, found = shape_of(node), []
+        for axis in self.axes:
+            if known:
+                cells = cells_of(positions.places(node)[axis])
+                each = max((int(np.nanmax(cells)) + 1) // (*self.sizes, 1)[axis], 1) if axis < len(self.sizes) else 1
+                cells = np.where(np.isnan(cells), np.inf, cells // each)
+            else:
+                cells = _numbered(shape, self.layout, axis)
+            # Whole numbers of cells are exact in half the memory.
+            found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)).astype(np.float32))
+        self._ends[node] = tuple(found)
+        met = Met((None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",))
+        self._met[node] = met, met
+        return node
+
+    def _visit(self, node: fx.Node) -> None:
+        pairs = [
+            (edge, before)
+            for edge, before in zip(self.positions.edges[node], self.positions.before[node], strict=True)
+            if edge.source in self._ends
+        ]
+        if not pairs:
+            return
+        found, ours, everyones = list[list[FloatArray]](), list[Met](), list[Met]()
+        for edge, before in pairs:
+            arrays, mixes = list(self._ends[edge.source]), list[Mixes]()
+            for k, axis in enumerate(self.axes):
+                led = edge.follows and self.positions.led[node][axis]
+                places = [each[axis] for each in before]
+                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
+                mixes.append(mixed)
+            found.append(arrays)
+            here, there = self._own(node, edge, mixes), self._met[edge.source]
+            everyones += [there[1], here]
+            if self._reaches_map(node, arrays):
+                ours += [there[1] if any(mixes) else there[0], here]
+        self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
+        self._met[node] = self._joined(ours or everyones), self._joined(everyones)
+
+    def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
+        """What an operation itself adds to what is met by one of its inputs."""
+        over = {k for k, each in enumerate(mixes) if each == "all"}
+        present = {
+            k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)
+        }
+        if over:
+            self._words.setdefault(node, edge.mixing)
+        unsure = edge.inexact and ("blind" in mixes or not any(map(may_be_blind, edge.steps)))
+        first = tuple(node if k in over else None for k in range(len(mixes)))
+        return Met(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
+
+    def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
+        """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a
+        map say nothing of it.
+        """
+        for ends, axis in zip(arrays, self.axes, strict=True):
+            centers = self.positions.places(node)[axis].centers[0]
+            there = np.isfinite(centers)
+            if there.any() and (ends[FREE] == np.inf).any() and not (there & (ends[0] < np.inf)).any():
+                return False
+        return True
+
+    def _cell(self, axis: int) -> float:
+        """Pixels from one cell of the reference to the next."""
+        line = self.lines[axis] if axis < len(self.lines) else None
+        return 1.0 if line is None else line[0][1]
+
+    def _long(self, k: int) -> bool:
+        return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
+
+    def _joined(self, met: Sequence[Met]) -> Met:
+        def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
+            return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
+
+        first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
+        names = dict.fromkeys(name for each in met for name in each.inexact)
+        return Met(first, earliest([each.at_once for each in met]), tuple(names))
+
+    def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
+        """The ends of some elements of a tensor together, for each axis."""
+        found = []
+        for ends in self._ends[node]:
+            for dim, entries in enumerate(unit):
+                ends = ends.take(entries, 1 + dim) if ends.shape[1 + dim] > 1 else ends
+            found.append(ends.reshape(ROWS, -1).min(1))
+        return found
+
+    def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
+        """The field of one unit of the map that a tensor holds.
+
+        Raises:
+            ErfscopeError: nothing of the reference reaches this unit.
+        """
+        unit = tuple(unit)
+        found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
+        if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
+            raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
+        # What wraps around lies beside what would be there without a border.
+        boxes = [
+            box_of(np.minimum(ends[FREE], ends[CLIPPED]), size) for ends, size in zip(found, self.sizes, strict=True)
+        ]
+        local = [box_of(ends[LOCAL], size) for ends, size in zip(found, self.sizes, strict=True)]
+        nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
+        nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
+        local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
+        centers, doubt = self.centers(node, layout, unit)
+        strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
+        names = self._met[node][0].inexact
+        indices = [self._index(layout, node, axis, unit) for axis in range(len(self.sizes))]
+        return Trf(
+            size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
+            box_px=tuple(filter(None, boxes)),
+            stride_px=tuple(strides),
+            center_px=centers,
+            offset_px=tuple(c - u * s for c, u, s in zip(centers, indices, strides, strict=True)),
+            center_exact=not doubt,
+            center_doubt=doubt,
+            global_by=self._global_by(node, found),
+            local_size_px=tuple(last - first + 1 for first, last in filter(None, local_boxes)),
+            local_box_px=tuple(filter(None, local_boxes)),
+            exact=not names,
+            inexact_by=names,
+            reference_px=self.sizes,
+            clipped_box_px=tuple(
+                box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
+            ),
+            all_paths=self.reference is self.positions.image
+            or not self.positions.has_path_around(node, next(iter(self._ends))),
+        )
+
+    def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
+        space = layout.space(shape_of(node))
+        return (
+            unit[axis]
+            if len(space) == len(self.sizes) and space[axis] > 1
+            else 0
+            if len(space) != len(self.sizes)
+            else unit[axis]
+        )
+
+    def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
+        """Name of the first operation that mixes all positions; None unless every axis of the reference is
+        mixed wholly.
+        """
+        needed = [k for k in range(len(self.axes)) if self._long(k)]
+        met = self._met[node][0]
+        first = [each for k in needed if (each := met.first[k]) is not None]
+        if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
+            return None
+        made = met.at_once or min(first, key=self.positions.order.__getitem__)
+        words, module = self._words[made], module_of(made)
+        if words == ATTENTION:
+            near = name_of(made).startswith(ATTENTIONS) or any(
+                name_of(each) in SOFTMAX and module_of(each).startswith(module) for each in self.positions.edges
+            )
+            words = "softmax attention" if near else "dot-product attention"
+        return f"{words} ({module})" if module else words
+
+    def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
+        """Cells of the reference from one unit to the next along one of its axes."""
+        mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
+        if mine is None or theirs is None:
+            return self.sizes[axis] / self._units(node, layout, axis)
+        return mine[0][1] / theirs[0][1]
+
+    def _units(self, node: fx.Node, layout: Layout, axis: int) -> int:
+        space = layout.space(shape_of(node))
+        return space[axis] if len(space) == len(self.sizes) else 1
+
+    def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
+        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
+
+        Where branches disagree it is the place by the one that the model's operation names first, or, where
+        that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
+        whose coarse maps drift; where no operation tells, it is this.
+        """
+        found, doubts = [], []
+        for axis in range(len(self.sizes)):
+            center, doubt = self._center(node, layout, unit, axis)
+            found.append(center)
+            # The only unit along an axis stands in its middle, whatever it was made from.
+            doubts += [doubt] if self._units(node, layout, axis) > 1 else []
+        return tuple(found), next(filter(None, doubts), "")
+
+    def _center(self, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> tuple[float, str]:
+        count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
+        index = unit[axis] if len(unit) == len(self.sizes) else 0
+        natural = (index + 0.5) * size / count - 0.5
+        at = place_of_unit(self.positions, node, layout, unit, axis)
+        place = self.positions.places(node)[axis] if node in self.positions else None
+        if not at or theirs is None or place is None:
+            return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
+        seen = [(center - offset) / step for center in at for offset, step in theirs]
+        stride = self.stride(node, layout, axis)
+        nearest = (
+            seen[0] if abs(seen[0] - natural) <= abs(stride) else min(seen, key=lambda center: abs(center - natural))
+        )
+        return nearest, place.doubt or (self.positions.places(self.reference)[axis].doubt)
+
+    def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
+        one with the larger index.
+        """
+        space = layout.space(shape_of(node))
+        nearest = [side // 2 for side in space]
+        for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
+            units = [[index if i == axis else 0 for i in range(len(space))] for index in range(space[axis])]
+            off = np.array([abs(self._center(node, layout, unit, axis)[0] - (size - 1) / 2) for unit in units])
+            # Rounding must not decide between two.
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(self.stride(node, layout, axis)))[-1])
+        return tuple(nearest)
+
+    def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
+        """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
+        if node not in self._ends:
+            return False
+        found = [ends[BARE] for ends in self.ends(node, unit_box(shape_of(node), layout, unit))]
+        return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
+
+    def mixes_batch(self, node: fx.Node) -> str:
+        """The operation by which elements of a tensor read several cells along the first axis that is followed;
+        "" for none.
+        """
+        stack, seen, found = [node], set[fx.Node](), list[fx.Node]()
+        while stack:
+            here = stack.pop()
+            if here in seen or here not in self._ends:
+                continue
+            seen.add(here)
+            ends = self._ends[here][0][CLIPPED]
+            if (np.isfinite(ends).all(0) & (ends[0] + ends[1] != 0)).any():
+                found.append(here)
+            stack.extend(edge.source for edge in self.positions.edges.get(here, []))
+        first = min(found, key=self.positions.order.__getitem__, default=None)
+        return "" if first is None else describe(first, self._words.get(first, ""))
+
+
+def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
+    """The cell of each element of a tensor whose layout was named."""
+    if layout.order == "tokens":
+        cells = np.full(shape[1], np.inf)
+        cells[layout.prefix : shape[1] - layout.suffix] = np.indices(layout.grid)[axis].reshape(-1)
+        return cells.reshape(1, -1, *(1,) * (len(shape) - 2))
+    dim = axis + (2 if layout.order == "channels_first" else 1)
+    return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
+
+
+def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> list[float]:
+    """Where a unit stands along an axis of the image, in pixels: one answer, or several where branches disagree, or
+    none.
+    """
+    if node not in positions or not is_tensor(node):
+        return []
+    centers = positions.places(node)[axis].centers
+    for dim, entries in enumerate(unit_box(shape_of(node), layout, unit)):
+        centers = centers.take(entries, 1 + dim) if centers.shape[1 + dim] > 1 else centers
+    flat = centers.reshape(len(centers), -1)
+    flat = flat[:, np.isfinite(flat[0])]
+    return [float((low + high) / 2) for low, high in zip(flat.min(1), flat.max(1), strict=True)] if flat.size else []
+
+
+def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
+    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None
+    where that is not known.
+    """
+    space = layout.space(shape_of(node))
+    if len(space) != len(positions.space):
+        return None
+    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, min(1, space[axis] - 1))]
+    first, second = (place_of_unit(positions, node, layout, unit, axis) for unit in ends)
+    if not first or len(first) != len(second):
+        return None
+    if space[axis] == 1:
+        place = positions.places(node)[axis]
+        slope = next(
+            (each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step
+        )
+        return [(center, slope) for center in first]
+    found = [(low, high - low) for low, high in zip(first, second, strict=True)]
+    return found if all(step for _, step in found) else None

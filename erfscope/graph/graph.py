@@ -1,0 +1,70 @@
+"""A recorded forward pass: operations in order, what they read, and where modules' inputs and outputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+#: Where a tensor is in what a module takes or gives: () for a lone tensor, else the items of tuples, lists and
+#: dictionaries on the way to it. In inputs the first item is the number of a positional argument, or a keyword.
+Path = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One call of a module: the nodes of the tensors that it took and gave, as its hooks saw them."""
+
+    inputs: Mapping[Path, fx.Node]
+    outputs: Mapping[Path, fx.Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graph:
+    """One recorded forward pass, on inputs of one shape, the batch included."""
+
+    #: Placeholders, then operations in order: functional ones of aten as autograd sees them, and ``operator.getitem``.
+    #: ``meta["val"]`` is a tensor on the meta device (a tuple of them where a node gives several), ``meta["no_grad"]``
+    #: whether it ran without gradients. What autocast casts is cast by operations: the graph is run without autocast.
+    nodes: tuple[fx.Node, ...]
+    #: Placeholders of the tensors among the model's arguments, in order.
+    inputs: tuple[fx.Node, ...]
+    #: Nodes whose value depends on an input.
+    live: frozenset[fx.Node]
+    #: Placeholders of the module's own tensors -> name in :func:`erfscope.graph.record.tensors_of`; weights may change.
+    held: Mapping[fx.Node, str]
+    #: Placeholders of tensors that the module does not hold -> the tensor.
+    constants: Mapping[fx.Node, Tensor]
+    #: Every call of a module: "" for the whole model, "layer1.0"; "c@0", "c@1" for a module that is called twice. One
+    #: that gives what it takes (``nn.Identity``, a dropout that is off) has one node for both.
+    marks: Mapping[str, Mark]
+    #: "shapes" where the recording needed no numbers, else "path taken": right for inputs that take the same path.
+    by: str
+    #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
+    unfaithful: tuple[str, ...]
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """Arguments of an operation by the names of its schema, defaults included."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    found = {each.name: each.default_value if each.has_default_value() else None for each in schema}
+    return found | {each.name: given for each, given in zip(schema, node.args, strict=False)} | dict(node.kwargs)
+
+
+def name_of(node: fx.Node) -> str:
+    """Name of an operation without its overload: ``conv2d``."""
+    return (
+        str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else str(node.target)
+    )
+
+
+def value(node: fx.Node) -> Any:
+    """What a node gave while it was recorded, without numbers."""
+    return node.meta["val"]
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Shape of what a node gives; () where that is no tensor."""
+    return tuple(getattr(node.meta["val"], "shape", ()))

@@ -1,0 +1,338 @@
+"""Where a tensor's elements stand along one axis of the image, carried through the steps of an operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from torch import fx
+
+from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.graph import name_of
+from erfscope.graph.rules.products import ATTENTION
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, groups_of
+
+#: Two places closer than this share of a cell are the same one, computed in another order.
+SAME = 1e-6
+#: Answers that are kept where branches disagree.
+MOST = 4
+
+
+class Place(NamedTuple):
+    """Where a tensor's elements stand along one axis."""
+
+    #: (answers, *dimensions): pixels, NaN for nowhere; several answers where paths from the image disagree, the first
+    #: named first.
+    centers: FloatArray
+    #: From one index to the next along each dimension; 0 where that is not the same for all, or nothing changes.
+    slope: tuple[float, ...]
+    #: From one cell to the next.
+    step: float
+    #: Why the centres are not exact; "" where they are.
+    doubt: str = ""
+    #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
+    why: str = ""
+    #: Whether elements may come from other places than they stand at, by what ``why`` names.
+    astray: bool = False
+    #: Operations since one place was picked of many; -1 where that was not so.
+    age: int = -1
+    #: Of frequencies: the place of what was transformed.
+    under: Place | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether any element stands somewhere."""
+        return bool(np.isfinite(self.centers[0]).any())
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether all elements stand at one place that was picked of many."""
+        return self.age >= 0 and self.exists and self.centers[0].size == 1
+
+    def ends_with(self, dim: int) -> bool:
+        """Whether a border of this dimension is one of the map, and none of a window in it."""
+        first = self.centers[0]
+        if all(side == 1 for i, side in enumerate(first.shape) if i != dim):
+            return True
+        return bool(abs(self.slope[dim]) * first.shape[dim] > np.nanmax(first) - np.nanmin(first))
+
+
+def turned(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
+    """The edges of a product, the second operand leading where its columns are positions and the rows of the first
+    are none.
+    """
+    if len(edges) != 2 or edges[1].columns is None:
+        return edges
+    own = [
+        {read for read in edge.steps[0].reads if isinstance(read, int)}
+        for edge in edges
+        if isinstance(edge.steps[0], Dims)
+    ]
+    varies = [
+        any(place.centers.shape[1 + dim] > 1 for place in places[:-1] for dim in mine - theirs)
+        for places, mine, theirs in zip(found, own, own[::-1], strict=True)
+    ]
+    return (
+        edges
+        if varies[0] or not varies[1]
+        else [replace(edges[0], follows=True), replace(edges[1], follows=False, columns=None)]
+    )
+
+
+def through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -> Place:
+    """The place after a step."""
+    if isinstance(step, Reshape):
+        centers = reshaped(place.centers, shape, step.shape)
+        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), under=None)
+    if edge.transform == "back" and place.under is not None:
+        return place.under
+    goals: list[int | None] = []
+    slope = [0.0] * len(step.shape)
+    merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
+    before = place
+    place = _over(place, merged, step, edge, node, shape)
+    for i, read in enumerate(step.reads):
+        goal = read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
+        if isinstance(read, Taps):
+            place = _tapped(place, i, shape[i], read, node)
+        goals.append(goal)
+        if goal is not None and i not in merged:
+            slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
+    centers = arranged(place.centers, step, goals)
+    lost = before.exists and not np.isfinite(centers[0]).any()
+    # As many cells as before may well be the same cells: a matrix over tokens.
+    like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
+    why = f"{describe(node, edge.mixing)} is not understood" if like else place.why
+    picked = any(
+        isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1
+        for i, read in enumerate(step.reads)
+    )
+    under = before if edge.transform == "forth" else place.under
+    return Place(centers, tuple(slope), place.step, place.doubt, why, place.astray, 0 if picked else place.age, under)
+
+
+def finer(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
+    """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel
+    shuffling makes them.
+
+    Channels that were folded into columns look the same: where not all axes are refined alike, or nothing is left
+    for channels beside a lone axis, the centres are doubted.
+    """
+    times: dict[int, tuple[int, int]] = {}
+    for mine, theirs in groups_of(old, new):
+        inner = old[mine[-1]] if len(mine) == 2 and len(theirs) == 1 and old[mine[0]] > 1 else 1
+        for axis, place in enumerate(places[:-1]) if inner > 1 else ():
+            runs = (
+                place.centers[0].reshape(-1, inner)
+                if place.centers[0].size == new[theirs[0]] == place.centers.shape[1 + theirs[0]]
+                else None
+            )
+            others = any(each.centers.shape[1 + theirs[0]] > 1 for each in places if each is not place)
+            if (
+                runs is not None
+                and not others
+                and np.unique(runs[:, 0]).size == len(runs)
+                and (runs == runs[:, :1]).all()
+            ):
+                times[axis] = theirs[0], inner
+    alike = len({inner for _, inner in times.values()}) == 1 and len(times) == sum(
+        place.exists for place in places[:-1]
+    )
+    folded = not alike or (len(places) == 2 and math.prod(new) == math.prod(place.centers[0].size for place in places))
+    return tuple(_refined(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
+
+
+def _refined(place: Place, dim: int, times: int, folded: bool) -> Place:
+    """The place with so many finer cells in each."""
+    size = place.centers.shape[1 + dim]
+    gap = float(place.centers[0].flat[times] - place.centers[0].flat[0])
+    within = ((np.arange(size) % times + 0.5) / times - 0.5) * gap
+    centers = place.centers + within.reshape([size if i == dim else 1 for i in range(place.centers.ndim - 1)])
+    slope = tuple(gap / times if i == dim else each for i, each in enumerate(place.slope))
+    doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
+    return place._replace(centers=centers, slope=slope, step=abs(gap) / times, doubt=place.doubt or doubt)
+
+
+def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
+    """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight
+    line.
+    """
+    slope = [0.0] * len(new)
+    for mine, theirs in groups_of(old, new):
+        if len(mine) == len(theirs) == 1:
+            slope[theirs[0]] = place.slope[mine[0]]
+            continue
+        for dim in theirs:
+            gaps = np.diff(centers[:1], axis=1 + dim)
+            if gaps.size and np.isfinite(gaps).all():
+                first = float(np.median(gaps))
+                # A map that was rolled begins anew, once.
+                off = np.abs(gaps - first) > SAME * place.step
+                anew = np.abs(np.abs(gaps - first) - np.ptp(centers[0]) - abs(first)) <= SAME * place.step
+                straight = (off <= anew).all() and (off.sum(1 + dim) <= 1).all()
+                slope[dim] = first if straight else 0.0
+    return tuple(slope)
+
+
+def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.Node, shape: Shape) -> Place:
+    """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
+    centers = place.centers
+    varying = [dim for dim in dims if centers.shape[1 + dim] > 1]
+    if not varying:
+        return place
+    if any(read.blind for read in step.reads if isinstance(read, Whole)):
+        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node), astray=True)
+    answers, size = list[FloatArray](), place.step
+    doubt = place.doubt
+    for answer in centers:
+        rows = distinct(answer, varying, place.step)
+        if len(rows) > 1 and (size := cell_of(rows, place.step)):
+            rows = [np.mean(rows, axis=0)] if size > 0 else rows
+        elif len(rows) > 1:
+            rows = [np.full_like(rows[0], np.nan)]
+        answers += rows
+    step_size = size if size and size > 0 else place.step
+    kept = _few(answers, step_size)
+    if len(kept) > len(centers) and not doubt:
+        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
+    return place._replace(centers=compressed(np.stack(kept)), step=step_size, doubt=doubt)
+
+
+def _lost(centers: FloatArray, dims: Sequence[int]) -> FloatArray:
+    """No place at all, with one index along some dimensions."""
+    return np.full([1, *(1 if i in dims else n for i, n in enumerate(centers.shape[1:]))], np.nan)
+
+
+def distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
+    """The different places along some dimensions, the first first, each as an array with one index there."""
+    sides = [1 if i in dims else n for i, n in enumerate(answer.shape)]
+    table = np.moveaxis(answer, dims, range(len(dims))).reshape(-1, math.prod(sides))
+    keys = np.where(np.isnan(table), np.inf, np.round(table / (SAME * step)))
+    table = table[np.sort(np.unique(keys, axis=0, return_index=True)[1])]
+    some = table[~np.isnan(table).all(1)]
+    return [row.reshape(sides) for row in (some if len(some) else table[:1])]
+
+
+def cell_of(rows: Sequence[FloatArray], step: float) -> float:
+    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches
+    disagree about one.
+
+    Neighbours make up a coarser cell. Those that come in more than one are windows that slide; two such are taken
+    for branches.
+    """
+    table = np.stack([row.ravel() for row in rows])
+    cells = (table - table[:1]) / step
+    known = np.isfinite(cells).all(0)
+    if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
+        return -1.0
+    numbers = np.round((table[:, known] - table[0, known][0]) / step, 3)
+    gaps = np.diff(np.sort(cells[:, known], axis=0), axis=0)
+    even = known.sum() > 1 and np.ptp(gaps) <= SAME
+    if np.unique(numbers).size < sum(np.unique(row).size for row in numbers):
+        return step if even and len(rows) > 2 else -1.0
+    return step * len(rows) if even and abs(gaps.flat[0] - 1) <= SAME else 0.0
+
+
+def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
+    """The different ones of some answers, the first first; of many that and those that lie furthest apart."""
+    found: list[FloatArray] = []
+    for answer in answers:
+        if not any(_alike(answer, other, step) for other in found):
+            found.append(answer)
+    if len(found) > MOST:
+        means = [float(np.nanmean(each)) for each in found[1:]]
+        found = [found[0], found[1 + int(np.argmin(means))], found[1 + int(np.argmax(means))]]
+    return [np.broadcast_to(each, np.broadcast_shapes(*(other.shape for other in found))) for each in found]
+
+
+def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
+    return bool(((np.abs(one - other) <= SAME * abs(step)) | (np.isnan(one) & np.isnan(other))).all())
+
+
+def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
+    """The place after taps along one dimension; its slope is still that before them."""
+    centers, slope, doubt = place.centers, place.slope[dim], place.doubt
+    moves = slope or centers.shape[1 + dim] > 1
+    if moves:
+        lone = np.isnan(read.center)
+        low = np.floor(np.where(lone, 0, read.center)).astype(np.intp)
+        part = np.where(lone, 0, read.center - low).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
+        each = np.full(len(centers), slope)
+        one, other = (extended(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
+        if ((part > 0) & (np.abs(other - one - slope) > SAME * place.step)).any():
+            doubt = doubt or f"cells that are no neighbours on the image meet in {describe(node)}"
+        centers = np.where(part > 0, one + part * (other - one), one)
+    if np.isnan(read.center).any():
+        lone = np.isnan(read.center).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
+        centers = np.where(lone, np.nan, centers)
+    is_new = moves and (read.unbounded.shape[1] > 1 or 0 < abs(read.scale) < 1) and read.scale
+    others = [n for i, n in enumerate(place.centers.shape[1:]) if i != dim and n > 1]
+    step = (
+        place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
+    )
+    return place._replace(centers=compressed(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
+
+
+def joined(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
+    """The place of an operation's output, given those of its inputs in its own dimensions."""
+    leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
+    some = [place for place in leading if place.exists] or [place for place in places if place.exists]
+    lost = next((place for place in places if place.why), None)
+    if not some:
+        return places[0] if lost is None else places[0]._replace(why=lost.why, astray=lost.astray)
+    if len(some) > 1 and all(place.is_picked for place in some):
+        some = [min(some, key=lambda place: place.age)]  # a step of a recurrence, and the state before it
+    base = some[0]._replace(age=some[0].age + (some[0].age >= 0))
+    doubt = next((place.doubt for place in some if place.doubt), "")
+    if lost is not None and lost.astray:
+        doubt = doubt or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
+    if len(some) == 1:
+        return base._replace(doubt=doubt, why="", astray=False)
+    answers = base.centers
+    for place in some[1:]:
+        answers = np.where(np.isnan(answers), place.centers[:1], answers)
+    kept = list(answers)
+    for place in some[1:]:
+        kept += [np.where(np.isnan(each), answers[0], each) for each in place.centers]
+    kept = _few(kept, base.step)
+    if len(kept) > len(base.centers) and len(kept) > 1 and not doubt:
+        named = [f"{describe(edge.source)}" for edge in edges]
+        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
+    slope = tuple(next(filter(None, each), 0.0) for each in zip(*(place.slope for place in some), strict=True))
+    return Place(compressed(np.stack(kept)), slope, base.step, doubt)
+
+
+def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
+    """What the first two of some answers say."""
+    said = []
+    for answer, name in zip(kept[:2], [*names[:1], *names[-1:]], strict=True):
+        values = np.unique(answer[np.isfinite(answer)])
+        step = float(values[1] - values[0]) if values.size > 1 else 0.0
+        said.append(f"{name} puts unit 0 at {values[0]:g} px and a unit every {step:g} px")
+    return "; ".join(said)
+
+
+def _why_blind(edge: Edge, node: fx.Node) -> str:
+    """What is to be said of an operation behind which positions are not known."""
+    picking = ("index", "index_select", "gather", "masked_select", "take_along_dim")
+    what = describe(node, edge.mixing)
+    return (
+        f"{what} picks positions by numbers that are not followed"
+        if edge.mixing in picking
+        else f"{what} is not understood"
+    )
+
+
+def describe(node: fx.Node, name: str = "") -> str:
+    """An operation, or another name for it, with the module that it ran in."""
+    made = node.args[0] if name_of(node).endswith("getitem>") and isinstance(node.args[0], fx.Node) else node
+    module, words = module_of(made), name or name_of(made).rstrip("_")
+    return f"{words} in {module}" if module else words
+
+
+def module_of(node: fx.Node) -> str:
+    """The innermost module that an operation ran in; "" for the model itself."""
+    return str(node.meta.get("module", ""))

@@ -1,0 +1,223 @@
+"""Where a tensor's elements stand on the image, and in which image of the batch: carried forward through the
+operations.
+
+Every element of every tensor has a place along each axis: a number of pixels, or none, as class tokens, queries and
+pooled values. Views and moves take the places with them, windows give new ones, and where branches meet whose places
+differ, all are kept and the first counts. A tensor whose places fill a grid is a map, in whatever order it holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor, fx
+
+from erfscope.graph.graph import Graph, name_of, shape_of
+from erfscope.graph.layouts import Reading, read_places
+from erfscope.graph.places import Place, finer, joined, through, turned
+from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
+from erfscope.graph.rules.reading import MOVES, Dims, Edge, Reshape, Shape, Taps, call_of, edges_of, is_tensor
+
+
+class Positions:
+    """The places of all tensors of a graph.
+
+    Args:
+        graph: One recorded pass.
+        numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they
+        are not at hand. image: The input whose axes are meant: (B, C, *space).
+    """
+
+    def __init__(
+        self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None, image: fx.Node | None = None
+    ) -> None:
+        self.graph = graph
+        self.numbers = numbers
+        self.image = graph.inputs[0] if image is None else image
+        shape = shape_of(self.image)
+        #: Spatial size of the image; the axis after the last is the batch's.
+        self.space = shape[2:]
+        self.order = {node: number for number, node in enumerate(graph.nodes)}
+        _note_modules(graph, self.order)
+        #: What every node reads of those that depend on the image.
+        self.edges: dict[fx.Node, list[Edge]] = {}
+        self._places: dict[fx.Node, tuple[Place, ...]] = {}
+        #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
+        self.led: dict[fx.Node, tuple[bool, ...]] = {}
+        #: The places before each step of each edge.
+        self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
+        dims = [*range(2, len(shape)), 0]
+        self._places[self.image] = tuple(_numbered(shape, dim) for dim in dims)
+        for node in graph.nodes:
+            # Empty tensors, as of a detector that has found nothing, have no element that stands anywhere.
+            if node in graph.live and node.op == "call_function" and is_tensor(node) and 0 not in shape_of(node):
+                self._visit(node, numbers)
+
+    def places(self, node: fx.Node) -> tuple[Place, ...]:
+        """Where a tensor's elements stand along each axis of the image, and last in which image of the batch."""
+        return self._places[node]
+
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._places
+
+    def _visit(self, node: fx.Node, numbers: Callable[[fx.Node], Tensor | None]) -> None:
+        edges = [edge for edge in edges_of(node, numbers) if edge.source in self._places]
+        if not edges:
+            return
+        edges = [_named(edge) for edge in edges] if len(edges) == 1 else edges
+        self.edges[node], self.before[node] = edges, []
+        found: list[tuple[Place, ...]] = []
+        for edge in edges:
+            here, shape = self._places[edge.source], shape_of(edge.source)
+            before = []
+            for step in edge.steps:
+                before.append(here)
+                after = tuple(through(place, step, shape, edge, node) for place in here)
+                here, shape = (finer(after, shape, step.shape) if isinstance(step, Reshape) else after), step.shape
+            self.before[node].append(before)
+            found.append(here)
+        found = self._beside(found, edges, node)
+        edges = self.edges[node] = turned(edges, found)
+        led = [
+            any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows)
+            for axis in range(len(self.space) + 1)
+        ]
+        self.led[node] = tuple(led)
+        found = self._side_by_side(found, edges, node)
+        self._places[node] = tuple(
+            joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1)
+        )
+
+    def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
+        """The places that edges give an output; where the leading input is the same in all windows, those of
+        what it is compared with.
+        """
+        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
+        for edge in edges if leading else ():
+            step = edge.twin
+            if step is None or not any(place.exists for place in leading[0]):
+                continue
+            twin = tuple(through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source])
+            axes = range(len(self.space))
+            windows = [d for d in range(len(step.shape) - 2) if any(twin[a].centers.shape[1 + d] > 1 for a in axes)]
+            if windows and not any(leading[0][a].centers.shape[1 + d] > 1 for a in axes for d in windows):
+                return [
+                    twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each
+                    for k, each in enumerate(found)
+                ]
+        return found
+
+    def _side_by_side(
+        self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
+    ) -> list[tuple[Place, ...]]:
+        """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor
+        stand side by side.
+        """
+        last = [edge.steps[-1] if edge.steps else None for edge in edges]
+        dims = {read.dim for step in last if isinstance(step, Dims) for read in step.reads if isinstance(read, Taps)}
+        if (
+            len(edges) < 2
+            or len(dims) != 1
+            or None in dims
+            or len({self._moved_from(edge.source) for edge in edges}) == 1
+        ):
+            return found
+        dim, made = next(iter(dims)) or 0, [list(each) for each in found]
+        for axis in range(len(self.space)):
+            before = [places[-1][axis] for places in self.before[node]]
+            if all(place.is_picked or not place.exists for place in before) or any(
+                place.centers.shape[1 + dim] > 1 for place in before
+            ):
+                continue
+            for each in made:
+                centers = each[axis].centers
+                there = np.flatnonzero(
+                    np.isfinite(np.moveaxis(centers[0], dim, 0)).reshape(centers.shape[1 + dim], -1).any(1)
+                )
+                if len(there):
+                    each[axis] = each[axis]._replace(centers=centers.take(there[:1], 1 + dim))
+        return [tuple(each) for each in made]
+
+    def _moved_from(self, node: fx.Node) -> fx.Node:
+        """The tensor of which another is a view or a part."""
+        while len(edges := self.edges.get(node, [])) == 1 and _is_move(node):
+            node = edges[0].source
+        return node
+
+    def reading(self, node: fx.Node) -> Reading:
+        """How a tensor holds a map, or why it holds none."""
+        return read_places(self._places[node], shape_of(node)) if node in self._places else Reading("none")
+
+    def ancestors(self, node: fx.Node) -> set[fx.Node]:
+        """A tensor and all that depend on the image that it was computed from."""
+        stack, seen = [node], set[fx.Node]()
+        while stack:
+            here = stack.pop()
+            if here not in seen:
+                seen.add(here)
+                stack.extend(edge.source for edge in self.edges.get(here, []))
+        return seen
+
+    def has_path_around(self, node: fx.Node, goal: fx.Node) -> bool:
+        """Whether some path from the image to a tensor does not pass through another."""
+        stack, seen = [node], {goal}
+        while stack:
+            here = stack.pop()
+            if here is self.image:
+                return True
+            if here not in seen:
+                seen.add(here)
+                stack.extend(edge.source for edge in self.edges.get(here, []))
+        return False
+
+    def own_resizing(self, node: fx.Node) -> tuple[Shape, Shape] | None:
+        """The sizes between which a model resizes its input itself on every way to a tensor; None where it does not."""
+        for each in self.edges:
+            if "upsample" in name_of(each) and self._keeps_pixels(self.edges[each][0].source):
+                before, after = shape_of(self.edges[each][0].source)[2:], shape_of(each)[2:]
+                if before != after and each in self.ancestors(node) and not self.has_path_around(node, each):
+                    return before, after
+        return None
+
+    def _keeps_pixels(self, node: fx.Node) -> bool:
+        """Whether a tensor is the image, normalised at most."""
+        while node is not self.image:
+            edges = self.edges[node]
+            if len(edges) != 1 or edges[0].steps or edges[0].mixing:
+                return False
+            node = edges[0].source
+        return True
+
+
+def _named(edge: Edge) -> Edge:
+    """A product with weights mixes tokens."""
+    return replace(edge, mixing=TOKEN_MIXING) if edge.mixing == ATTENTION else edge
+
+
+def _numbered(shape: Shape, dim: int) -> Place:
+    """The place along an axis that is one dimension of the image."""
+    centers = np.arange(shape[dim], dtype=float).reshape(1, *(shape[dim] if i == dim else 1 for i in range(len(shape))))
+    return Place(centers, tuple(float(i == dim) for i in range(len(shape))), 1.0)
+
+
+def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
+    """Note at every operation the innermost module that it ran in."""
+    for name in sorted(graph.marks, key=lambda name: name.count(".")):
+        mark = graph.marks[name]
+        first = max((order[node] for node in mark.inputs.values()), default=len(order))
+        stack = [*mark.outputs.values()]
+        seen = set(mark.inputs.values())
+        while stack:
+            node = stack.pop()
+            if node not in seen and order[node] > first:
+                seen.add(node)
+                node.meta["module"] = name.partition("@")[0]
+                stack.extend(node.all_input_nodes)
+
+
+def _is_move(node: fx.Node) -> bool:
+    """Whether an operation, or one of its results, only shows elements of its input elsewhere."""
+    call = call_of(node)
+    return call is not None and call.name in MOVES

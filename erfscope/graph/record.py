@@ -1,0 +1,268 @@
+"""Record a module's forward pass as a graph."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import logging
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.autograd.function import BackwardCFunction
+from torch.nn.modules import module as all_modules
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+
+from erfscope.errors import MeasurementError
+from erfscope.graph.graph import Graph, Mark, Path
+from erfscope.graph.tape import Form, Tape, map_form
+
+#: Held while a module is recorded: what is replaced in PyTorch for that time is the process's.
+_lock = threading.RLock()
+
+
+class RecordingError(MeasurementError):
+    """The forward pass cannot be recorded; its text says why in one line."""
+
+
+def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Graph:
+    """Record one forward pass of a module.
+
+    It is run on a copy of the module's structure, without numbers; where it asks for numbers, once more with those of
+    ``inputs``.
+
+    Args:
+        module: The module; parameters and buffers may be on the meta device.
+        inputs: Its arguments. The graph is one for their shapes, dtypes and device.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        The graph.
+
+    Raises:
+        RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
+    """
+    given = (inputs, dict(kwargs or {}))
+    tensors = [*tensors_of(module).values(), *(tensor for _, tensor in _tensors_in(given))]
+    made: list[weakref.ref[Tensor]] = []
+    with _lock, _quiet():
+        try:
+            return _record(module, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
+        except Exception as error:
+            if any(tensor.is_meta for tensor in tensors):
+                raise RecordingError(_one_line(error)) from error
+        finally:
+            _clear_caches(made)
+        try:
+            return _record(module, *given, None, [])
+        except Exception as error:
+            raise RecordingError(_one_line(error)) from error
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor that a module holds, also in lists and dictionaries, by name."""
+    found = {}
+    for prefix, part in module.named_modules():
+        for path, tensor in _tensors_in(vars(part)):
+            names = [str(each) for each in path if each not in ("_parameters", "_buffers")]
+            found[".".join([prefix, *names] if prefix else names)] = tensor
+    return found
+
+
+def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(given, Tensor):
+        yield path, given
+    elif isinstance(given, dict | list | tuple):
+        for key, each in given.items() if isinstance(given, dict) else enumerate(given):
+            yield from _tensors_in(each, (*path, key))
+
+
+def _record(
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mode: FakeTensorMode | None,
+    made: list[weakref.ref[Tensor]],
+) -> Graph:
+    own = tensors_of(module)
+    devices = [each.device for _, each in (*own.items(), *_tensors_in((inputs, kwargs))) if not each.is_meta]
+    stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
+    stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
+    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
+    twin = copy.deepcopy(module, dict(stand_ins))
+    args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
+    for _, tensor in _tensors_in((args, named)):
+        tape.add_input(tensor)
+    _drop_backward_hooks(twin, tape)
+    calls: dict[str, list[Mark]] = {}
+    for name, part in twin.named_modules():
+        _mark_calls(part, calls.setdefault(name, []), tape)
+    with _recording(tape, mode):
+        twin(*args, **named)
+    numbered = [(name, i, len(found) > 1, mark) for name, found in calls.items() for i, mark in enumerate(found)]
+    marks = {f"{name}@{i}" if several else name: mark for name, i, several, mark in numbered}
+    return _graph(tape, marks, "shapes" if mode else "path taken")
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    """Parameters are shared; what a forward pass may write to is copied."""
+    return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+
+def _without_numbers(mode: FakeTensorMode, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Make tensors without numbers in the place of others; those on the meta device seem to be on another."""
+
+    def stand_in(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return mode.from_tensor(tensor, static_shapes=True)
+        with mode:
+            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+    return stand_in
+
+
+def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
+    """Clear the caches of functions that have kept a tensor without numbers, as of transformers' DINOv3."""
+    if any(each() is not None for each in made):
+        gc.collect()
+    holders: list[Any] = [tensor for each in made if (tensor := each()) is not None]
+    for _ in range(3):  # the tensor itself, or in a tuple or a dictionary
+        holders = gc.get_referrers(*holders) if holders else []
+        for each in holders:
+            if isinstance(each, functools._lru_cache_wrapper):
+                each.cache_clear()
+        holders = [each for each in holders if isinstance(each, tuple | dict)]
+
+
+def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:
+    """Backward hooks would ask for gradients, of which the pass has none."""
+    for part in twin.modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            tape.notes["it has backward hooks"] = None
+            part._backward_hooks.clear()
+            part._backward_pre_hooks.clear()
+    if all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks:
+        raise ValueError("backward hooks are set on all modules")
+
+
+def _mark_calls(part: nn.Module, found: list[Mark], tape: Tape) -> None:
+    """Note the nodes of what a module takes and gives, behind the hooks that are set on it."""
+    open_calls: list[tuple[int, dict[Path, fx.Node]]] = []
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        open_calls.append((len(found), _nodes(dict(enumerate(args)) | kwargs, tape)))
+        found.append(Mark({}, {}))
+
+    def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        number, inputs = open_calls.pop()
+        found[number] = Mark(inputs, _nodes(output, tape))
+
+    part.register_forward_pre_hook(before, with_kwargs=True)
+    part.register_forward_hook(after)
+
+
+def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
+    return {path: tape.node_of(tensor) for path, tensor in _tensors_in(tensors)}
+
+
+@contextmanager
+def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
+    """Record what runs in this thread inside the block."""
+    thread = threading.get_ident()
+
+    def notice(context: BackwardCFunction) -> None:
+        """Begin a call of a hand-written function."""
+        if threading.get_ident() == thread:
+            name = type(context).__name__.removesuffix("Backward")
+            tape.notes[f"it has a hand-written backward pass ({name})"] = None
+
+    cached = torch.is_autocast_cache_enabled()
+    below_autograd = torch._C._AutoDispatchBelowAutograd()
+    with ExitStack() as stack:
+        stack.callback(torch.set_autocast_cache_enabled, cached)
+        torch.set_autocast_cache_enabled(False)
+        stack.callback(delattr, BackwardCFunction, "__init__")
+        BackwardCFunction.__init__ = notice  # type: ignore[assignment, method-assign]
+        numbers = mode or torch.random.fork_rng()
+        for each in (below_autograd, torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
+            stack.enter_context(each)
+        yield
+
+
+class _GradientQuestions(TorchFunctionMode):
+    """Answer a forward pass that deals with its own gradients, and note it."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
+            self.tape.notes["it reads requires_grad"] = None
+            return self.tape.is_live(args[0]) or func(*args)
+        if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
+            self.tape.notes["it sets hooks on gradients"] = None
+            return RemovableHandle(OrderedDict())
+        return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
+
+
+def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
+    """Leave out what no module takes or gives, and what only that needs."""
+    needed = {
+        *tape.inputs,
+        *(node for mark in marks.values() for _, node in (*mark.inputs.items(), *mark.outputs.items())),
+    }
+    for node in reversed(tape.graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+            node.meta["val"] = map_form(node.meta.pop("form"), _on_meta)
+        else:
+            tape.graph.erase_node(node)
+    return Graph(
+        nodes=tuple(tape.graph.nodes),
+        inputs=tuple(tape.inputs),
+        live=frozenset(tape.live & needed),
+        held={node: name for node, name in tape.held.items() if node in needed},
+        constants={node: tensor for node, tensor in tape.constants.items() if node in needed},
+        marks=marks,
+        by=by,
+        unfaithful=tuple(tape.notes),
+    )
+
+
+def _on_meta(form: Form) -> Tensor:
+    return torch.empty_strided(form.shape, form.stride or [0] * len(form.shape), dtype=form.dtype, device="meta")
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return f"its forward pass asks for numbers ({error.func})"
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch's loggers and warnings still inside the block."""
+    known = [(name, each) for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)]
+    loggers = [each for name, each in known if name.partition(".")[0] == "torch" and not each.disabled]
+    for each in loggers:
+        each.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each in loggers:
+            each.disabled = False

@@ -1,0 +1,9 @@
+"""One table, operation -> what it reads of each of its inputs, and how a part of its output is computed from the parts
+that it reads.
+"""
+
+from erfscope.graph.rules import mixing as mixing
+from erfscope.graph.rules import moves as moves
+from erfscope.graph.rules import picking as picking
+from erfscope.graph.rules import products as products
+from erfscope.graph.rules import windows as windows

@@ -1,0 +1,201 @@
+"""Operations that mix positions: reductions, softmax, norms, running sums, recurrent layers, transforms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from erfscope.graph.graph import shape_of
+from erfscope.graph.rules.moves import along
+from erfscope.graph.rules.reading import (
+    Call,
+    Dims,
+    Edge,
+    Shape,
+    Taps,
+    Transform,
+    Whole,
+    dim_of,
+    dims_of,
+    is_tensor,
+    pointwise,
+    rule,
+    taps,
+)
+
+#: Names of reductions in results, by operation.
+REDUCTIONS = {
+    "mean": "global average pooling",
+    "prod": "product over positions",
+    "aminmax": "global min and max pooling",
+    "argmax": "argmax over positions",
+    "argmin": "argmin over positions",
+    "logsumexp": "logsumexp over positions",
+    **dict.fromkeys(("sum", "nansum"), "sum over positions"),
+    **dict.fromkeys(("amax", "max"), "global max pooling"),
+    **dict.fromkeys(("amin", "min"), "global min pooling"),
+    **dict.fromkeys(("median", "nanmedian"), "median over positions"),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), "variance over positions"),
+    **dict.fromkeys(("linalg_vector_norm", "norm", "frobenius_norm"), "norm over positions"),
+    **dict.fromkeys(("all", "any", "count_nonzero"), "reduction over positions"),
+}
+#: Where a running sum's dimension is longer, all of it counts as read.
+LONGEST = 4096
+#: Scores at or below this are those of closed gates.
+CLOSED = -1e4
+
+
+@rule(*REDUCTIONS)
+def reduction(call: Call) -> list[Edge] | None:
+    """Reductions over some or all dimensions."""
+    x = call.tensor()
+    rank = len(shape_of(x))
+    if is_tensor(call.args.get("other")):  # max(a, b), elementwise
+        return pointwise(call)
+    dims = dims_of(call.args.get("dim"), rank)
+    return [Edge(source=x, steps=(reduced(shape_of(x), call.shape, dims),), mixing=REDUCTIONS[call.name])]
+
+
+def reduced(source: Shape, shape: Shape, dims: tuple[int, ...]) -> Dims:
+    """The step of a reduction, which may keep the dimensions with one index."""
+    rank, kept = len(source), iter(range(len(source)))
+    stays = len(shape) == rank
+    reads = tuple(Whole() if i in dims else i if stays else next(kept) for i in range(rank))
+    return Dims(reads, shape)
+
+
+def mixed(call: Call, dims: tuple[int, ...], words: str) -> Edge:
+    """An edge that keeps all positions and mixes along some dimensions."""
+    x = call.tensor()
+    return Edge(source=x, steps=along(call, x, {dim: Whole(same=dim) for dim in dims})[0].steps, mixing=words)
+
+
+def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> list[Edge]:
+    """Edges to weights and biases whose dimensions are these of the output."""
+    found = [call.args[name] for name in names if is_tensor(call.args.get(name))]
+    return [Edge(source=each, steps=(Dims(dims, call.shape),), follows=True) for each in found]
+
+
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
+def softmax(call: Call) -> list[Edge] | None:
+    """Softmax along one dimension."""
+    return [mixed(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
+
+
+@rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+def running(call: Call) -> list[Edge] | None:
+    """Running sums read what lies before a position along their dimension."""
+    x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
+    words = f"{call.name} over positions"
+    if shape_of(x)[dim] > LONGEST:
+        return [mixed(call, (dim,), words)]
+    (edge,) = along(call, x, {dim: up_to(dim, shape_of(x)[dim])})
+    return [Edge(source=x, steps=edge.steps, mixing=words)]
+
+
+def up_to(dim: int, size: int) -> Taps:
+    """Taps of everything up to a position."""
+    spots = np.arange(size)
+    before = np.where(spots[None] <= spots[:, None], spots[None], -1)
+    return taps(dim, size, before, center=spots.astype(float), scale=1)
+
+
+@rule(
+    "batch_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "cudnn_batch_norm",
+)
+@rule("_batch_norm_with_update", "_batch_norm_no_update", "_native_batch_norm_legit_functional", "miopen_batch_norm")
+def batch_norm(call: Call) -> list[Edge] | None:
+    """Batch normalisation: with stored statistics elementwise, else by the statistics of the whole batch."""
+    still = "no_" in call.name or not call.args.get("training", "functional" in call.name or "update" in call.name)
+    over = () if still else (0, *range(2, len(call.shape)))
+    words = "batch or instance norm by the map's own statistics"
+    return [mixed(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
+
+
+@rule("instance_norm")
+def instance_norm(call: Call) -> list[Edge] | None:
+    """Instance normalisation: by each map's own statistics unless stored ones are used."""
+    over = tuple(range(2, len(call.shape))) if call.args.get("use_input_stats", True) else ()
+    words = "batch or instance norm by the map's own statistics"
+    return [mixed(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
+
+
+@rule("group_norm", "native_group_norm")
+def group_norm(call: Call) -> list[Edge] | None:
+    """Group normalisation reads a group of channels at all positions."""
+    if call.output:
+        return None
+    return [mixed(call, tuple(range(1, len(call.shape))), "group norm"), *parameters(call, ("weight", "bias"), (1,))]
+
+
+@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+def layer_norm(call: Call) -> list[Edge] | None:
+    """Layer and RMS normalisation over the last dimensions."""
+    if call.output:
+        return None
+    over = tuple(range(len(call.shape) - len(call.args["normalized_shape"]), len(call.shape)))
+    return [mixed(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
+
+
+@rule("glu")
+def glu(call: Call) -> list[Edge] | None:
+    """Gated linear unit: one half of a dimension gates the other."""
+    x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
+    half = np.arange(call.shape[dim])
+    pairs: Taps = taps(dim, 2 * half.size, np.stack([half, half + half.size], 1), center=half.astype(float), scale=1)
+    return along(call, x, {dim: pairs})
+
+
+@rule("lstm", "gru", "rnn_tanh", "rnn_relu")
+def recurrent(call: Call) -> list[Edge] | None:
+    """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both
+    directions are read.
+    """
+    x = call.tensor("input")
+    along_, across = (1, 0) if call.args.get("batch_first") else (0, 1)
+    words = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN") + " over positions"
+    more = [
+        each
+        for name, each in call.args.items()
+        if name != "input"
+        for each in (each if isinstance(each, list | tuple) else [each])
+    ]
+    others = [
+        Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True)
+        for w in more
+        if is_tensor(w)
+    ]
+    if len(shape_of(x)) != 3:
+        return None
+    if call.output:  # the state after the last step: (layers, B, C)
+        last = tuple(1 if i == across else Whole() for i in range(3))
+        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *others]
+    read: int | Whole | Taps = Whole(same=along_)
+    if not call.args.get("bidirectional") and shape_of(x)[along_] <= LONGEST:
+        read = up_to(along_, shape_of(x)[along_])
+    reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))
+    return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
+
+
+@rule("masked_fill")
+def masking(call: Call) -> list[Edge] | None:
+    """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
+    closed = call.args["value"]
+    inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
+    first, *rest = pointwise(call)
+    return [Edge(source=first.source, steps=first.steps, inexact=inexact), *rest]
+
+
+@rule("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")
+@rule("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_irfftn")
+def fourier(call: Call) -> list[Edge] | None:
+    """A Fourier transform reads its dimensions wholly; what comes out are frequencies, or places again."""
+    x, rank = call.tensor(), len(call.shape)
+    few = (-2, -1) if call.name.endswith("2") else None if call.name.endswith("n") else -1
+    dims = dims_of(call.args.get("dim") or few, rank)
+    (edge,) = along(call, x, dict.fromkeys(dims, Whole()))
+    transform: Transform = "back" if call.name.startswith("fft_i") else "forth"
+    return [Edge(source=x, steps=edge.steps, mixing="Fourier transform", transform=transform)]

@@ -1,0 +1,192 @@
+"""Products: linear layers, matrix products, attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from erfscope.graph.graph import shape_of
+from erfscope.graph.rules.mixing import CLOSED
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, aligned, is_tensor, pointwise, rule
+
+ATTENTION = "attention"
+TOKEN_MIXING = "token mixing"
+
+
+@rule("linear")
+def linear(call: Call) -> list[Edge] | None:
+    """``x @ weight.T + bias``: reads the last dimension in full."""
+    x, last = call.tensor("input"), len(call.shape) - 1
+    reads = (*range(last), Whole())
+    more: list[tuple[Any, tuple[int | Whole, ...]]]
+    more = [(call.args["weight"], (last, Whole())), (call.args.get("bias"), (last,))]
+    edges = [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=TOKEN_MIXING)]
+    return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
+
+
+@rule("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addbmm")
+def product(call: Call) -> list[Edge] | None:
+    """Matrix product, batched or not; a third tensor is added."""
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(
+        call.name, ("self", "mat2" if "mat2" in call.args else "other")
+    )
+    if call.name in ("mv", "dot", "addbmm") or not all(is_tensor(call.args.get(name)) for name in names):
+        return None
+    left, right = (call.args[name] for name in names)
+    shapes, rank = (shape_of(left), shape_of(right)), len(call.shape)
+    if min(map(len, shapes)) < 2:
+        return None
+    rows = Edge(
+        source=left,
+        steps=(Dims((*_batch(shapes[0], call.shape), rank - 2, Whole()), call.shape),),
+        mixing=_words(right),
+    )
+    column = len(shapes[1]) - 1
+    reads = (*_batch(shapes[1], call.shape), Whole(), rank - 1)
+    same = shapes[0][-2] == shapes[1][-1]
+    twin = Dims((*_batch(shapes[1], call.shape), Whole(), rank - 2), call.shape) if same else None
+    columns = Edge(
+        source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, twin=twin, mixing=_words(left)
+    )
+    base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
+    return [rows, columns, *(Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in base)]
+
+
+def _batch(shape: Shape, out: Shape) -> tuple[int | Whole, ...]:
+    """How the leading dimensions of an operand are read."""
+    lead = len(out) - len(shape)
+    return tuple(lead + i if shape[i] == out[lead + i] else Whole() for i in range(len(shape) - 2))
+
+
+def _words(other: fx.Node) -> str:
+    """A product with weights mixes tokens; one of two tensors that depend on the input is attention."""
+    return TOKEN_MIXING if other.op == "placeholder" else ATTENTION
+
+
+@rule(
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"
+)
+@rule(
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_attention_math",
+)
+def attention(call: Call) -> list[Edge] | None:
+    """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E): queries by box, keys
+    whole.
+    """
+    query, key, value, mask = (call.args[name] for name in ("query", "key", "value", "attn_mask"))
+    rank = len(call.shape)
+    if call.output or rank != len(shape_of(query)):
+        return None
+    inexact = "attention mask" if call.args.get("is_causal") or (is_tensor(mask) and _closes(call, mask)) else ""
+    reads = (*_batch(shape_of(query), call.shape), rank - 2, Whole())
+    edges = [Edge(source=query, steps=(Dims(reads, call.shape),), inexact=inexact, mixing=ATTENTION)]
+    for each, last in ((key, Whole()), (value, rank - 1)):
+        batch = _batch(shape_of(each), call.shape)
+        twin = Dims((*batch, rank - 2, Whole()), call.shape) if shape_of(each)[-2] == call.shape[-2] else None
+        steps = (Dims((*batch, Whole(), last), call.shape),)
+        edges.append(Edge(source=each, steps=steps, follows=True, twin=twin, mixing=ATTENTION))
+    if is_tensor(mask):
+        rows = aligned(shape_of(mask)[:-1], call.shape[:-1])
+        dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
+        edges.append(Edge(source=mask, steps=(Dims((*dims, Whole()), call.shape),), follows=True, mixing=ATTENTION))
+    return edges
+
+
+def _closes(call: Call, mask: fx.Node) -> bool:
+    """Whether a mask may keep positions from seeing each other."""
+    if mask.meta["val"].dtype.is_floating_point:
+        numbers = call.numbers(mask)
+        return numbers is not None and bool((numbers <= CLOSED).any())
+    return True
+
+
+@rule("einsum")
+def einsum(call: Call) -> list[Edge] | None:
+    """Products by equation: letters that are not in the output are read in full."""
+    given, _, out = call.args["equation"].replace(" ", "").partition("->")
+    terms, operands = given.split(","), call.args["tensors"]
+    if "." in given or not out or any(len(set(term)) < len(term) for term in [*terms, out]) or len(operands) > 2:
+        return None
+    edges = []
+    for number, (term, each) in enumerate(zip(terms, operands, strict=True)):
+        reads = tuple(out.index(letter) if letter in out else Whole() for letter in term)
+        own = [i for i, letter in enumerate(term) if letter in out and letter not in terms[0]]
+        columns = own[-1] if number and own else None
+        words = _words(operands[1 - number]) if len(operands) == 2 else "sum over positions"
+        edges.append(
+            Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words)
+        )
+    return edges
+
+
+@rule(
+    "where",
+    "lerp",
+    "addcmul",
+    "addcdiv",
+    "hardswish",
+    "hardsigmoid",
+    "prelu",
+    "_prelu_kernel",
+    "rrelu",
+    "rrelu_with_noise",
+    "complex",
+)
+@rule(
+    "dropout",
+    "native_dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "contiguous",
+    "to",
+    "clone",
+    "alias",
+    "detach",
+    "_to_copy",
+    "polar",
+)
+@rule(
+    "positive",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "gelu",
+    "silu",
+    "log_sigmoid",
+    "threshold",
+    "softshrink",
+)
+@rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
+def elementwise(call: Call) -> list[Edge] | None:
+    """Elementwise operations, those among them that PyTorch does not mark as such."""
+    if call.output or any(
+        len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
+    ):
+        return None
+    if call.name.startswith("prelu"):
+        x, weight = call.tensor(), call.args["weight"]
+        return [
+            Edge(source=x, steps=()),
+            Edge(source=weight, steps=(Dims((Whole(),) * len(shape_of(weight)), call.shape),), follows=True),
+        ]
+    return pointwise(call)
+
+
+@rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
+@rule(*(f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")))
+def shape_only(call: Call) -> list[Edge] | None:
+    """Operations that take the shape of a tensor, and nothing of its numbers."""
+    return []
+
+
+@rule("fill", "zero", "copy")
+def overwritten(call: Call) -> list[Edge] | None:
+    """A tensor written over: nothing is left of what was there."""
+    written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
+    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in written]

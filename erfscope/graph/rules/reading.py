@@ -1,0 +1,265 @@
+"""What an operation reads: for each tensor that it is given, which of its elements each element of the output needs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+
+from erfscope.graph.graph import arguments, name_of, shape_of, value
+
+IntArray = NDArray[np.intp]
+FloatArray = NDArray[np.floating[Any]]
+Shape = tuple[int, ...]
+#: In place of an index where there is nothing to read, with or without a border.
+ABSENT = int(np.iinfo(np.intp).min)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taps:
+    """The indices of one dimension of an input that each index of one dimension of the output reads."""
+
+    #: Dimension of the output; None where every element of the output reads the same.
+    dim: int | None
+    #: (outputs, taps): as if the input went on beyond its borders.
+    unbounded: IntArray
+    #: The same with its borders, which may end, wrap, reflect or clamp; -1 where there is nothing.
+    inside: IntArray
+    #: (outputs,): where each output stands among the input's indices; NaN for nowhere.
+    center: FloatArray
+    #: Indices of the input from one output to the next; 0 where that is not the same for all.
+    scale: float
+    #: Why the centre is not exact; "" where it is.
+    doubt: str = ""
+
+
+class Whole(NamedTuple):
+    """All of a dimension is read for every element of the output."""
+
+    #: The dimension of the output that has the same positions all the same, as behind a norm or a softmax.
+    same: int | None = None
+    #: Only some of it may be read, which the operation does not tell.
+    blind: bool = False
+
+
+class Dims(NamedTuple):
+    """A step in which each dimension of the input is read by itself: the same index as one of the output's, all of
+    it, or taps.
+    """
+
+    reads: tuple[int | Whole | Taps, ...]
+    #: Shape of what is made.
+    shape: Shape
+
+
+class Reshape(NamedTuple):
+    """A step that reads the elements in their order as another shape."""
+
+    shape: Shape
+
+
+Step = Dims | Reshape
+Transform = Literal["", "forth", "back"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """How an operation reads one of its inputs: steps from the input to the output."""
+
+    source: fx.Node
+    steps: tuple[Step, ...]
+    #: Whether the output's elements stand where this input's do, or, as for the keys of attention, where the leading
+    #: input's do if it has any positions.
+    follows: bool = False
+    #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
+    columns: int | None = None
+    #: The step by which a following input's elements stand beside the leading one's where that is the same in every
+    #: window, and this one not: keys are then as many as queries, and say where these stand.
+    twin: Dims | None = None
+    #: Whether places become frequencies, or frequencies places.
+    transform: Transform = ""
+    #: What the operation is called where it mixes positions.
+    mixing: str = ""
+    #: Name under which it is reported that less may be read; "" where what is said is exact.
+    inexact: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One output of one operation."""
+
+    node: fx.Node
+    name: str
+    args: dict[str, Any]
+    #: Which output, and the shapes of all.
+    output: int
+    shapes: tuple[Shape, ...]
+    #: The numbers of a tensor that does not depend on the input; None where they are not at hand.
+    numbers: Callable[[fx.Node], Tensor | None]
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the output that is meant."""
+        return self.shapes[self.output]
+
+    def tensor(self, *names: str) -> fx.Node:
+        """The first argument of these names that is a tensor; by default the first argument."""
+        found: list[fx.Node] = [self.args[name] for name in names or self.args if is_tensor(self.args.get(name))]
+        return found[0]
+
+
+def is_tensor(value_: Any) -> bool:
+    """Whether an argument is a tensor."""
+    return isinstance(value_, fx.Node) and isinstance(value(value_), Tensor)
+
+
+def tensors_of(found: Any) -> Iterator[fx.Node]:
+    """All tensors in an argument."""
+    for each in found if isinstance(found, list | tuple) else (found,):
+        if isinstance(each, list | tuple):
+            yield from tensors_of(each)
+        elif is_tensor(each):
+            yield each
+
+
+Rule = Callable[[Call], "list[Edge] | None"]
+#: Operation -> what it reads; None where a call is of a kind that the rule does not know.
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of these operations."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+#: Operations that only show elements of their inputs elsewhere.
+MOVES: set[str] = set()
+
+
+def move(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operations that only move elements."""
+    MOVES.update(names)
+    return rule(*names)
+
+
+def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call | None:
+    """The call of an operation that a node is one output of; None for placeholders and operations of other kinds."""
+    is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node) and isinstance(node.args[1], int)
+    made = node.args[0] if is_item else node
+    if not isinstance(made, fx.Node) or not isinstance(made.target, torch._ops.OpOverload):
+        return None
+    given = value(made)
+    outputs = given if isinstance(given, list | tuple) else [given]
+    shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
+    output = node.args[1] if is_item else 0
+    assert isinstance(output, int)
+    name = name_of(made).rstrip("_")
+    return Call(node=made, name=name, args=arguments(made), output=output, shapes=shapes, numbers=numbers)
+
+
+def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> list[Edge]:
+    """What a node reads of every tensor that it is given: without a rule, all of them whole."""
+    call = call_of(node, numbers)
+    if call is None:
+        sources = [each for each in node.all_input_nodes if is_tensor(each)]
+        return [blind_edge(each, shape_of(node) if is_tensor(node) else (), str(node.target)) for each in sources]
+    is_pointwise = torch.Tag.pointwise in call.node.target.tags  # type: ignore[union-attr]
+    known = RULES.get(call.name, pointwise if is_pointwise else None)
+    found = known(call) if known is not None else None
+    if found is not None:
+        return found
+    return [blind_edge(each, call.shape, call.name) for each in dict.fromkeys(tensors_of([*call.args.values()]))]
+
+
+def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
+    """An edge of an operation that may read anything."""
+    return Edge(
+        source=source, steps=(Dims((Whole(blind=True),) * len(shape_of(source)), shape),), inexact=name, mixing=name
+    )
+
+
+def pointwise(call: Call) -> list[Edge]:
+    """Elementwise operations, broadcast."""
+    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])]
+
+
+def aligned(source: Shape, shape: Shape) -> tuple[Step, ...]:
+    """Steps of a broadcast: dimensions are paired from the last one on."""
+    lead = len(shape) - len(source)
+    if source == shape:
+        return ()
+    return (Dims(tuple(lead + i if n == shape[lead + i] else Whole() for i, n in enumerate(source)), shape),)
+
+
+def taps(
+    dim: int | None,
+    size: int,
+    unbounded: IntArray,
+    *,
+    inside: IntArray | None = None,
+    center: FloatArray | None = None,
+    scale: float | None = None,
+    doubt: str = "",
+) -> Taps:
+    """Taps into a dimension of ``size`` indices: by default a border ends it, and an output stands in the middle of
+    what it reads.
+    """
+    if inside is None:
+        inside = np.where((unbounded >= 0) & (unbounded < size), unbounded, -1)
+    if center is None:
+        there = np.where(unbounded == ABSENT, np.nan, unbounded.astype(float))
+        lone = np.isnan(there).all(1)
+        center = np.where(lone, np.nan, np.nansum(there, 1) / np.maximum((~np.isnan(there)).sum(1), 1))
+    if scale is None:
+        gaps = np.diff(center)
+        scale = 1.0 if not gaps.size else float(gaps[0]) if np.allclose(gaps, gaps[0]) else 0.0
+    return Taps(dim, unbounded, inside, center, scale, doubt)
+
+
+def picks(dim: int | None, size: int, indices: Sequence[int] | IntArray, **more: Any) -> Taps:
+    """Taps of one index each; :data:`ABSENT` for none."""
+    return taps(dim, size, np.asarray(indices, dtype=np.intp).reshape(-1, 1), **more)
+
+
+def dim_of(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % rank if rank else 0
+
+
+def dims_of(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Dimensions counted from the front; none given means all."""
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    return tuple(dim_of(each, rank) for each in ([dims] if isinstance(dims, int) else dims))
+
+
+def groups_of(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """The smallest groups of neighbouring dimensions of two shapes that hold the same elements."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        mine, theirs = [i] if i < len(old) else [], [j] if j < len(new) else []
+        if mine and theirs and old[i] != new[j] and 1 in (old[i], new[j]):
+            mine, theirs = (mine, []) if old[i] == 1 else ([], theirs)  # a dimension of one element comes or goes
+        i, j = i + len(mine), j + len(theirs)
+        while mine and theirs and (a := math.prod(old[k] for k in mine)) != (b := math.prod(new[k] for k in theirs)):
+            if a < b:
+                mine.append(i)
+                i += 1
+            else:
+                theirs.append(j)
+                j += 1
+        groups.append((mine, theirs))
+    return groups

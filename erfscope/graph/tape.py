@@ -1,0 +1,287 @@
+"""The mode that writes down the operations of a forward pass, those in place as functional ones."""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from erfscope.graph.graph import arguments, name_of
+
+aten = torch.ops.aten
+#: Views that leave the order of the cells as it is.
+_SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
+
+
+class Form(NamedTuple):
+    """What is kept of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class NotFollowedError(Exception):
+    """An operation in place that cannot be written as a functional one."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What several tensors look into: how often it was written to."""
+
+    version: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A tensor of the pass: its node, and how it looks into the memory of another tensor."""
+
+    tensor: Tensor
+    node: fx.Node
+    parent: _Seen | None = None
+    #: The operation that made it from its parent, the parent's node at that time, and which of the results it is.
+    view: fx.Node | None = None
+    source: fx.Node | None = None
+    item: int | None = None
+    memory: _Memory = field(default_factory=_Memory)
+    #: How many of the writes the node knows of.
+    version: int = 0
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Write the operations of a forward pass into a graph.
+
+    Below autograd, which takes operations apart, a dispatch mode gets them as the model calls them. What gives the very
+    tensor that it took is left out. An operation in place becomes the functional one: its result is what the tensor
+    means from then on, and tensors that look into the same memory are put together anew when they are next read.
+    """
+
+    def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
+        """Begin an empty graph.
+
+        Args:
+            names: The module's own tensors: identity -> name.
+            made: Takes every tensor that is made and does not depend on an input.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.inputs: list[fx.Node] = []
+        self.held: dict[fx.Node, str] = {}
+        self.constants: dict[fx.Node, Tensor] = {}
+        self.live: set[fx.Node] = set()
+        #: Why autograd on the graph may differ from autograd on the module, once each.
+        self.notes: dict[str, None] = {}
+        self._names, self._made = names, made
+        self._seen: dict[int, _Seen] = {}
+        self._by_name: dict[str, _Seen] = {}
+        self._placeholders: list[fx.Node] = []
+
+    def add_input(self, tensor: Tensor) -> None:
+        """Let a tensor be the next input."""
+        self.inputs.append(self._placeholder(tensor, f"input_{len(self.inputs)}").node)
+        self.live.add(self.inputs[-1])
+
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        """Return the node of what a tensor holds at this moment."""
+        return self._read(self._find(tensor))
+
+    def is_live(self, tensor: Tensor) -> bool:
+        """Whether a tensor depends on an input."""
+        return id(tensor) in self._seen and self._seen[id(tensor)].node in self.live
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and write it down."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # asks for a device or a layout
+            return func(*args, **kwargs)
+        read: list[_Seen] = []
+
+        def as_node(each: Any) -> Any:
+            if not isinstance(each, Tensor):
+                return each
+            read.append(self._find(each))
+            return self._read(read[-1])
+
+        given, named = (fx.node.map_aggregate(each, as_node) for each in (args, kwargs))
+        written = _written(func)
+        out = func(*args, **kwargs)
+        if written is not None:
+            self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
+        elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
+            self._add_results(self._emit(func, given, named, _form(out)), out, read)
+        return out
+
+    def _find(self, tensor: Tensor) -> _Seen:
+        """How a tensor has been seen; one that is seen for the first time is the module's own, or a constant."""
+        if (seen := self._seen.get(id(tensor))) is not None:
+            return seen
+        name = self._names.get(id(tensor))
+        if name is None:
+            if isinstance(tensor, FakeTensor):
+                raise NotFollowedError("a tensor was made where no operation is seen")
+            seen = self._placeholder(tensor, "constant")
+            with unset_fake_temporarily():
+                self.constants[seen.node] = tensor.detach().clone()
+        elif (seen := self._by_name.get(name)) is None:
+            seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
+            self.held[seen.node] = name
+        return seen
+
+    def _placeholder(self, tensor: Tensor, name: str) -> _Seen:
+        with self.graph.inserting_after(self._placeholders[-1] if self._placeholders else self.graph._root):
+            node = self.graph.placeholder(name)
+        self._placeholders.append(node)
+        node.meta.update(form=_form(tensor), no_grad=False)
+        return self._seen.setdefault(id(tensor), _Seen(tensor, node))
+
+    def _add_results(self, node: fx.Node, out: Any, read: list[_Seen]) -> None:
+        """Remember the results of an operation, and whose memory they look into."""
+        for item, each in enumerate(out) if isinstance(out, tuple | list) else [(None, out)]:
+            if isinstance(each, Tensor):
+                part = node if item is None else self._emit(operator.getitem, (node, item), {}, _form(each))
+                seen = self._seen[id(each)] = _Seen(each, part)
+                if part not in self.live:
+                    self._made.append(weakref.ref(each))
+                if (parent := next((a for a in read if _address(a.tensor) == _address(each)), None)) is not None:
+                    seen.parent, seen.view, seen.source, seen.item = parent, node, parent.node, item
+                    seen.memory, seen.version = parent.memory, parent.memory.version
+
+    def _emit(self, func: Any, args: Any, kwargs: Any, form: Any) -> fx.Node:
+        """Append an operation whose result has a given form."""
+        node = self.graph.create_node("call_function", func, args, kwargs)
+        node.meta.update(form=form, no_grad=not torch.is_grad_enabled())
+        if any(each in self.live for each in node.all_input_nodes):
+            self.live.add(node)
+        if _draws(node):
+            self.notes["it draws random numbers"] = None
+        return node
+
+    def _read(self, seen: _Seen) -> fx.Node:
+        """Return the node of what a tensor holds: after a write elsewhere in its memory, it is viewed once more."""
+        if seen.version != seen.memory.version:
+            assert seen.parent is not None
+            assert seen.view is not None
+            seen.node = self._view(seen, self._read(seen.parent))
+            seen.version = seen.memory.version
+        return seen.node
+
+    def _view(self, seen: _Seen, source: fx.Node) -> fx.Node:
+        """Look into another tensor as ``seen`` looks into its parent."""
+        assert seen.view is not None
+        form = map_form(seen.view.meta["form"], lambda each: each._replace(dtype=source.meta["form"].dtype))
+        given = (seen.view.args, seen.view.kwargs)
+        args, kwargs = (fx.node.map_arg(each, lambda n: source if n is seen.source else n) for each in given)
+        node = self._emit(seen.view.target, args, kwargs, form)
+        return node if seen.item is None else self._emit(operator.getitem, (node, seen.item), {}, form[seen.item])
+
+    def _write(self, seen: _Seen, func: Any, args: Any, kwargs: Any) -> None:
+        """Write down an operation in place: as the functional one, or where there is none, on a copy."""
+        target, form = _functional(func), _form(seen.tensor)
+        if form != seen.node.meta["form"]:
+            raise NotFollowedError(f"{func} changes the shape of a tensor in place")
+        others = [each for each in (*args, *kwargs.values()) if isinstance(each, fx.Node)]
+        if func is aten.copy_.default:  # of which the functional one has no derivative
+            spread = form._replace(dtype=args[1].meta["form"].dtype)
+            source = self._emit(aten.expand.default, (args[1], form.shape), {}, spread)
+            target, args, kwargs = aten.to.dtype, (source, form.dtype), {}
+        elif target is None or any(each.meta["form"].dtype != form.dtype for each in others):
+            target, copied = func, self._emit(aten.clone.default, (seen.node,), {}, form)
+            args, kwargs = (fx.node.map_arg(each, lambda n: copied if n is seen.node else n) for each in (args, kwargs))
+        node = self._emit(target, args, kwargs, form)
+        if node in self.live and not torch.is_grad_enabled():
+            self.notes["it writes in place without gradients"] = None
+        self._put(seen, node)
+
+    def _put(self, seen: _Seen, node: fx.Node) -> None:
+        """Let a tensor mean another node from now on, and all tensors whose memory it looks into."""
+        if seen.parent is None:
+            seen.memory.version += 1
+        else:
+            self._put(seen.parent, self._put_back(seen, self._read(seen.parent), node))
+        seen.node, seen.version = node, seen.memory.version
+
+    def _put_back(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
+        """Return ``whole`` with ``part`` in the place of the cells that ``seen`` looks at."""
+        assert seen.view is not None
+        form, name, given = whole.meta["form"], name_of(seen.view), arguments(seen.view)
+        # Its cells are others, or some of them are there twice.
+        if form.dtype != seen.tensor.dtype or name in ("unfold", "as_strided", "expand"):
+            raise NotFollowedError(f"a write to what {seen.view.target} gives")
+        if name in ("alias", "detach"):
+            return part
+        if name in _SAME_ORDER:
+            return self._emit(aten.reshape.default, (part, form.shape), {}, form)
+        if name in ("select", "slice"):
+            scatter = aten.select_scatter.default if name == "select" else aten.slice_scatter.default
+            return self._emit(scatter, (whole, part, *list(given.values())[1:]), {}, form)
+        return self._put_cells(seen, whole, part)
+
+    def _put_cells(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
+        """The same for any view, by the numbers of the cells that it looks at."""
+        form, count = whole.meta["form"], math.prod(whole.meta["form"].shape)
+        line, device = Form((count,), (1,), form.dtype), seen.tensor.device
+        numbers = self._emit(aten.arange.default, (count,), {"device": device}, line._replace(dtype=torch.int64))
+        numbers = self._emit(aten.reshape.default, (numbers, form.shape), {}, form._replace(dtype=torch.int64))
+        numbers, cells = (self._flat(each) for each in (self._view(seen, numbers), part))
+        changed = self._emit(aten.index_put.default, (self._flat(whole), [numbers], cells), {}, line)
+        return self._emit(aten.reshape.default, (changed, form.shape), {}, form)
+
+    def _flat(self, node: fx.Node) -> fx.Node:
+        form = node.meta["form"]
+        return self._emit(aten.reshape.default, (node, (-1,)), {}, Form((math.prod(form.shape),), (1,), form.dtype))
+
+
+def _form(out: Any) -> Any:
+    """Form of a tensor, of each of several; None of what is none."""
+    if isinstance(out, tuple | list):
+        return tuple(_form(each) for each in out)
+    if not isinstance(out, Tensor):
+        return None
+    return Form(tuple(out.shape), out.stride() if out.layout == torch.strided else (), out.dtype)
+
+
+def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
+    """Change the form of a tensor, or each of several."""
+    if form is None or isinstance(form, Form):
+        return None if form is None else change(form)
+    return tuple(map_form(each, change) for each in form)
+
+
+def _address(tensor: Tensor) -> object:
+    """The memory that a tensor looks into; itself where it has none of its own."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else tensor
+
+
+@cache
+def _written(func: Any) -> int | None:
+    """Which of its arguments an operation writes to; None for none."""
+    arguments = enumerate(func._schema.arguments)
+    found = [(at, str(each.type)) for at, each in arguments if each.alias_info and each.alias_info.is_write]
+    if len(found) > 1 or any(kind != "Tensor" for _, kind in found):
+        raise NotFollowedError(f"{func} writes to several tensors")
+    return found[0][0] if found else None
+
+
+@cache
+def _functional(func: Any) -> Any:
+    """The operation that gives what an operation in place writes; None where there is none of the same arguments."""
+    namespace, name = func._schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
+    return None if name.startswith("_") else getattr(packet, func._overloadname, None)
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether an operation draws random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = arguments(node)
+    return bool(given.get("train", given.get("training", True)) and given.get("dropout_p", given.get("p", 1.0)))
