@@ -1,1 +1,4 @@
-"""One recorded forward pass of a model as a graph of operations; imports torch and ``geometry``, nothing else of ours."""
+"""One recorded forward pass of a model as a graph of operations.
+
+May import: ``geometry`` and below.
+"""

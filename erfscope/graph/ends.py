@@ -1,4 +1,5 @@
-"""The first and last cell of a reference that each element of a tensor reads, carried through the steps of an operation."""
+"""The first and last cell of a reference that each element of a tensor reads, carried through the steps of an
+operation."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def may_be_blind(step: Step) -> bool:
 
 
 def carried(
-    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, led: bool
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, led: bool
 ) -> tuple[FloatArray, Mixes]:
     """The ends after the steps of an edge, and whether it mixes all positions."""
     mixes: Mixes = ""
@@ -61,7 +62,7 @@ def carried(
             ends = reshaped(ends, shape, step.shape)
         else:
             columns = edge.columns if led and number == 0 else None
-            ends, all_of = _read(ends, step, shape, place, cell, columns)
+            ends, all_of = _read(ends, step, shape, place, cell, columns=columns)
             mixes = mixes or all_of
         shape = step.shape
     if led:
@@ -71,7 +72,7 @@ def carried(
 
 
 def _read(
-    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, columns: int | None
+    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, *, columns: int | None
 ) -> tuple[FloatArray, Mixes]:
     """The ends after each dimension was read."""
     reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]

@@ -129,7 +129,7 @@ class Fields:
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led)
+                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
                 mixes.append(mixed)
             found.append(arrays)
             here, there = self._own(node, edge, mixes), self._met[edge.source]

@@ -93,7 +93,7 @@ def through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -
     slope = [0.0] * len(step.shape)
     merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
     before = place
-    place = _over(place, merged, step, edge, node, shape)
+    place = _over(place, merged, step, edge, node=node, shape=shape)
     for i, read in enumerate(step.reads):
         goal = read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
         if isinstance(read, Taps):
@@ -177,7 +177,7 @@ def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[
     return tuple(slope)
 
 
-def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.Node, shape: Shape) -> Place:
+def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx.Node, shape: Shape) -> Place:
     """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
     centers = place.centers
     varying = [dim for dim in dims if centers.shape[1 + dim] > 1]

@@ -77,7 +77,7 @@ def test_squeeze_excite_is_global_with_a_local_size():
 
 def test_a_vision_transformer_is_global_and_its_unit_is_a_patch():
     model = Model("vit_tiny_patch16_224")
-    node, layout = model.layer("blocks.5")
+    _node, layout = model.layer("blocks.5")
     assert layout == Layout(order="tokens", grid=(14, 14), prefix=1)
     field = model.trf("blocks.5", (7, 6))
     assert (field.center_px, field.local_size_px) == ((119.5, 103.5), (16, 16))

@@ -191,11 +191,11 @@ def interpolation(call: Call) -> list[Edge] | None:
     for dim, factor in enumerate(factors, start=2):
         size, out = shape_of(x)[dim], call.shape[dim]
         scale = (size - 1) / (out - 1) if align and out > 1 else 0.0 if align else 1 / factor if factor else size / out
-        reads[dim] = _resized(dim, size, out, scale, call.name, align)
+        reads[dim] = _resized(dim, size, out, scale, call.name, align=align)
     return along(call, x, reads)
 
 
-def _resized(dim: int, size: int, out: int, scale: float, name: str, align: bool) -> Taps:
+def _resized(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
     """One dimension interpolated.
 
     Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
