@@ -34,7 +34,7 @@ def test_every_layer_has_the_same_field(name):
     adapter = erfscope.adapters.load(name, weights="none")
     old = LoadedModel(adapter=adapter, label=name).recording
     x = torch.empty(2, adapter.preprocess.channels, *adapter.preprocess.size, device="meta")
-    graph = record(adapter.module, (x,))
+    graph = record(adapter.module.eval(), (x,))
     positions = Positions(graph, Numbers(graph, tensors_of(adapter.module)))
     fields = Fields(positions, positions.image, FIRST)
     compared = 0
