@@ -46,6 +46,7 @@ class ModuleAdapter:
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: What the report should say about the model.
+        at_once: How many images may go through at a time, for an exported program that takes a fixed number.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class ModuleAdapter:
         forward: Forward = _call,
         owned: bool = False,
         notes: tuple[str, ...] = (),
+        at_once: int | None = None,
     ) -> None:
         self.module = module
         self.spec = spec
         self.weights = weights
         self.preprocess = preprocess
         self.notes = notes
+        self.at_once = at_once
         #: The same, for findings of a code of their own.
         self.remarks: tuple[Finding, ...] = ()
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.

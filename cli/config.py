@@ -21,8 +21,6 @@ SECTIONS = ("check",)
 SOURCE = "erfscope.options.settings"
 #: Where it keeps the models of the report that its settings are from.
 MODELS = "erfscope.options.models"
-#: Beginnings of specs whose models are made by known libraries of what is read. Any other beginning names code.
-READ = ("torchvision", "transformers", "hf-hub", "hf_hub", "local-dir")
 #: Options that make no sense as a setting.
 _PERSONAL = (
     "help",
@@ -130,13 +128,11 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         return given
     from erfscope.adapters import split_label
     from erfscope.adapters.insertion.insertion import parse
+    from erfscope.adapters.sources.sources import names_code
 
     asked, unsafe, models = context.params, context.params["unsafe_load"], context.meta[MODELS]
-    specs = {model: split_label(model)[1].partition(":") for model in models}
     code = {
-        "model": []
-        if given
-        else [m for m, (scheme, colon, _) in specs.items() if unsafe or (colon and scheme.lower() not in READ)],
+        "model": [] if given else [model for model in models if unsafe or names_code(split_label(model)[1])],
         "checkpoint": [asked["checkpoint"]] if unsafe and asked["checkpoint"] else [],
         "insert": [block for block in asked["insert"] if ":" in str(parse(block).block)],
         "model_kwargs": asked["model_kwargs"],

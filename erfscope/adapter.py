@@ -136,6 +136,8 @@ class Adapter(Protocol):
     notes: tuple[str, ...]
     #: The same, for findings of a code of their own.
     remarks: tuple[Finding, ...]
+    #: How many images may go through at a time; None for any number.
+    at_once: int | None
 
     @property
     def declared_layer(self) -> str | None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
-from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
 
@@ -72,17 +71,3 @@ def _forget_example(module: Any) -> None:
             node.meta.clear()
             if node.op == "call_function" and "_assert_" in str(node.target):
                 graph.erase_node(node)
-
-
-class ProgramAdapter(ModuleAdapter):
-    """An exported program: any module of it is a layer.
-
-    Args:
-        module: The program's module.
-        at_once: How many images may go through at a time; None for any number.
-        **common: As for :class:`ModuleAdapter`.
-    """
-
-    def __init__(self, module: nn.Module, *, at_once: int | None, **common: Any) -> None:
-        super().__init__(module, **common)
-        self.at_once = at_once

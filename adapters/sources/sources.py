@@ -16,7 +16,7 @@ from erfscope.adapter import Weights
 from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
-from erfscope.adapters.sources.exported import ProgramAdapter, open_program
+from erfscope.adapters.sources.exported import open_program
 from erfscope.adapters.sources.factory import run
 from erfscope.adapters.torchvision_model import torchvision_model, torchvision_store
 from erfscope.adapters.transformers_model import BackboneAdapter, backbone
@@ -197,6 +197,11 @@ def _is_image(path: Path) -> bool:
     return Image.registered_extensions().get(path.suffix.lower()) is not None
 
 
+def names_code(spec: str) -> bool:
+    """Whether a spec names code that is to be run, and not what known libraries make of what they read."""
+    return _kind(spec) is _factory
+
+
 def _kind(spec: str) -> Callable[[str, SourceOptions], Source]:
     scheme = spec.partition(":")[0].lower()
     if scheme == "torchvision":
@@ -342,7 +347,7 @@ def _exported(spec: str, options: SourceOptions) -> Source:
         )
     words = {"input_size": tuple(map(int, (channels, *size)))}
     config = input_config(words, mean=options.mean, std=options.std)
-    made_by = functools.partial(ProgramAdapter, at_once=batch if isinstance(batch, int) else None)
+    made_by = functools.partial(ModuleAdapter, at_once=batch if isinstance(batch, int) else None)
     return _source("exported", spec, module, weights, config, adapter=made_by)
 
 

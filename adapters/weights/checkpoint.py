@@ -82,9 +82,15 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
         raise ErfscopeError(
             f"checkpoint {str(file)!r} is damaged or holds more than tensors; code in it is never run unasked: {fix}"
         ) from error
+    except ImportError as error:
+        text = (
+            f"checkpoint {str(file)!r} needs the code of its model ({first_line(error)}): put its folder on PYTHONPATH"
+        )
+        raise ErfscopeError(f"{text}, or save the weights alone, torch.save(model.state_dict(), FILE)") from error
     except Exception as error:  # what an unpickler trips over in another kind of file
+        text = f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth: it is damaged, or no checkpoint"
         raise ErfscopeError(
-            f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth: {first_line(error)}; {_WANTED}"
+            f"{text} ({type(error).__name__}); save it as torch.save(model.state_dict(), FILE)"
         ) from error
     entries = content if isinstance(content, Mapping) else {}
     entry = next((name for name in ENTRIES if isinstance(entries.get(name), Mapping | nn.Module)), None)

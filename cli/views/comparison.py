@@ -75,7 +75,8 @@ class ComparisonTable:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         if gloss := gloss_of(column.name for columns in tables for column in columns):
             yield Text(gloss, style="dim")
-        yield self._shared()
+        if any(result.ok for result in self.report):
+            yield self._shared()
         yield from _extra_cost(self.report)
 
     def _placed(self, columns: Sequence[_Column], width: int) -> tuple[int, list[list[_Column]], list[str]]:

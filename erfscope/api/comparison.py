@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -237,12 +237,17 @@ def _common_subjects(
         return loaded_models
     own = {s.adapter.preprocess.size for s in loaded_models.values() if isinstance(s, LoadedModel)}
     made = {model.preprocess.size for _, model in models if isinstance(model, ModuleAdapter)}
-    common = next((next(iter(found)) for found in (made, own) if len(found) == 1), COMMON_SIZE)
+    common = common_size(made if len(made) == 1 else own)
     for label, model in models:
         loaded = loaded_models[label]
         if isinstance(loaded, LoadedModel) and loaded.adapter.preprocess.size != common:
             loaded_models[label] = built(label, model, common)
     return loaded_models
+
+
+def common_size(own: Collection[tuple[int, ...]]) -> tuple[int, ...]:
+    """The size that all models have of themselves, else 224 x 224."""
+    return next(iter(own)) if len(own) == 1 else COMMON_SIZE
 
 
 def _unloaded(

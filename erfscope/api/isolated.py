@@ -8,24 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from erfscope.adapter import Weights
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, keep, with_earlier
-from erfscope.api.comparison import COMMON_SIZE, compared, entries_of, refuse_per_model
+from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
 from erfscope.api.models import load_model
-from erfscope.attribution.convention import convention_of
+from erfscope.engine.outcome import not_measured
 from erfscope.engine.resume import has_lost_arrays, is_worth_another_try, refuse_others
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.model_errors import MODEL
-from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, sizes, words
+from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
 from erfscope.options.settings import CALLBACKS, GOING_ON
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS
 from erfscope.results.report import Report, unique_ids
-from erfscope.results.result import InputRecord, Result, slug
+from erfscope.results.result import Result
 
 #: What a row was measured under, by the option that asked for it.
 _FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
@@ -127,7 +126,7 @@ def _given(options: Options) -> dict[str, Any]:
 def _common_size(
     specs: Sequence[str], given: Mapping[str, Any], limits: Limits, stop: Callable[[], bool]
 ) -> tuple[int, ...]:
-    """The size that all models have of themselves, else 224; one that timm does not know by name is asked in a process
+    """The common size of models; one that timm does not know by name is asked in a process
     of its own, and one that fails says why when it is to be measured."""
     found: set[tuple[int, ...]] = set()
     for spec in dict.fromkeys(specs):
@@ -135,7 +134,7 @@ def _common_size(
         if size is None and not stop():
             size = run_alone(own_size, spec, given, limits=limits, stop=stop).value
         found |= set() if size is None else {size}
-    return found.pop() if len(found) == 1 else COMMON_SIZE
+    return common_size(found)
 
 
 def own_size(spec: str, options: Options) -> tuple[int, ...]:
@@ -160,26 +159,10 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return [*outcome.value]
     if stopped:
         return []
-    convention, size = convention_of(options["convention"]), sizes(options["input_size"])[0] or COMMON_SIZE
-    row = Result(
-        id=slug(label, "failed"),
-        label=label,
-        model=spec,
-        status="error",
-        error=outcome.error,
-        error_cause=outcome.cause,
-        weights=Weights(source="unknown"),
-        input=InputRecord(size=size * 2 if len(size) == 1 else size, source="none", n_images=0, n_draws=0),
-        layer="",
-        wrt=str(options["wrt"]),
-        unit=None,
-        convention=convention.name,
-        method=str(options.get("method", "gradient")),
-        scale=convention.scale,
-        seed=int(options.get("seed", 0)),
-        dtype=str(options.get("dtype", "float32")),
-    )
-    return [row]
+    size = sizes(options["input_size"])[0] or COMMON_SIZE
+    settings = settings_of(options, convention=options["convention"], wrt=options["wrt"])
+    row = not_measured(label, spec, settings, error=outcome.error, cause=outcome.cause)
+    return [replace(row, input=replace(row.input, size=size * 2 if len(size) == 1 else size))]
 
 
 def _is_finished(rows: Sequence[Result], options: Options) -> bool:

@@ -51,11 +51,8 @@ def check_figure(
     from erfscope.api.comparison import entries_of
     from erfscope.figures import refuse_unasked
 
-    checkpoints, unit, size = (
-        options.get("of") is not None,
-        options.get("unit", DEFAULTS["unit"]),
-        options.get("input_size"),
-    )
+    checkpoints = options.get("of") is not None
+    unit, size = options.get("unit", DEFAULTS["unit"]), options.get("input_size")
     if not checkpoints and any(isinstance(model, Report) for _, model in entries_of(models)):
         return
     layers = words(options.get("layer"))

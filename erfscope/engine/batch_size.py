@@ -88,8 +88,7 @@ def most_at_once(plan: Plan) -> int:
         return 1
     if plan.model.mixes_gradients(plan.layer, plan.settings.wrt):
         return 1
-    # An exported program may take a fixed number of images.
-    return min(len(plan.indices), getattr(plan.model.adapter, "at_once", None) or len(plan.indices))
+    return min(len(plan.indices), plan.model.adapter.at_once or len(plan.indices))
 
 
 def needs(plan: Plan) -> list[Need]:

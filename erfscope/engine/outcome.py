@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan, RunReport, Sums, map_of
@@ -21,7 +22,7 @@ from erfscope.geometry.box import sides
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
-from erfscope.model_errors import cause_of
+from erfscope.model_errors import ErrorCause, cause_of
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import of_model, of_recording
@@ -240,27 +241,39 @@ def failed(
     model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = ""
 ) -> Result:
     """A row for a model that could not be measured, so that the other rows can still be printed."""
-    convention = convention_of(settings.convention)
-    return Result(
+    preprocess = model.adapter.preprocess
+    row = not_measured(model.label, model.adapter.spec, settings, error=error.reason, cause=cause_of(error))
+    return replace(
+        row,
         id=slug(model.label, layer or "failed"),
-        label=model.label,
-        model=model.adapter.spec,
-        status="error",
-        error=error.reason,
-        error_cause=cause_of(error),
         weights=model.adapter.weights,
         insert=model.insert,
         alpha=model.alpha,
-        input=InputRecord(
-            size=model.adapter.preprocess.size,
+        input=replace(
+            row.input,
+            size=preprocess.size,
             source=feed.kind if feed else "none",
-            n_images=0,
-            n_draws=0,
-            transform=model.adapter.preprocess.text,
-            resize=model.adapter.preprocess.resize_text,
-            scale=model.adapter.preprocess.scale_text,
+            transform=preprocess.text,
+            resize=preprocess.resize_text,
+            scale=preprocess.scale_text,
         ),
         layer=layer,
+    )
+
+
+def not_measured(label: str, spec: str, settings: Settings, *, error: str, cause: ErrorCause) -> Result:
+    """The same for a model of which nothing but its name is known."""
+    convention = convention_of(settings.convention)
+    return Result(
+        id=slug(label, "failed"),
+        label=label,
+        model=spec,
+        status="error",
+        error=error,
+        error_cause=cause,
+        weights=Weights(source="unknown"),
+        input=InputRecord(size=(), source="none", n_images=0, n_draws=0),
+        layer="",
         wrt=settings.wrt,
         unit=None,
         convention=convention.name,

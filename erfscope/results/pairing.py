@@ -1,4 +1,5 @@
-"""Which result of a report another is compared with: its host, else the first model under the same settings."""
+"""Which result of a report another is compared with: its host, the same result of a report of before, or else the first
+model under the same settings."""
 
 from __future__ import annotations
 
@@ -35,10 +36,11 @@ def swept(results: Sequence[Result]) -> tuple[str, ...]:
 def partners(results: Sequence[Result]) -> list[Result | None]:
     """The result that each one is compared with.
 
-    That is the model without the inserted blocks, where there are any; in a sweep of one model its first result; and of
-    several models the first one's result under the same settings: at the layer of the same stride, the last one if
-    there are several, and at the same place in the list of units. None for what the others are compared with, and where
-    the first model has no such result.
+    That is the model without the inserted blocks, where there are any; where several reports hold a model under the
+    same settings, the first one's result; in a sweep of one model its first result; and of several models the first
+    one's result under the same settings: at the layer of the same stride, the last one if there are several, and at the
+    same place in the list of units. None for what the others are compared with, and where the first model has no such
+    result.
 
     Args:
         results: All results, in the order of the report.
@@ -48,7 +50,20 @@ def partners(results: Sequence[Result]) -> list[Result | None]:
     for each in results:
         by_label.setdefault(each.label, []).append(each)
     varied = swept(results)
-    return [hosts.get(each.host) if each.host in hosts else _partner(by_label, varied, each) for each in results]
+    return [
+        hosts.get(each.host or "") or _same(by_label[each.label], each) or _partner(by_label, varied, each)
+        for each in results
+    ]
+
+
+def _same(group: Sequence[Result], result: Result) -> Result | None:
+    """The first of a model's results where this is another one of the same settings: it is of another report."""
+    first = next(each for each in group if each is result or _is_same(each, result))
+    return None if first is result else first
+
+
+def _is_same(one: Result, other: Result) -> bool:
+    return bool(one.unit and other.unit) and all(read(one) == read(other) for read in SWEPT.values())
 
 
 def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], result: Result) -> Result | None:

@@ -258,6 +258,13 @@ def test_in_a_sweep_models_are_compared_under_the_same_setting():
     assert partners(numbered(*rows)) == [None, "0", None, "2"]
 
 
+def test_reports_of_the_same_models_are_compared_model_by_model():
+    once = [made_up.result(), made_up.vit()]
+    assert partners(numbered(*once, *once)) == [None, "0", "0", "1"]
+    other = replace(made_up.vit(), convention="luo")
+    assert partners(numbered(*once, made_up.result(), other)) == [None, "0", "0", None]
+
+
 def test_models_whose_weights_differ_without_a_sweep_are_compared_all_the_same():
     given = Weights(source="given")
     assert partners(numbered(made_up.result(), made_up.vit(weights=given))) == [None, "0"]
