@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.adapters.insertion.insertion import insert
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.opening import load, wrap
 from erfscope.adapters.sources.sources import split_label
 from erfscope.adapters.timm_model import TimmAdapter
+from erfscope.geometry.names import IMAGE
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 

@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from erfscope.adapter import IMAGE, OUTPUT, Features, Preprocess, Reference, Visitor, Weights, loaded_model
+from erfscope.adapter import Features, Preprocess, Reference, Weights
 from erfscope.adapters.attention_health import dead_attention
-from erfscope.adapters.layer_name import LayerName, parse, pick, replaced, tensors
-from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked, meta_copy
+from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
+from erfscope.adapters.recorded import pass_of, recording_of
+from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
 from erfscope.copies import cast_module
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, named_layout, recognise
+from erfscope.geometry.names import IMAGE, OUTPUT
+from erfscope.graph.default_layer import default_layer
+from erfscope.graph.recording import Guess, Pass, Recording
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -104,7 +108,20 @@ class ModuleAdapter:
         Raises:
             MeasurementError: there is none, or the model fails on an input of its size.
         """
-        return loaded_model(self, self.spec).default_layer
+        return self.declared_layer or default_layer(self.recording, self.spec)
+
+    @property
+    def recording(self) -> Recording:
+        """One recorded pass of the whole model, kept as long as the adapter (docs/contract.md, 4).
+
+        Raises:
+            MeasurementError: the model cannot run on an input of its size.
+        """
+        return recording_of(self)
+
+    def recorded_pass(self, images: int, *, exactly: bool = False) -> Pass:
+        """A recorded pass of so many images, or of more; see :class:`erfscope.adapter.Adapter`."""
+        return pass_of(self, images, exactly=exactly)
 
     def features(
         self,
@@ -179,28 +196,14 @@ class ModuleAdapter:
         ):
             yield
 
-    def visit(self, x: Tensor, visitor: Visitor) -> None:
-        """Show the visitor every tensor that can be named; see :class:`erfscope.adapter.Adapter`."""
+    def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Run all of the module, or of a copy of it, as it is: what it returns, and its stages by name."""
+        return self._forward(module, x), {}
 
-        def show(name: str, tensor: Tensor) -> None:
-            layout = self._named(tensor, x)
-            visitor(name, tensor, layout or self._guessed(tensor, x), declared=layout is not None)
-
-        def before(name: str, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor):
-                show(f"{name}:in", args[0])
-
-        def after(name: str, output: Any) -> None:
-            for item, tensor in tensors(output, name):
-                show(item, tensor)
-
-        handles = []
-        for name, module in self._modules().items():
-            handles.append(module.register_forward_pre_hook(lambda _m, args, name=name: before(name, args)))
-            handles.append(module.register_forward_hook(lambda _m, _args, output, name=name: after(name, output)))
-        visitor(IMAGE, x, Layout(order="channels_first"))
-        with borrowed(self.module), hooked(handles):
-            self._visit_all(x, visitor)
+    def run(self, x: Tensor) -> None:
+        """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`."""
+        with borrowed(self.module):
+            self.outputs(self.module, x)
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """What a forward pass on an input shows that a reader must know; see :class:`erfscope.adapter.Adapter`."""
@@ -215,12 +218,6 @@ class ModuleAdapter:
         graphs: list[Any] = [module for module in block.modules() if callable(getattr(module, "hops_from", None))]
         found: NDArray[np.float64] | None = graphs[0].hops_from(space, node) if graphs else None
         return found
-
-    def on_meta(self) -> Self:
-        """The same adapter around a copy of the module on the meta device."""
-        other = copy.copy(self)
-        other.module = meta_copy(self.module)
-        return other
 
     def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None, copied: bool = False) -> Self:
         """The same adapter on another device or dtype; a module that erfscope does not own, or that is to stay, is
@@ -264,9 +261,6 @@ class ModuleAdapter:
     def _run(self, x: Tensor, layer: str) -> Any:
         return self._forward(self.module, x)
 
-    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
-        self._forward(self.module, x)
-
     def _map(self, output: Any, layer: str, tap: _Tap | None) -> Tensor:
         assert tap is not None
         return tap.map()
@@ -281,33 +275,25 @@ class ModuleAdapter:
         if (self.preprocess.channels, *self.preprocess.size) != tuple(x.shape[1:]):
             at_size = copy.copy(self)
             at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
-        return loaded_model(at_size, self.spec).recording.layouts(layer, wrt)
+        return at_size.recording.layouts(layer, wrt)
 
-    def _named(self, tensor: Tensor, x: Tensor) -> Layout | None:
-        """The layout that the user named, where it fits the tensor."""
-        if self._layout is None or len(self._layout) != tensor.ndim:
-            return None
-        try:
-            return named_layout(
-                self._layout,
-                tensor.shape,
-                tuple(x.shape[2:]),
-                prefix=self.prefix_tokens,
-                grid=self._grid(tuple(x.shape[2:])),
-            )
-        except MeasurementError:  # it was named for another layer
-            return None
+    def guess(self, shape: tuple[int, ...], images: int) -> Guess:
+        """How a tensor of this shape, in a pass of so many images, would be read by its shape alone, or as the user
+        said."""
+        space = self.preprocess.size
+        if self._layout is not None and len(self._layout) == len(shape):
+            # Where it does not fit, it was named for another layer.
+            with contextlib.suppress(MeasurementError):
+                grid = self._grid(space)
+                return Guess(
+                    named_layout(self._layout, shape, space, prefix=self.prefix_tokens, grid=grid), declared=True
+                )
+        # Tables of positions have a batch of one.
+        return Guess(self._guess(shape, space) if shape and shape[0] in (1, images) else None)
 
-    def _guessed(self, tensor: Tensor, x: Tensor) -> Layout | None:
-        """How a tensor that was computed from ``x`` would be read by its shape; None if it holds no map of each
-        input."""
-        if tensor.ndim == 0 or tensor.shape[0] not in (1, x.shape[0]):  # tables of positions have a batch of one
-            return None
-        return self._guess(tensor, tuple(x.shape[2:]))
-
-    def _guess(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
+    def _guess(self, shape: tuple[int, ...], space: tuple[int, ...]) -> Layout | None:
         """By shape alone; a list of tokens is no map unless the model's library says what grid they form."""
-        return recognise(tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space))
+        return recognise(shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space))
 
     def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
         """The grid of tokens that the model's library declares for an input of this size; () if it does not."""

@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.copies import empty_on_meta, keep_original
 from erfscope.model_errors import contain_exits
 from erfscope.restore import lent
 
@@ -55,12 +54,6 @@ def unwrapped(module: nn.Module) -> nn.Module:
             module = module._orig_mod  # type: ignore[assignment]
         else:
             return module
-
-
-def meta_copy(module: nn.Module) -> nn.Module:
-    """Copy on the meta device: shapes without numbers. ``module.to("meta")`` would work in place on the caller's
-    module."""
-    return _copy(module, lambda tensor: keep_original(empty_on_meta(tensor), tensor))
 
 
 def ordinary_copy(module: nn.Module) -> nn.Module:

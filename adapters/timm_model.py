@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from erfscope.adapter import Visitor
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout, recognise
@@ -43,26 +42,23 @@ class TimmAdapter(ModuleAdapter):
             raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
         return output
 
-    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
-        model: Any = self.module
+    def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Run all of the model, with its stages; see :class:`ModuleAdapter`."""
+        model: Any = module
         final, maps = model.forward_intermediates(x, norm=False, output_fmt="NCHW")
-        for name, tensor in zip(self.stages, maps, strict=True):
-            visitor(name, tensor, Layout(order="channels_first"), stage=True)
-        model.forward_head(final)
+        return model.forward_head(final), dict(zip(self.stages, maps, strict=True))
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__(module, **options)
         if self.prefix_tokens is None:
             self.prefix_tokens = getattr(module, "num_prefix_tokens", 0) or 0
 
-    def _guess(self, tensor: Tensor, space: tuple[int, ...]) -> Layout | None:
-        if tensor.ndim == 3 and hasattr(self.module, "unroll"):
+    def _guess(self, shape: tuple[int, ...], space: tuple[int, ...]) -> Layout | None:
+        if len(shape) == 3 and hasattr(self.module, "unroll"):
             # Hiera keeps its tokens in the order of its mask units, not row by row; only its stages are folded back.
             return None
         prefer_last = getattr(self.module, "output_fmt", None) == "NHWC"
-        return recognise(
-            tensor.shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space), prefer_last=prefer_last
-        )
+        return recognise(shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space), prefer_last=prefer_last)
 
     def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
         return _token_grid(self.module, space)

@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Visitor, Weights
+from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.store import Store, hub_store
 from erfscope.adapters.weights.weights import obtain, on_hub
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.layout import Layout
 from erfscope.model_errors import errors_as_one_line, first_line
 
 SCHEME = "transformers"
@@ -54,10 +53,10 @@ class BackboneAdapter(ModuleAdapter):
             raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
         return found
 
-    def _visit_all(self, x: Tensor, visitor: Visitor) -> None:
-        output = self._forward(self.module, x)
-        for name, tensor in zip(self.stages, output.feature_maps, strict=True):
-            visitor(name, tensor, Layout(order="channels_first"), stage=True)
+    def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Run all of the model, with its stages; see :class:`ModuleAdapter`."""
+        output = self._forward(module, x)
+        return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__(module, **options)

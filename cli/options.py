@@ -201,10 +201,9 @@ _HOW: tuple[Decorator, ...] = (
         "--workers", type=int, default=0, show_default=True, metavar="N", help="Processes that read images ahead."
     ),
     click.option(
-        "--cone/--no-cone",
-        default=True,
-        show_default=True,
-        help="Compute only what the unit can see, where that is shown to be exact.",
+        "--plain",
+        is_flag=True,
+        help="Run the model itself, whole, in the place of the operations that the unit needs.",
     ),
     click.option(
         "--verify",
@@ -300,7 +299,7 @@ _PANELS = (
         "Computation",
         (
             *("--seed", "--device", "--dtype", "--amp-dtype", "--batch-size", "--workers"),
-            *("--resume", "--retry-failed", "--config", "--cone", "--verify", "--trust", "--accept"),
+            *("--resume", "--retry-failed", "--config", "--plain", "--verify", "--trust", "--accept"),
         ),
     ),
     (
@@ -412,7 +411,7 @@ def keywords(given: dict[str, Any]) -> dict[str, Any]:
             kept[repeated] = list(kept[repeated])
     for flag, default in (
         ("keep_going", False),
-        ("cone", True),
+        ("plain", False),
         ("verify", False),
         ("retry_failed", False),
         ("workers", 0),

@@ -37,8 +37,6 @@ __all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfsc
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"erfscope.{name}")
-    if name == "loaded_model":  # for adapters, which may not import the engine
-        return importlib.import_module("erfscope.engine.model").loaded_model
     if name not in __all__:
         raise AttributeError(f"module 'erfscope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,13 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
 
-    from erfscope.engine.model import LoadedModel
     from erfscope.finding import Finding
-
-
-IMAGE = "image"
-#: Name of the whole model's own output; items of a container are written output[0] or output[key].
-OUTPUT = "output"
+    from erfscope.graph.recording import Pass, Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +109,6 @@ class Preprocess:
         return self.steps_text + (f"; assumed: {', '.join(self.assumed)}" if self.assumed else "")
 
 
-class Visitor(Protocol):
-    """Called once per tensor that can be named, in the order of execution."""
-
-    def __call__(
-        self, name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False
-    ) -> None:
-        """Take note of ``tensor``.
-
-        ``layout`` is how its shape alone would be read, None if it holds no map; ``declared`` says that the user asked
-        for it, which also holds for every stage by the word of the model's library."""
-
-
 class Adapter(Protocol):
     """A model that the engine can measure. ``erfscope.adapters.load`` and ``erfscope.wrap`` make one."""
 
@@ -138,6 +122,21 @@ class Adapter(Protocol):
     remarks: tuple[Finding, ...]
     #: How many images may go through at a time; None for any number.
     at_once: int | None
+
+    @property
+    def recording(self) -> Recording:
+        """One recorded pass of the whole model, kept as long as the adapter (docs/contract.md, 4).
+
+        Raises:
+            MeasurementError: the model cannot run on an input of its size.
+        """
+
+    def recorded_pass(self, images: int, *, exactly: bool = False) -> Pass:
+        """A recorded pass of so many images, or (not ``exactly``) of more.
+
+        Raises:
+            RecordingError: the model does not take so many images.
+        """
 
     @property
     def declared_layer(self) -> str | None:
@@ -181,9 +180,8 @@ class Adapter(Protocol):
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
 
-    def visit(self, x: Tensor, visitor: Visitor) -> None:
-        """Run the whole model on ``x`` and show the visitor the image, every module's input ("NAME:in") and output, and
-        every stage."""
+    def run(self, x: Tensor) -> None:
+        """Run all of the model on ``x`` (B, C_in, *space)."""
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """Sentences on what a forward pass shows that a reader of results must know: parts that get no gradient.
@@ -196,20 +194,3 @@ class Adapter(Protocol):
 
         None where that is no block on a graph, where the graph is the plain grid, and where it depends on the features.
         """
-
-    def on_meta(self) -> Adapter:
-        """The same model on the meta device: shapes without numbers. A copy; the module itself is not touched."""
-
-
-def loaded_model(adapter: Adapter, label: str) -> LoadedModel:
-    """Return a model with its recorded pass. The engine records it, which is above the adapters: it is found by its
-    public name.
-
-    Args:
-        adapter: The model, at its input size.
-        label: What to call it in messages.
-    """
-    import erfscope
-
-    found: LoadedModel = erfscope.loaded_model(adapter, label)
-    return found

@@ -16,7 +16,6 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import IMAGE, OUTPUT, loaded_model
 from erfscope.adapters.insertion.places import Place, place_called
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
@@ -27,6 +26,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
@@ -251,7 +251,7 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
         path: str = next(path for path, each in module.named_modules() if each is insertion)
         try:
             # A copy, since an adapter is recorded once.
-            if loaded_model(copy.copy(adapter), adapter.spec).recording.calls(path) == 1:
+            if copy.copy(adapter).recording.calls(path) == 1:
                 return path
             failure = None
         except ErfscopeError as error:

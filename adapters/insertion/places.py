@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from erfscope.adapter import IMAGE, OUTPUT, loaded_model
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import OUTPUT
 
 _STAGE = re.compile(r"stages\[(-?\d+)\]")
 
@@ -80,10 +80,10 @@ def _name(adapter: ModuleAdapter, text: str) -> str:
 
 def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
     """What every module that runs returns: a place for a block, or why it is none."""
-    recording = loaded_model(adapter, adapter.spec).recording
+    recording = adapter.recording
     found: dict[str, Place | str] = {}
     for name, seen in recording.modules.items():
-        if name.endswith(":in") or name in (IMAGE, OUTPUT):
+        if name.endswith(":in") or name == OUTPUT:
             continue
         module, bracket, _ = name.partition("[")
         if bracket:
@@ -91,7 +91,7 @@ def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
         elif seen.calls > 1:
             found[name] = f"runs {seen.calls} times per forward pass, so that the block would too"
         else:
-            layout = recording.module_reading(name).layout
+            layout = recording.reading_of(seen).layout
             space = () if layout is None else layout.space(seen.shape)
             is_map = layout is not None and max(space) > 1
             found[name] = (

@@ -16,7 +16,7 @@ from erfscope.printable import one_line
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
-    from erfscope.results.result import ConeRecord
+    from erfscope.results.result import Computed
 
 ProgressCall = Callable[[str, int, int], None]
 
@@ -111,20 +111,20 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
 
 
 def explain_computing(report: Report) -> None:
-    """Say on stderr how much of every forward pass was computed."""
+    """Say on stderr which way every result was computed, and how much of the forward pass."""
     for result in report:
-        if result.cone is not None:
-            complain(f"{result.label} · {result.layer}: {computed(result.cone)}")
+        if result.computed is not None:
+            complain(f"{result.label} · {result.layer}: {in_words(result.computed)}")
 
 
-def computed(cone: ConeRecord) -> str:
-    """How much of a forward pass was computed, and how that is known to be exact."""
+def in_words(computed: Computed) -> str:
+    """Which way a result was computed, and how much of the forward pass."""
     from erfscope.geometry.box import size_text
 
-    if not cone.shown_by:
-        return f"computed whole, {cone.gmacs:.4g} GMACs up to the layer: {cone.reason or 'the cone is switched off'}"
-    text = f"computed {cone.share:.1%} of the multiply-adds, {cone.gmacs:.4g} GMACs, on {size_text(cone.input_size)} px"
-    return f"{text}; exact by the recorded operations"
+    if computed.path == "plain":
+        return f"path: plain ({computed.because}); {computed.gmacs:.4g} GMACs up to the layer"
+    share = f"{computed.share:.1%} of the multiply-adds, {computed.gmacs:.4g} GMACs"
+    return f"path: graph; {share}, on {size_text(computed.input_size)} px"
 
 
 def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | None = None, drawn: bool = True) -> int:

@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.adapter import IMAGE
 from erfscope.cli.views.names import Name
+from erfscope.geometry.names import IMAGE
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result

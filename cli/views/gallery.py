@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.adapter import IMAGE
 from erfscope.cli.views.heatmap import HeatMap
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.results.pairing import SWEPT, swept
 from erfscope.results.result import Result
 from erfscope.tables.columns import IN_PLANE

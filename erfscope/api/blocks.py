@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.insertion.insertion import BlockRequest, inserted, parse
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import IMAGE
 from erfscope.options.keywords import Building, alphas
 from erfscope.options.settings import SEED_LIMIT
 

@@ -19,7 +19,6 @@ from erfscope.adapters.zero_branches import zero_branches
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.layout import Layout
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
@@ -116,15 +115,7 @@ def refuse_weights(model: Model, options: Options) -> None:
 
 def _weights_findings(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
     """What is to be said of a model's weights as they are; ``first`` makes an input."""
-    yield from zero_branches(
-        adapter.module, adapter.weights, None if first is None else lambda: adapter.visit(first(), _see_nothing)
-    )
-
-
-def _see_nothing(
-    name: str, tensor: Tensor, layout: Layout | None, /, *, stage: bool = False, declared: bool = False
-) -> None:
-    """A visitor of a model that is run for another reason."""
+    yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.run(first()))
 
 
 def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:

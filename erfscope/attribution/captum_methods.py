@@ -25,7 +25,7 @@ from captum.log import log_usage
 from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor, nn
 
-from erfscope.adapter import IMAGE, Adapter
+from erfscope.adapter import Adapter
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
 from erfscope.attribution.gradient import (
@@ -39,6 +39,7 @@ from erfscope.attribution.gradient import (
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 from erfscope.restore import generators_lock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple, Required, TypedDict, Unpack
@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.batch_norm import ExactBatchNorm
-from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_channels
-from erfscope.cone.cone import Cone, cropped
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
+from erfscope.graph.run import Forward
 
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
@@ -32,8 +32,6 @@ class GradientOptions(TypedDict, total=False):
     seed: int
     draws: Draws
     with_random_signs: bool
-    is_noise: bool
-    order: torch.memory_format
     amp_dtype: torch.dtype | None
 
 
@@ -58,15 +56,20 @@ class Contribution:
 
 
 @contextlib.contextmanager
-def guarded(device: torch.device, amp_dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is."""
+def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, exact_norms: bool = True) -> Iterator[None]:
+    """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is.
+
+    Batch norms of a model are computed as :class:`ExactBatchNorm` does it; its graph (not ``exact_norms``) does so by
+    itself.
+    """
     has_autocast = torch.amp.is_autocast_available(device.type)
     autocast = (
         torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None)
         if has_autocast
         else contextlib.nullcontext()
     )
-    with torch.inference_mode(False), torch.enable_grad(), ExactBatchNorm(), autocast:
+    norms = ExactBatchNorm() if exact_norms else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), norms, autocast:
         yield
 
 
@@ -82,21 +85,8 @@ class GradientRequest:
     draws: Draws = 1
     #: Also take the norm with random signs, to tell a true gradient from rounding noise.
     with_random_signs: bool = False
-    #: Take the gradient with random signs in place of the readout's, for the same purpose.
-    is_noise: bool = False
-    #: Order of memory of the inputs.
-    order: torch.memory_format = torch.preserve_format
     #: Autocast dtype of the forward pass.
     amp_dtype: torch.dtype | None = None
-    #: Told of every forward pass.
-    forward_records: list[ForwardRecord] = field(default_factory=list)
-
-
-class ForwardRecord(NamedTuple):
-    """What a forward pass has done."""
-
-    #: The layer's map of the first image, (1, C, *space).
-    first_map: Tensor
 
 
 class ForwardPass(NamedTuple):
@@ -152,48 +142,42 @@ def gradient_draws(
     return _contributions(passes(), wanted)
 
 
-def cone_draws(
-    adapter: Adapter,
-    x: Tensor,
-    cones: Sequence[Cone],
-    asked: GradientRequest,
-    *,
-    first: Sequence[int] | None = None,
-    folding: Folding | None = None,
+def graph_draws(
+    passes: Sequence[Forward], x: Tensor, units: Sequence[Unit], asked: GradientRequest, *, first: Sequence[int]
 ) -> Iterator[Contribution]:
-    """The same from what each unit can see only; see :mod:`erfscope.cone`.
+    """The same from the operations that the units need; see :mod:`erfscope.graph.run`.
 
     Args:
-        adapter: The model.
-        x: Inputs (B, C_in, *space), or the part of them that the cones need.
-        cones: One per unit. Those that crop alike share a forward pass.
+        passes: Of the units in order, each of one of them or more.
+        x: Inputs (B, C_in, *space), the part of them that the passes need.
+        units: All units.
         asked: What is wanted.
-        first: Where that part begins, one pixel per axis; None if ``x`` is whole.
-        folding: Norms to fold; None for none.
+        first: Where that part begins, one pixel per axis.
 
     Returns:
-        One :class:`Contribution` per unit and draw, whose maps cover the cone, made as they are asked for.
+        One :class:`Contribution` per unit and draw, made as they are asked for.
     """
 
-    def passes() -> Iterator[ForwardPass]:
-        features: Features | None = None
-        for number, cone in enumerate(cones):
-            if features is None or not cone.crops_like(cones[number - 1]):
-                features = None  # its graph is freed before the next one is made
-                folded = folding or contextlib.nullcontext()
-                with (
-                    guarded(x.device, asked.amp_dtype),
-                    cropped(adapter.module, cone.input_crops, cone.cellwise_crops),
-                    folded,
-                ):
-                    part = cone.of_image(x, first)
-                    part = as_leaf(part, asked.order)
-                    features = adapter.features(part, cone.layer, cone.wrt, known=cone.layouts)
-                asked.forward_records.append(ForwardRecord(features.map[:1].detach()))
-            shared = number + 1 < len(cones) and cone.crops_like(cones[number + 1])
-            yield ForwardPass(features, cone.unit, number, cone.origin, shared)
+    def found() -> Iterator[ForwardPass]:
+        number = 0
+        for forward in passes:
+            plan = forward.plan
+            with guarded(x.device, exact_norms=False):
+                box = tuple(
+                    slice(low - start, high - start) for (low, high), start in zip(plan.image, first, strict=True)
+                )
+                image = x[(..., *box)]
+                channels, reference = forward(as_leaf(image) if plan.is_of_image else image)
+            edge = Reference(name="", edge=reference, layout=plan.reference.layout, shape=tuple(reference.shape))
+            features = Features(map=channels, reference=edge)
+            origin = tuple(low for low, _ in plan.image) if plan.is_of_image else None
+            for column in range(len(plan.units)):
+                unit = replace(units[number], index=(column,))
+                yield ForwardPass(features, unit, number, origin, column < len(plan.units) - 1)
+                number += 1
+            del features, channels, reference, edge  # the graph is freed before the next one is made
 
-    return _contributions(passes(), asked)
+    return _contributions(found(), asked)
 
 
 def _contributions(passes: Iterator[ForwardPass], asked: GradientRequest) -> Iterator[Contribution]:
@@ -222,16 +206,14 @@ def unit_contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator
             else:
                 y = unit_channels(features.map, unit)
                 signs = random_rows(y, asked.images, asked.seed, draw)
-                noise = partial(reweight_channels, convention, y, signs)
-                scalars = noise() if asked.is_noise else convention.readout(y, signs if convention.random else None)
-                g = backward(features, scalars, keep=more or compare)
-                norm = _norms(backward(features, noise(), keep=more)) if compare else None
-                maps = convention.contribution(g)
-                norms = (
-                    _norms(g)
-                    if asked.is_noise
-                    else remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
+                g = backward(
+                    features, convention.readout(y, signs if convention.random else None), keep=more or compare
                 )
+                norm = None
+                if compare:
+                    norm = _norms(backward(features, reweight_channels(convention, y, signs), keep=more))
+                maps = convention.contribution(g)
+                norms = remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
                 found = Contribution(
                     unit=number, draw=draw, maps=maps.cpu(), norms=norms, value=_value(y), random_sign_norm=norm
                 )

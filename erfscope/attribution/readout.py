@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.adapter import Adapter, Features
 from erfscope.attribution.batch_norm import ExactBatchNorm
 from erfscope.attribution.convention import ContributionRule, Convention, Readout, convention_of, random_signs
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
 
 
@@ -110,8 +111,7 @@ class UnitReadout(nn.Module):
         return self.read(self.features(x).map)
 
 
-def as_leaf(x: Tensor, order: torch.memory_format = torch.preserve_format) -> Tensor:
-    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode, in some order of
-    memory."""
+def as_leaf(x: Tensor) -> Tensor:
+    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
-        return x.detach().clone(memory_format=order).requires_grad_(True)
+        return x.detach().clone().requires_grad_(True)

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from erfscope.attribution.gradient import (
     Contribution,
-    ForwardRecord,
     GradientOptions,
     GradientRequest,
-    cone_draws,
     gradient_draws,
+    graph_draws,
 )
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.batch_size import device_and_dtype
@@ -45,26 +44,18 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     """
     done = 0
     while done < len(batch):
-        part = batch[done : done + sums.at_once]
+        part = batch[done : done + (1 if _compares(plan, sums) else sums.at_once)]
         x: Tensor | None = None
         draw: Contribution | None = None
         pending = _Pending(sums, random=plan.convention.random)
-        records: list[ForwardRecord] = []
         loaded = False
         try:
             x, images = _load(plan, sums, part, read)
             loaded = True
-            alone = len(images) == 1 and len(sums.ratios) < len(plan.units)
-            for draw in draws(plan, x, images, records, faster=sums.faster, with_random_signs=alone) if images else ():
+            for draw in draws(plan, x, images, most=sums.at_once) if images else ():
                 pending.take(draw, images)
-                while records:
-                    record = records.pop()
-                    _compare_with_lone_image(sums, record)
             pending.store(images)
-            _compare_with_noise(plan, sums, x, images, pending.norms)
             done += len(part)
-        except _RunAgain:
-            pass
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -78,25 +69,9 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         del pending
 
 
-class _RunAgain(Exception):
-    """A batch is computed otherwise than its first image alone."""
-
-
-def _compare_with_lone_image(sums: Sums, record: ForwardRecord) -> None:
-    """See that the first batch gives its first image the map that it has alone; else run it as the model does, and then
-    one by one."""
-    if sums.first_batch_check is None:
-        return
-    found = sums.first_batch_check(record.first_map)
-    if found is None:
-        sums.first_batch_check = None
-        return
-    if sums.faster is None:
-        sums.planned = sums.at_once = 1
-        sums.repeatability = (*sums.repeatability, found)
-        sums.first_batch_check = None
-    sums.faster = None
-    raise _RunAgain
+def _compares(plan: Plan, sums: Sums) -> bool:
+    """Whether the next image is measured alone, with a second backward pass, to tell gradients from rounding noise."""
+    return not plan.convention.random and len(sums.ratios) < len(plan.units)
 
 
 class _Pending:
@@ -106,8 +81,6 @@ class _Pending:
         self._sums, self._random = sums, random
         self._unit = 0
         self._draws: list[Contribution] = []
-        #: By unit the norms of the images' gradients, of the first draw.
-        self.norms: dict[int, Tensor] = {}
 
     def take(self, draw: Contribution, images: Sequence[int]) -> None:
         """Keep a draw; those of the unit before it are stored."""
@@ -115,7 +88,6 @@ class _Pending:
             self.store(images)
             self._unit, self._draws = draw.unit, []
         self._draws.append(draw)
-        self.norms.setdefault(draw.unit, draw.norms)
         # Draws with random signs need no others to be compared with.
         if (
             draw.unit not in self._sums.ratios
@@ -151,64 +123,28 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
     return (torch.cat(loaded), images) if loaded else (torch.empty(0), [])
 
 
-def _compare_with_noise(plan: Plan, sums: Sums, x: Tensor, images: list[int], norms: dict[int, Tensor]) -> None:
-    """Tell the gradients of a batch from rounding noise: one of its images passes once more, alone and with random
-    signs."""
-    wanted = dict[int, list[int]]()
-    for unit, each in norms.items():
-        usable = np.flatnonzero(np.isfinite(each.numpy()) & (each.numpy() > 0))
-        if unit in sums.ratios or not usable.size or len(images) == 1:
-            continue
-        image, noise = sums.noise.get(unit, (None, math.nan))
-        if image == images[usable[0]] and math.isfinite(noise):
-            sums.ratios[unit] = _noise_ratio(float(each[usable[0]]), noise)
-        else:
-            wanted.setdefault(int(usable[0]), []).append(unit)
-    for position, units in wanted.items():
-        for draw in draws(plan, x[position : position + 1], [images[position]], [], is_noise=True):
-            if draw.unit in units and draw.unit not in sums.ratios and math.isfinite(float(draw.norms[0])):
-                sums.ratios[draw.unit] = _noise_ratio(float(norms[draw.unit][position]), float(draw.norms[0]))
-
-
-def draws(
-    plan: Plan,
-    x: Tensor,
-    images: list[int],
-    records: list[ForwardRecord],
-    *,
-    faster: torch.memory_format | None = None,
-    with_random_signs: bool = False,
-    is_noise: bool = False,
-) -> Iterator[Contribution]:
+def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Contribution]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
 
     Args:
         plan: What is measured.
         x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies.
-        images: Their indices.
-        records: Told of every forward pass of cones.
-        faster: As ``Sums.faster``.
-        with_random_signs: Take the norm of the gradient with random signs, too.
-        is_noise: Take the gradient with random signs instead.
+        images: Their indices. One alone has the norm of its gradient with random signs taken too.
+        most: How many images a batch will have at most.
     """
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
+    compares = len(images) == 1
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
-        words |= {
-            "with_random_signs": with_random_signs,
-            "is_noise": is_noise,
-            "order": faster or torch.preserve_format,
-        }
-        if plan.cones is None:
+        words |= {"with_random_signs": compares}
+        if plan.plain:
             where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
             return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
-        first = None if plan.box is None else tuple(low for low, _ in plan.box)
-        asked = GradientRequest(convention=plan.convention, forward_records=records, **words)
-        return cone_draws(
-            plan.model.adapter, x, plan.cones, asked, first=first, folding=None if faster is None else plan.folding
-        )
+        asked = GradientRequest(convention=plan.convention, **words)
+        first = [low for low, _ in plan.box or ()]
+        return graph_draws(plan.passes(len(images), most), x, plan.units, asked, first=first)
     if by_removal(settings):
         which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}
         return removal_draws(plan.model.adapter, x, plan.units, plan.convention, **which)  # type: ignore[arg-type]
@@ -225,7 +161,7 @@ def draws(
         images=images,
         seed=settings.seed,
         draws=int(plan.draws),
-        with_random_signs=with_random_signs,
+        with_random_signs=compares,
         known=known,
     )
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
-from erfscope.adapter import IMAGE
 from erfscope.engine.memory import OVERHEAD
 from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
 from erfscope.errors import EnvironmentFailure
 from erfscope.geometry.box import sides
+from erfscope.geometry.names import IMAGE
+from erfscope.graph.cost import pass_bytes
 from erfscope.maps.jackknife import GROUPS
 
 #: Maps of the whole reference, in float64, that measuring one map takes. Measured as the growth of the resident memory:
@@ -84,9 +85,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
 def most_at_once(plan: Plan) -> int:
     """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
     settings."""
-    if plan.settings.method != "gradient" or plan.model.sees_batch(plan.layer) or plan.model.meta_failure is not None:
-        return 1
-    if plan.model.mixes_gradients(plan.layer, plan.settings.wrt):
+    if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.layer):
         return 1
     return min(len(plan.indices), plan.model.adapter.at_once or len(plan.indices))
 
@@ -100,10 +99,7 @@ def needs(plan: Plan) -> list[Need]:
     Autocast keeps less than that; how much less is not counted.
     """
     device, dtype = device_and_dtype(plan)
-    cone = max(plan.cones, key=lambda each: each.gmacs) if plan.cones else None
-    counted = plan.model.pass_bytes(plan.layer, plan.settings.wrt) if cone is None else cone.bytes
-    if not counted:
-        return []
+    counted = counted_bytes(plan)
     channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
     # The part of an image that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
@@ -123,6 +119,13 @@ def needs(plan: Plan) -> list[Need]:
     ]
 
 
+def counted_bytes(plan: Plan) -> int:
+    """Bytes that the pass of one image takes."""
+    if plan.plain:
+        return plan.model.pass_bytes(plan.layer, plan.settings.wrt)
+    return max(map(pass_bytes, plan.crops))
+
+
 def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
     """Say how much memory a measurement will take with this many images at a time."""
     text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {at_once} at a time"
@@ -135,17 +138,17 @@ def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
     )
 
 
-def lacks_for_double(plan: Plan, counted: int | None) -> str:
+def lacks_for_double(plan: Plan, counted: int) -> str:
     """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough,
     or not known.
 
     Args:
         plan: What is measured.
-        counted: Bytes that the pass takes in the model's own type; None where that is not known.
+        counted: Bytes that the pass takes in the model's own type.
     """
     device, dtype = device_and_dtype(plan)
     there = available_bytes(device)
-    if not counted or there is None:
+    if there is None:
         return ""
     model = sum(p.numel() * (p.itemsize + FLOAT64) for p in plan.model.adapter.module.parameters())
     needed = math.ceil(OVERHEAD * counted * FLOAT64 / dtype.itemsize) + model
@@ -155,7 +158,7 @@ def lacks_for_double(plan: Plan, counted: int | None) -> str:
 def _pixels(plan: Plan) -> int:
     """Pixels of the largest part of an image that goes through the model."""
     return max(
-        (math.prod(sides(cone.image)) for cone in plan.cones or ()),
+        (math.prod(sides(crop.image)) for crop in plan.crops),
         default=math.prod(plan.model.adapter.preprocess.size),
     )
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import UnitWord, resolve_units
 from erfscope.results.json_values import fields, plain
@@ -103,7 +103,7 @@ def layer_table(
         default_layer=_default(model),
         wrt=wrt,
         rows=tuple(rows),
-        notes=(*_notes(list(unseen), wrt), *filter(None, [model.meta_failure])),
+        notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers])),
     )
 
 

@@ -13,11 +13,9 @@ from torch import Tensor
 
 from erfscope.attribution.convention import CONVENTIONS, Convention, convention_of
 from erfscope.attribution.gradient import Draws
-from erfscope.cone.cone import Cone
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
 from erfscope.engine.checks.autocast import amp_errors
-from erfscope.engine.checks.repeatability import check_lone_image, check_repeatability
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.positions.every_unit import positions_of
@@ -28,7 +26,7 @@ from erfscope.engine.trust.witness import witness
 from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
-from erfscope.geometry.unit import CENTRE, Unit, is_every_unit, resolve_units
+from erfscope.geometry.unit import CENTRE, is_every_unit, resolve_units
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
 from erfscope.measures import with_errors
@@ -87,7 +85,7 @@ def measure(
         plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned
     ) as read:
         for first, last in rounds:
-            with plan.process_group.agreeing() as stops, check_lone_image(plan, sums):
+            with plan.process_group.agreeing() as stops:
                 accumulate(plan, sums, _share(plan, first, last), read)
                 stops.own = hooks.stop()
             sums.seen = last
@@ -100,11 +98,8 @@ def measure(
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
     """Plan the batches, which may fail on one rank alone; return the memory they take."""
-    # A model that draws random numbers draws in the measurement what it would have drawn without all this.
-    with same_random_numbers():
-        batches = plan_batches(plan)
-        sums.planned, sums.at_once = batches.planned, batches.at_once
-        check_repeatability(plan, sums)
+    batches = plan_batches(plan)
+    sums.planned, sums.at_once = batches.planned, batches.at_once
     return batches.needs
 
 
@@ -226,7 +221,7 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
         settings=settings,
         convention=convention,
         layer=layer,
-        cones=_cones(model, layer, units, settings),
+        plain=_why_plain(model, layer, settings),
         units=units,
         trfs=trfs,
         draws=draws if convention.random else 1,
@@ -234,10 +229,13 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     )
 
 
-def _cones(model: LoadedModel, layer: str, units: Sequence[Unit], settings: Settings) -> list[Cone] | None:
+def _why_plain(model: LoadedModel, layer: str, settings: Settings) -> str:
+    """Why the model itself is run, and not its graph; "" where the graph is."""
     if settings.method != "gradient":
-        return None
-    return model.cones(layer, units, settings.wrt, crop=settings.cone)
+        return "other methods than the gradient run the model itself"
+    if settings.amp_dtype is not None:
+        return "autocast was asked for"
+    return "plain was asked for" if settings.plain else model.why_plain(layer, settings.wrt)
 
 
 def _check_channels(settings: Settings, count: int, layer: str) -> None:
@@ -311,9 +309,7 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
     process_group = plan.process_group
     if process_group.size == 1:
         return sums
-    gathered = process_group.all_gather(
-        lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once, sums.repeatability)
-    )
+    gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once))
     ratios: dict[int, float] = {}
     for _, found, *_ in reversed(gathered):
         ratios |= found
@@ -322,9 +318,8 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
         averages=[all_reduce_sums(average, process_group, device_and_dtype(plan)[0]) for average in sums.averages],
         unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
-        planned=max(planned for _, _, planned, *_ in gathered),
-        at_once=min(at_once for _, _, _, at_once, _ in gathered),
-        repeatability=next((repeatability for *_, repeatability in gathered if repeatability), ()),
+        planned=max(planned for _, _, planned, _ in gathered),
+        at_once=min(at_once for *_, at_once in gathered),
     )
 
 

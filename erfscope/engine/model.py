@@ -1,27 +1,27 @@
-"""A model with its recorded structure at one input size, ready to be measured."""
+"""A model with its recorded pass at one input size, ready to be measured."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE, Adapter
-from erfscope.cone.cone import Cone
-from erfscope.cone.gradients import doubts, hooks_on
-from erfscope.engine.recorded import RecordedModel, recorded_model
+from erfscope.adapter import Adapter
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import Unit
+from erfscope.graph.cost import cropped_giga_multiply_adds, giga_multiply_adds, pass_bytes
+from erfscope.graph.default_layer import default_layer
+from erfscope.graph.record import RecordingError
+from erfscope.graph.recording import LayerRecord, Recording
+from erfscope.graph.run import Crop
 from erfscope.results.result import Cost
-from erfscope.trf.default_layer import default_layer
-from erfscope.trf.record import LayerRecord, Recording, RecordingError
+
+#: Units that are planned one by one at most, to see whether that is less than all of them together.
+FEW = 16
 
 
 @dataclass(frozen=True)
@@ -38,27 +38,28 @@ class LoadedModel:
     weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
 
     @cached_property
-    def recorded(self) -> RecordedModel:
-        """What recorded passes say of it.
+    def recording(self) -> Recording:
+        """Every operation of one forward pass.
 
         Raises:
             MeasurementError: the model cannot run on an input of this size.
         """
-        return recorded_model(self.adapter, self.label)
+        try:
+            return self.adapter.recording
+        except ErfscopeError as error:
+            if str(error) == error.reason:
+                raise
+            raise type(error)(error.reason, model=self.label) from error.__cause__
 
     @property
-    def recording(self) -> Recording:
-        """Every operation of one forward pass, on the meta device where the model can run there."""
-        return self.recorded.recording
-
-    @property
-    def meta_failure(self) -> str | None:
-        """What to say where the model could not run on the meta device; None where it did."""
-        return self.recorded.meta_failure
-
-    def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int | None:
-        """Return the memory that one whole image takes; see :meth:`RecordedModel.pass_bytes`."""
-        return self.recorded.pass_bytes(layer, wrt)
+    def needed_numbers(self) -> str | None:
+        """What to say where the model could not be recorded without numbers; None where it could."""
+        if not (why := self.recording.needed_numbers):
+            return None
+        return (
+            f"{self.label} has data-dependent control flow; recorded once with random input ({why}): its theoretical"
+            " receptive fields (TRFs) hold for the path it took"
+        )
 
     @cached_property
     def default_layer(self) -> str:
@@ -75,97 +76,100 @@ class LoadedModel:
         Raises:
             ErfscopeError: unknown layer, or one without a spatial map.
         """
-        found = {entry.name: entry for entry in self.recording.layers}
-        if name in found:
-            return found[name]
+        found = self.recording.layer(name)
+        if found is not None:
+            return found
         if name.partition("[")[0] in self.adapter.layer_names:
             self.recording.default_unit(name)
-        raise unknown("layer", name, dict.fromkeys([*self.adapter.stages, *found]), where=self.label)
+        names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
+        raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
-    def sees_batch(self, layer: str) -> bool:
-        """Whether a layer must be measured one image at a time, since the images of a batch may see each other or are
-        not taken."""
-        return self.recording.takes_one_image or bool(self.recording.batch_mixing(layer))
+    def why_plain(self, layer: str, wrt: str = IMAGE) -> str:
+        """Why the model itself is run, and not its graph, in words; "" where the graph is."""
+        if self.recording.needed_numbers:
+            return "it cannot be recorded without numbers"
+        if any(self.recording.calls(name) > 1 for name in (layer, wrt)):
+            return "a module that is named runs several times"
+        return next(iter(self.recording.graph.unfaithful), "")
 
-    def mixes_gradients(self, layer: str, wrt: str = IMAGE) -> str:
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether the forward pass draws random numbers."""
+        return "it draws random numbers" in self.recording.graph.unfaithful
+
+    def mixes_gradients(self) -> str:
         """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for
         nothing."""
-        try:
-            return "" if self.sees_batch(layer) else self.recorded.planner.mixed_by(layer, wrt)
-        except RecordingError:  # a model that needs numbers takes one image at a time anyway
-            return ""
+        parts = ("backward", "hooks on gradients")
+        return next((each for each in self.recording.graph.unfaithful if any(part in each for part in parts)), "")
 
-    def gradient_doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
-        """What may make the gradient another than the model's derivative, in words."""
-        if self.meta_failure is None:
-            # A model that takes one image, or needs numbers, has the recorded pass alone.
-            with contextlib.suppress(ErfscopeError):
-                return self.recorded.planner.gradient_doubts(layer, wrt)
-        return doubts(self.recording.way_to(layer, wrt), notes_gradients=False)
+    def takes_batches(self, layer: str) -> bool:
+        """Whether several images may go through together: they do not see each other, and the path is theirs all."""
+        recording = self.recording
+        alone = recording.takes_one_image or recording.needed_numbers or recording.batch_mixing(layer)
+        return not (alone or self.draws_random_numbers or self.mixes_gradients())
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
-        """The theoretical receptive field of one unit.
+        """The theoretical receptive field of one unit; see :meth:`erfscope.graph.recording.Recording.trf`."""
+        return self.recording.trf(layer, unit, wrt)
 
-        The centre is not exact where the recorded pass needed numbers: with others, the path or what is picked may be
-        another."""
-        found = self.recording.trf(layer, unit, wrt)
-        if self.meta_failure is None or not found.center_exact:
-            return found
-        return replace(
-            found,
-            center_exact=False,
-            center_doubt="it was recorded with random numbers, and may be elsewhere with others",
-        )
-
-    def cones(self, layer: str, units: Sequence[Unit], wrt: str = IMAGE, *, crop: bool = True) -> list[Cone] | None:
-        """What of the forward pass is computed for each unit.
+    def crops(
+        self,
+        layer: str,
+        units: Sequence[tuple[int, ...]],
+        wrt: str = IMAGE,
+        *,
+        images: int = 1,
+        most: int = 1,
+        adapter: Adapter | None = None,
+    ) -> list[Crop]:
+        """The operations that units need: one crop for each, or one for all of them where that is less.
 
         Args:
             layer: Layer name.
-            units: Units of its map.
+            units: Indices in its map, in order.
             wrt: Reference of the gradient.
-            crop: False to crop and fold nothing.
+            images: How many go through together.
+            most: How many ever will: one recorded pass serves for fewer.
+            adapter: A copy of the model in another precision that is run.
 
-        Returns:
-            One cone per unit; all of them whole where that is cheaper than one crop after the other. None for a model
-            that cannot be run on the meta device, or takes one image only.
+        Raises:
+            RecordingError: the model cannot be recorded with so many images.
         """
-        if self.recording.takes_one_image or self.meta_failure is not None:
-            return None
-        try:
-            whole = [self.recorded.planner.whole(layer, unit, wrt) for unit in units]
-            if not crop:
-                return [replace(cone, folds=()) for cone in whole]
-            if hooks := hooks_on(self.adapter.module):
-                return [
-                    replace(cone, folds=(), reason=f"{hooks}, which may do anything to a gradient") for cone in whole
-                ]
-            found = [self.recorded.planner.plan(layer, unit, wrt) for unit in units]
-        except RecordingError:
-            return None
-        if sum(cone.share for cone in found) < 1 or len(found) == 1:
-            return found
-        return [replace(cone, reason="the units together see everything") for cone in whole]
+        together = [tuple(units)]
+        apart = [(unit,) for unit in units]
+        groups = together if len(units) == 1 or len(units) > FEW else apart
+        if groups is apart:
+            cost = sum(cropped_giga_multiply_adds(self._crop(layer, group, wrt, 1, 1, self.adapter)) for group in apart)
+            whole = cropped_giga_multiply_adds(self._crop(layer, together[0], wrt, 1, 1, self.adapter))
+            groups = apart if cost < whole else together
+        return [self._crop(layer, group, wrt, images, max(images, most), adapter or self.adapter) for group in groups]
+
+    def _crop(
+        self, layer: str, units: tuple[tuple[int, ...], ...], wrt: str, images: int, most: int, adapter: Adapter
+    ) -> Crop:
+        for number, exactly in ((images if images <= self.recording.images else most, False), (images, True)):
+            there = adapter.recorded_pass(number, exactly=exactly)
+            if (found := self.recording.crop(layer, units, wrt, images, there)) is not None:
+                return found
+        raise RecordingError(f"{layer!r} is not found in a pass of {images} images")
+
+    def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int:
+        """The memory that one whole image takes, with its gradient, in bytes."""
+        return pass_bytes(self._whole(layer, wrt))
+
+    def gmacs(self, layer: str, wrt: str = IMAGE) -> float:
+        """Multiply-adds of one whole image up to a layer, in 10^9."""
+        return cropped_giga_multiply_adds(self._whole(layer, wrt))
+
+    def _whole(self, layer: str, wrt: str) -> Crop:
+        found = self.recording.crop(layer, (), wrt, self.recording.images)
+        assert found is not None
+        return found
 
     @cached_property
     def cost(self) -> Cost:
-        """Parameters, and multiply-adds of one forward pass counted by PyTorch."""
-        from torch.utils.flop_counter import FlopCounterMode
-
+        """Parameters, and multiply-adds of one forward pass."""
         parameters = sum(p.numel() for p in self.adapter.module.parameters())
-        counter = FlopCounterMode(display=False)
-        try:
-            if self.meta_failure is not None:
-                return Cost(parameters=parameters, gmacs=None)
-            meta: Any = self.adapter.on_meta()
-            with counter, torch.no_grad():
-                meta.visit(self.recorded.input("meta"), lambda *_, **__: None)
-        except Exception:  # a data-dependent model cannot run on the meta device, and may fail in any way
-            return Cost(parameters=parameters, gmacs=None)
-        return Cost(parameters=parameters, gmacs=counter.get_total_flops() / 2e9)
-
-
-def loaded_model(adapter: Adapter, label: str) -> LoadedModel:
-    """Return a model with its recorded pass, for adapters that must know of it; see
-    :func:`erfscope.adapter.loaded_model`."""
-    return LoadedModel(adapter=adapter, label=label)
+        needs_numbers = bool(self.recording.needed_numbers)
+        return Cost(parameters=parameters, gmacs=None if needs_numbers else giga_multiply_adds(self.recording.graph))

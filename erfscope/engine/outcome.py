@@ -20,6 +20,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.cost import cropped_giga_multiply_adds
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
 from erfscope.model_errors import ErrorCause, cause_of
@@ -27,7 +28,7 @@ from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import of_model, of_recording
 from erfscope.results.partial import PartialSums
-from erfscope.results.result import ConeRecord, InputRecord, Result, UnitRecord, slug, with_provenance
+from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
 
 
@@ -81,7 +82,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         dtype=_dtype(plan),
         amp_dtype=plan.settings.amp_dtype,
         device=_device(plan),
-        cone=_cone_record(plan, number),
+        computed=_computed(plan, number),
     )
 
 
@@ -112,7 +113,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from _too_few(plan)
     yield from _unsettled(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
-    yield from sums.repeatability
+    yield from _one_by_one(plan)
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
     yield from (*_coarse(report, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
@@ -123,7 +124,7 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     it."""
     settings = plan.settings
     doubts = (
-        [] if settings.trust or settings.method != "gradient" else plan.model.gradient_doubts(plan.layer, settings.wrt)
+        [] if settings.trust or settings.method != "gradient" else plan.model.recording.doubts(plan.layer, settings.wrt)
     )
     if doubts:
         more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
@@ -134,17 +135,31 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
         yield Finding(code="gradient_unproved", text=text)
 
 
-def _cone_record(plan: Plan, number: int) -> ConeRecord | None:
-    if plan.cones is None:
-        return None
-    cone = plan.cones[number]
-    return ConeRecord(
-        share=cone.share,
-        gmacs=cone.gmacs,
-        input_size=sides(cone.image),
-        shown_by=cone.shown_by,
-        reason=cone.reason,
-    )
+def _computed(plan: Plan, number: int) -> Computed:
+    whole = plan.model.gmacs(plan.layer, plan.settings.wrt)
+    if plan.plain:
+        size = plan.model.adapter.preprocess.size
+        return Computed(path="plain", because=plan.plain, share=1.0, gmacs=whole, input_size=size)
+    crop = plan.crops[number if len(plan.crops) > 1 else 0]
+    gmacs = cropped_giga_multiply_adds(crop)
+    share = gmacs / whole if whole else 1.0
+    return Computed(path="graph", because="", share=min(share, 1.0), gmacs=gmacs, input_size=sides(crop.image))
+
+
+def _one_by_one(plan: Plan) -> Iterator[Finding]:
+    """Why images were measured one at a time, where no operation mixes them."""
+    model = plan.model
+    if model.draws_random_numbers:
+        text = (
+            "identical passes may differ: the model draws random numbers in its forward pass; measured one image at a"
+        )
+        yield Finding(code="not_repeatable", text=f"{text} time")
+    elif model.recording.needed_numbers:
+        why = "the path through the model may depend on the other images"
+        yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
+    elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):
+        text = f"measured one image at a time: {why}, which may carry the gradient of one image to another"
+        yield Finding(code="one_by_one", text=text)
 
 
 def _device(plan: Plan) -> str:
@@ -175,7 +190,7 @@ def _not_finite(plan: Plan) -> str:
 
 def _recorded(plan: Plan) -> Iterator[Finding]:
     """That the TRF holds for one path through a data-dependent model."""
-    text = plan.model.meta_failure
+    text = plan.model.needed_numbers
     if text is not None:
         yield Finding(code="needed_numbers", text=text)
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
-from erfscope.attribution.bn_folding import Folding
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.gradient import Draws
-from erfscope.cone.cone import Cone
 from erfscope.engine.model import LoadedModel
 from erfscope.finding import Finding
 from erfscope.geometry.box import Box, around
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import Unit
+from erfscope.graph.record import tensors_of
+from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.options.settings import Settings
@@ -27,10 +25,6 @@ from erfscope.parallel import SINGLE, ProcessGroup
 from erfscope.parallel.shard import Shard, parse
 from erfscope.results import from_sums
 from erfscope.stimuli.feed import Feed
-
-#: From this many passes, forward and backward, folding saves clearly more time than it and the comparison that it needs
-#: take: on resnet50 58 ms and two forward passes against 12 ms each.
-FOLDING_PAYS = 8
 
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
 Source = Callable[[int], Tensor]
@@ -62,18 +56,34 @@ class Plan:
     layer: str
     units: list[Unit]
     trfs: list[Trf]
-    #: What is computed for each unit; None where that is not planned.
-    cones: list[Cone] | None = None
+    #: Why the model itself is run, and not its graph; "" where the graph is.
+    plain: str
     draws: Draws = 1
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
 
     @cached_property
-    def folding(self) -> Folding | None:
-        """Norms folded into convolutions, made once; None where that would not pay."""
-        folds = self.cones[0].folds if self.cones else ()
-        passes = math.inf if self.draws == "all" else self.feed.n * (1 + self.draws)
-        return Folding(self.model.adapter.module, folds) if folds and passes >= FOLDING_PAYS else None
+    def crops(self) -> list[Crop]:
+        """What one image alone needs for the units; none where the model itself is run."""
+        if self.plain:
+            return []
+        return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
+
+    @cached_property
+    def _weights(self) -> dict[str, Tensor]:
+        return tensors_of(self.model.adapter.module)
+
+    @cached_property
+    def _passes(self) -> dict[int, list[Forward]]:
+        return {}
+
+    def passes(self, images: int, most: int) -> list[Forward]:
+        """The passes of the graph for a batch of so many images, of at most ``most``, made once."""
+        if images not in self._passes:
+            indices, wrt = [unit.index for unit in self.units], self.settings.wrt
+            crops = self.model.crops(self.layer, indices, wrt, images=images, most=most)
+            self._passes[images] = [crop.bind(self._weights) for crop in crops]
+        return self._passes[images]
 
     @property
     def shard(self) -> Shard | None:
@@ -88,7 +98,7 @@ class Plan:
     @property
     def box(self) -> Box | None:
         """The part of every image that is needed; None for all of it."""
-        return None if self.cones is None else around([cone.image for cone in self.cones])
+        return around([crop.image for crop in self.crops]) if self.crops else None
 
     def read(self, index: int) -> Tensor:
         """Return the part of an image that is needed, (1, C_in, *space), on the CPU."""
@@ -117,22 +127,7 @@ class Sums:
     #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
     stopped: bool = False
     is_precise_enough: bool = False
-    #: The order of memory of batches whose norms are folded; None for passes as the model makes them, where no
-    #: comparison with one is made.
-    faster: torch.memory_format | None = None
-    #: By unit an image, and the norm of its gradient with random signs, where that was taken before the batch that it
-    #: is in.
-    noise: dict[int, tuple[int, float]] = field(default_factory=dict)
-    #: Says what is wrong with a batch whose first image has this map (1, C, *space); None where that is known.
-    first_batch_check: Callable[[Tensor], Finding | None] | None = None
-    #: Passes that differ, and images that see each other by what no recorded pass shows.
-    repeatability: tuple[Finding, ...] = ()
     started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether passes of one image differ, or may."""
-        return any(finding.code == "not_repeatable" for finding in self.repeatability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

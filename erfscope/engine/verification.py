@@ -42,7 +42,7 @@ def verify(plan: Plan, sums: Sums) -> list[Verification]:
     index, x = first_readable(plan, plan.indices)
     device, dtype = device_and_dtype(plan)
     part = plan.read(index).to(device=device, dtype=dtype)
-    measured = _by_unit(plan, draws(plan, part, [index], [], faster=sums.faster))
+    measured = _by_unit(plan, draws(plan, part, [index]))
     double = copy_in_double(plan.model.adapter)
     plain = run_in_double(partial(_plain, plan, double, x.to(device).double(), index))
     pairs = zip(measured, plain, strict=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from erfscope.adapter import IMAGE
 from erfscope.figures.canvas import FigureStyle, drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
+from erfscope.geometry.names import IMAGE
 from erfscope.maps.window import close_up
 from erfscope.results.result import Result
 from erfscope.tables.conditions import cells, condition_words, shared, size_lines, unit_text

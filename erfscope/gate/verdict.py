@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erfscope.adapter import IMAGE
 from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import ASKED, BaselineEntry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, judge, shown_word
 from erfscope.gate.measure_range import check_tolerance_guards
 from erfscope.gate.structure import StructureChange, changes
 from erfscope.gate.tolerance import Tolerance, defaults
+from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]

@@ -19,6 +19,9 @@ class Mark:
 
     inputs: Mapping[Path, fx.Node]
     outputs: Mapping[Path, fx.Node]
+    #: Name of the module, "" for the whole model, and the turn of this call among all calls, by when they end.
+    module: str
+    order: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,9 +40,11 @@ class Graph:
     held: Mapping[fx.Node, str]
     #: Placeholders of tensors that the module does not hold -> the tensor.
     constants: Mapping[fx.Node, Tensor]
-    #: Every call of a module: "" for the whole model, "layer1.0"; "c@0", "c@1" for a module that is called twice. One
+    #: Every call of a module that ended: "layer1.0"; "c@0", "c@1" for a module that is called twice. One
     #: that gives what it takes (``nn.Identity``, a dropout that is off) has one node for both.
     marks: Mapping[str, Mark]
+    #: What the forward pass itself returned.
+    returned: Mapping[Path, fx.Node]
     #: "shapes" where the recording needed no numbers, else "path taken": right for inputs that take the same path.
     by: str
     #: Why autograd on these operations may differ from autograd on the module; empty where it does not.

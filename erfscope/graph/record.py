@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import logging
 import threading
 import warnings
@@ -35,7 +36,17 @@ class RecordingError(MeasurementError):
     """The forward pass cannot be recorded; its text says why in one line."""
 
 
-def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Graph:
+#: How a module is called: (module, *inputs, **kwargs) -> what it returns.
+Forward = Callable[..., Any]
+
+
+def _call(module: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+    return module(*inputs, **kwargs)
+
+
+def record(
+    module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, forward: Forward = _call
+) -> Graph:
     """Record one forward pass of a module.
 
     It is run on a copy of the module's structure, without numbers; where it asks for numbers, once more with those of
@@ -45,6 +56,7 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
         module: The module; parameters and buffers may be on the meta device.
         inputs: Its arguments. The graph is one for their shapes, dtypes and device.
         kwargs: Its keyword arguments.
+        forward: How it is called.
 
     Returns:
         The graph.
@@ -57,14 +69,14 @@ def record(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
     made: list[weakref.ref[Tensor]] = []
     with _lock, _quiet():
         try:
-            return _record(module, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
+            return _record(module, forward, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
         except Exception as error:
             if any(tensor.is_meta for tensor in tensors):
                 raise RecordingError(_one_line(error)) from error
         finally:
             _clear_caches(made)
         try:
-            return _record(module, *given, None, [])
+            return _record(module, forward, *given, None, [])
         except Exception as error:
             raise RecordingError(_one_line(error)) from error
 
@@ -89,6 +101,7 @@ def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 def _record(
     module: nn.Module,
+    forward: Forward,
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
     mode: FakeTensorMode | None,
@@ -105,13 +118,14 @@ def _record(
         tape.add_input(tensor)
     _drop_backward_hooks(twin, tape)
     calls: dict[str, list[Mark]] = {}
+    turns = itertools.count()
     for name, part in twin.named_modules():
-        _mark_calls(part, calls.setdefault(name, []), tape)
+        _mark_calls(name, part, calls.setdefault(name, []), turns, tape)
     with _recording(tape, mode):
-        twin(*args, **named)
+        returned = _nodes(forward(twin, *args, **named), tape)
     numbered = [(name, i, len(found) > 1, mark) for name, found in calls.items() for i, mark in enumerate(found)]
-    marks = {f"{name}@{i}" if several else name: mark for name, i, several, mark in numbered}
-    return _graph(tape, marks, "shapes" if mode else "path taken")
+    marks = {f"{name}@{i}" if several else name: mark for name, i, several, mark in numbered if mark.order >= 0}
+    return _graph(tape, marks, returned, "shapes" if mode else "path taken")
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -156,17 +170,17 @@ def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:
         raise ValueError("backward hooks are set on all modules")
 
 
-def _mark_calls(part: nn.Module, found: list[Mark], tape: Tape) -> None:
+def _mark_calls(name: str, part: nn.Module, found: list[Mark], turns: Iterator[int], tape: Tape) -> None:
     """Note the nodes of what a module takes and gives, behind the hooks that are set on it."""
     open_calls: list[tuple[int, dict[Path, fx.Node]]] = []
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         open_calls.append((len(found), _nodes(dict(enumerate(args)) | kwargs, tape)))
-        found.append(Mark({}, {}))
+        found.append(Mark({}, {}, name, -1))
 
     def after(_module: nn.Module, _args: Any, output: Any) -> None:
         number, inputs = open_calls.pop()
-        found[number] = Mark(inputs, _nodes(output, tape))
+        found[number] = Mark(inputs, _nodes(output, tape), name, next(turns))
 
     part.register_forward_pre_hook(before, with_kwargs=True)
     part.register_forward_hook(after)
@@ -217,10 +231,11 @@ class _GradientQuestions(TorchFunctionMode):
         return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
 
 
-def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
+def _graph(tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str) -> Graph:
     """Leave out what no module takes or gives, and what only that needs."""
     needed = {
         *tape.inputs,
+        *returned.values(),
         *(node for mark in marks.values() for _, node in (*mark.inputs.items(), *mark.outputs.items())),
     }
     for node in reversed(tape.graph.nodes):
@@ -236,6 +251,7 @@ def _graph(tape: Tape, marks: Mapping[str, Mark], by: str) -> Graph:
         held={node: name for node, name in tape.held.items() if node in needed},
         constants={node: tensor for node, tensor in tape.constants.items() if node in needed},
         marks=marks,
+        returned=returned,
         by=by,
         unfaithful=tuple(tape.notes),
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from erfscope.adapter import IMAGE
 from erfscope.attribution.convention import convention_of
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
 from erfscope.parallel.shard import parse
 
@@ -96,7 +96,7 @@ class Options(Building, total=False):
     stop: Callable[[], bool] | None
     #: Called with a line about what each measurement will take, before it begins.
     tell: Callable[[str], None] | None
-    cone: bool
+    plain: bool
     #: Compare the first image with the plain model in float64.
     verify: bool
     measures: str | Sequence[str]
@@ -174,7 +174,7 @@ class Settings:
     #: Processes that read images ahead; 0 reads each when it is needed.
     workers: int = _free(0)
     #: Compute only what a unit can see, where the recorded operations show that to be exact.
-    cone: bool = _free(True)
+    plain: bool = _free(False)
     #: Compare the first image with the plain model in float64: :class:`erfscope.results.result.Verification`.
     verify: bool = _free(False)
     #: "all" or names.

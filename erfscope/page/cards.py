@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.measures import MEASURES
 from erfscope.measures.profile import RadialProfile
 from erfscope.page.charts import Profile, profile, profile_of
@@ -17,7 +17,7 @@ from erfscope.page.rows import about, chosen_measures, partner_of, unit_text
 from erfscope.page.words import identity
 from erfscope.results.positions import MEASURED
 from erfscope.results.report import Report
-from erfscope.results.result import ConeRecord, Result
+from erfscope.results.result import Computed, Result
 from erfscope.tables.columns import cells_text, field_text, plane_note, sides_text, weights_text
 from erfscope.tables.meanings import MEANING
 from erfscope.tables.trust_text import trust_line
@@ -240,14 +240,16 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 f" {_box(result.trf.box_px)}{'' if result.trf.exact else ', an upper bound'}"
             ),
         )
-    if result.cone is not None:
-        yield "computed", f"{result.cone.share:.1%} of the multiply-adds up to the layer{_known_by(result.cone)}"
+    if result.computed is not None:
+        yield "computed", _computed(result.computed)
     yield "map file", f"{result.id}.npz"
 
 
-def _known_by(cone: ConeRecord) -> str:
-    """Why nothing was cropped."""
-    return f": {cone.reason}" if not cone.shown_by and cone.reason else ""
+def _computed(computed: Computed) -> str:
+    """Which way, and how much."""
+    if computed.path == "plain":
+        return f"by the model itself, whole up to the layer: {computed.because}"
+    return f"by its graph, {computed.share:.1%} of the multiply-adds up to the layer"
 
 
 def _box(box: Sequence[tuple[int, int]]) -> str:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.page.numbers import Reading, reading_at
 from erfscope.results.comparability import differing
 from erfscope.results.findings import CUT_OFF, OWN_CELL

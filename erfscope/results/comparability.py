@@ -9,10 +9,10 @@ from enum import Flag, auto
 from functools import partial
 from typing import Any
 
-from erfscope.adapter import IMAGE
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.results.json_values import fields
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from erfscope.adapter import IMAGE, Adapter
+from erfscope.adapter import Adapter
 from erfscope.finding import SWITCHED_ON, Finding
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.default_layer import passed_over, separate_outputs
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import signed_noise_floor
 from erfscope.measures import measure
-from erfscope.trf.default_layer import passed_over, separate_outputs
 
 if TYPE_CHECKING:
-    from erfscope.trf.record import Recording
+    from erfscope.graph.recording import Recording
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from erfscope.adapter import IMAGE
 from erfscope.finding import Finding
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
-from erfscope.adapter import IMAGE, Weights
+from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap, Scale
 from erfscope.maps.hops import HopProfile
@@ -67,18 +68,19 @@ class UnitRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConeRecord:
-    """What of the forward pass was computed; see :class:`erfscope.cone.cone.Cone`."""
+class Computed:
+    """What was run, and how much of it."""
 
+    #: "graph": the operations that the unit needs, each on the part that it needs, see :mod:`erfscope.graph.run`;
+    #: "plain": the model itself, whole up to the layer.
+    path: Literal["graph", "plain"]
+    #: Why the model itself was run; "" where it was not.
+    because: str
     #: Share of the multiply-adds up to the layer, and their number in 10^9.
     share: Annotated[float, Meta(ge=0, le=1)]
     gmacs: Annotated[float, Meta(ge=0)]
     #: Size of the part of the image that went in.
     input_size: tuple[int, ...]
-    #: "" where nothing was cropped.
-    shown_by: Literal["", "operations"] = ""
-    #: Why nothing was cropped, or not more.
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +159,8 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
-    #: What was computed; None where it was not planned: with Captum's methods, and where a model cannot be run on the
-    #: meta device.
-    cone: ConeRecord | None = None
+    #: What was run; None where nothing was.
+    computed: Computed | None = None
     #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node
     #: nearest the unit.
     hops: HopProfile | None = None

@@ -136,7 +136,7 @@ _NAMES = """
     id label model status error error_cause warnings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published cost
-    cone positions trust verification map map_file map_sha256 shard versions seconds
+    computed positions trust verification map map_file map_sha256 shard versions seconds
 """.split()  # noqa: SIM905
 #: Those that are not what a result has under that name.
 _OTHER: dict[str, Any] = {

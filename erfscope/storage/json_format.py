@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.adapter import IMAGE
 from erfscope.finding import Finding
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from erfscope.adapter import IMAGE
+from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 from erfscope.tables.conditions import error_words, names, shared
 from erfscope.tables.paper import escaped

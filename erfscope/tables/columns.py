@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.measures.ratios import sides_of
 from erfscope.printable import UNIT_SIGNS as UNIT_SIGNS
 from erfscope.printable import number as number

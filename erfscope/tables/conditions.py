@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erfscope.adapter import IMAGE
 from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
 from erfscope.measures.values import MeasureValue
 from erfscope.results.result import Result
 from erfscope.tables.columns import (

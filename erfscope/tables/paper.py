@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erfscope.adapter import IMAGE
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.measures import MEASURES
 from erfscope.printable import one_line

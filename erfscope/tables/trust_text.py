@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erfscope.adapter import IMAGE
+from erfscope.geometry.names import IMAGE
 from erfscope.maps.probe import Estimate
 from erfscope.maps.trust import BENT, Trust
 from erfscope.results.result import Result

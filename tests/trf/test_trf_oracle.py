@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from erfscope.adapter import IMAGE
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.layout import Layout
 from erfscope.trf.record import record
 

@@ -120,8 +120,7 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
 
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, in batches that fit into memory."""
-    if plan.cones is not None:
-        plan = replace(plan, cones=[plan.model.recorded.planner.whole(plan.layer, plan.units[0], plan.settings.wrt)])
+    plan = replace(plan, plain=plan.plain or "every unit is measured")
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
     at_once = min(plan_batches(plan).at_once, sums.at_once)
     shared = [group for group in every.groups if len(group) > 1]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from erfscope.cone.gradients import hooks_on
 from erfscope.engine.positions.colours import Field, colour_units
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
@@ -100,12 +99,12 @@ def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
     """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical
     receptive field."""
     model = plan.model
-    if model.meta_failure is not None:
+    if model.recording.needed_numbers:
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"
-    if plan.cones is None or model.sees_batch(plan.layer):
+    if found := next(iter(model.recording.graph.unfaithful), ""):
+        yield f"the recorded operations do not tell the gradient: {found}"
+    if not model.takes_batches(plan.layer):
         yield "the model takes one image at a time, or mixes those of a batch"
-    if found := hooks_on(model.adapter.module) or model.mixes_gradients(plan.layer, plan.settings.wrt):
-        yield f"{found}, which may do anything to a gradient"
     if names := next((trf.inexact_by for trf in trfs if not trf.exact), ()):
         yield f"the theoretical receptive fields (TRFs) are not known exactly ({', '.join(names[:3])})"
     if any(average.outside_trf for average in sums.averages):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from erfscope.engine.batch_size import lacks_for_double
+from erfscope.engine.batch_size import counted_bytes, lacks_for_double
 from erfscope.engine.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
@@ -28,7 +28,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         draws: Of noise on each of them.
         found: By passes of the model's own type.
     """
-    counted = plan.cones[number].bytes if plan.cones else plan.model.pass_bytes(plan.layer, plan.settings.wrt)
+    counted = counted_bytes(plan)
 
     def of_rank() -> tuple[list[Trust], str]:
         if lacking := lacks_for_double(plan, counted):
@@ -38,8 +38,8 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         try:
             double = run_in_double(partial(copy_in_double, plan.model.adapter))
             for image in plan.process_group.share(images):
-                own = function_of(plan, sums, number, image)
-                copied = replace(own, adapter=double, x=own.x.double(), faster=None)
+                own = function_of(plan, number, image)
+                copied = replace(own, adapter=double, x=own.x.double())
                 ours.append(run_in_double(partial(_of_copy, copied, own.gradient(), draws, sums, narrower)))
         except NoDoublePrecision as error:
             return [], str(error)
@@ -76,7 +76,7 @@ def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, n
     on the type."""
     other = copied.gradient()
     apart = float((gradient.values - other.values).norm()) / (other.norm or 1.0)
-    if apart > LARGEST_ERROR and not sums.is_random:
+    if apart > LARGEST_ERROR and not copied.plan.model.draws_random_numbers:
         return Trust(
             gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart"
         )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapter import IMAGE, Adapter, Features
+from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
 from erfscope.attribution.readout import as_leaf, unit_channels
-from erfscope.cone.cone import cropped
 from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.state import Plan, Sums
+from erfscope.engine.state import Plan
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
+from erfscope.graph.record import tensors_of
+from erfscope.graph.run import Crop
 
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
 #: the same then, as they are in flat parts of an image, where the largest of them has no derivative.
@@ -50,9 +51,10 @@ class Gradient:
         return float(self.values.norm())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitFunction:
-    """The scalar of one unit of one image, as a function of the reference: by passes of the cone, without autocast."""
+    """The scalar of one unit of one image, as a function of the reference, without autocast: by the graph where that is
+    the image, else by the model itself."""
 
     plan: Plan
     #: The plan's model, or a copy of it in another precision, with its input's dtype.
@@ -61,10 +63,8 @@ class UnitFunction:
     number: int
     #: Global index, which the readout's random signs are keyed by.
     image: int
-    #: The part of it that the plan needs, (1, C_in, *space), where the model lies.
+    #: (1, C_in, *space), where the model lies: what the graph needs of it, or all of it.
     x: Tensor
-    #: As ``Sums.faster``: how the passes that were measured were made.
-    faster: torch.memory_format | None
 
     def normal(self, shape: Sequence[int], draw: int) -> Tensor:
         """Standard normal numbers, float64 on the CPU, the same for every sigma, batch size and rank; draw 0 is the
@@ -83,7 +83,7 @@ class UnitFunction:
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
             return jitter.to(values).expand(values.shape)
 
-        features = self._features(self._part, near)
+        features = self._features(self.x, near)
         with guarded(self.x.device):
             channels = self._channels(features.map)
             scalar, g = self.readout(channels), None
@@ -92,7 +92,7 @@ class UnitFunction:
         values = torch.zeros(reference_shape(features), dtype=torch.float64)
         if g is not None:
             values = in_double(features.reference.layout.to_map(g)).cpu()
-        origin = (0,) * (values.dim() - 2) if self.plan.cones is None else self.plan.cones[self.number].origin
+        origin = (0,) * (values.dim() - 2) if self._crop is None else tuple(low for low, _ in self._crop.image)
         return Gradient(
             values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
         )
@@ -108,42 +108,35 @@ class UnitFunction:
         found, left = [], iter(noises)
         while chunk := list(islice(left, at_once)):
             noise = torch.stack([each + gradient.jitter for each in chunk])
-            copies = self._part.expand(len(chunk), *self._part.shape[1:])
-            features = self._features(copies, noise.to, with_gradients=False)
+            copies = self.x.expand(len(chunk), *self.x.shape[1:])
+            features = self._features(copies, noise.to, with_gradients=False, most=at_once)
             found.append(self._channels(features.map).cpu())
         return torch.cat(found)
 
-    @property
-    def _part(self) -> Tensor:
-        if self.plan.cones is None:
-            return self.x
-        box = self.plan.box
-        return self.plan.cones[self.number].of_image(self.x, None if box is None else tuple(low for low, _ in box))
+    @cached_property
+    def _crop(self) -> Crop | None:
+        return crop_of(self.plan, self.number)
 
-    def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True) -> Features:
-        """The layer's map for copies of the part of the image, with noise on the reference."""
+    def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True, most: int = 1) -> Features:
+        """The unit's channels, or the layer's map, for copies of the image with noise on the reference."""
         plan, adapter, wrt = self.plan, self.adapter, self.plan.settings.wrt
-        order = self.faster or torch.preserve_format
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(guarded(x.device))
-            stack.enter_context(torch.set_grad_enabled(with_gradients))
-            known: Mapping[str, Layout] | None
-            if plan.cones is None:
-                known = plan.model.recording.layouts(plan.layer, wrt)
-            else:
-                cone = plan.cones[self.number]
-                known = cone.layouts
-                stack.enter_context(cropped(adapter.module, cone.input_crops, cone.cellwise_crops))
-            if self.faster is not None and plan.folding is not None:
-                stack.enter_context(plan.folding)
+        with guarded(x.device, exact_norms=self._crop is None), torch.set_grad_enabled(with_gradients):
+            if self._crop is not None:
+                index = [plan.units[self.number].index]
+                (crop,) = plan.model.crops(plan.layer, index, images=len(x), most=most, adapter=adapter)
+                leaf = as_leaf(x + noise_of(x))
+                channels, _ = crop.bind(tensors_of(adapter.module))(leaf)
+                reference = Reference(name=IMAGE, edge=leaf, layout=crop.reference.layout, shape=tuple(leaf.shape))
+                return Features(map=channels, reference=reference)
+            known = plan.model.recording.layouts(plan.layer, wrt)
             if wrt == IMAGE:
-                return adapter.features(as_leaf(x + noise_of(x), order), plan.layer, wrt, known=known)
+                return adapter.features(as_leaf(x + noise_of(x)), plan.layer, wrt, known=known)
             if known is None:
                 raise MeasurementError(
                     f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it"
                 )
-            stack.enter_context(adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])))
-            return adapter.features(as_leaf(x, order), plan.layer, wrt, known=known)
+            with adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])):
+                return adapter.features(as_leaf(x), plan.layer, wrt, known=known)
 
     def rounding(self, channels: Tensor) -> float:
         """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""
@@ -160,19 +153,27 @@ class UnitFunction:
 
     def _channels(self, features: Tensor) -> Tensor:
         """The unit's channels (B, C) of maps (B, C, *space), in double precision."""
-        unit = self.plan.units[self.number] if self.plan.cones is None else self.plan.cones[self.number].unit
-        return in_double(unit_channels(features, unit))
+        unit = self.plan.units[self.number]
+        return in_double(unit_channels(features, unit if self._crop is None else replace(unit, index=(0,))))
 
 
-def function_of(plan: Plan, sums: Sums, number: int, image: int) -> UnitFunction:
+def crop_of(plan: Plan, number: int) -> Crop | None:
+    """What one unit needs of the image; None where the model itself is run."""
+    if plan.plain or plan.settings.wrt != IMAGE:
+        return None
+    return plan.model.crops(plan.layer, [plan.units[number].index])[0]
+
+
+def function_of(plan: Plan, number: int, image: int) -> UnitFunction:
     """One unit's scalar of one image, by passes of the model's own type.
 
     Raises:
         ErfscopeError: the image cannot be read.
     """
     device, dtype = device_and_dtype(plan)
-    x = plan.read(image).to(device=device, dtype=dtype)
-    return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=image, x=x, faster=sums.faster)
+    crop = crop_of(plan, number)
+    x = plan.feed.batch([image], None if crop is None else crop.image).to(device=device, dtype=dtype)
+    return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=image, x=x)
 
 
 def _plus(noise_of: NoiseOf, layout: Layout, tensor: Tensor) -> Tensor:

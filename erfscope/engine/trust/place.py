@@ -75,7 +75,7 @@ def _parts(ran: Sequence[str], around: str) -> list[str]:
 
 def _run(adapter: Adapter, x: Tensor) -> None:
     with guarded(x.device), torch.no_grad():
-        adapter.visit(x.clone(), lambda *_, **__: None)
+        adapter.run(x.clone())
 
 
 def _wrong(adapter: Adapter, x: Tensor, sigmas: Sequence[float], names: Sequence[str]) -> list[str]:

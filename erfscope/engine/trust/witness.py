@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from erfscope.adapter import IMAGE
 from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
 from erfscope.engine.double import NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
@@ -18,6 +17,7 @@ from erfscope.engine.trust.double import found_in_double
 from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
 from erfscope.engine.trust.place import first_wrong_module
 from erfscope.engine.trust.probes import Noise, of_gradient, probes_of, sigmas
+from erfscope.geometry.names import IMAGE
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.probe import is_hidden
 from erfscope.maps.trust import TENTH, Region, Step, Trust, join
@@ -67,7 +67,7 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     found = join([trust for of_one in gathered for trust in of_one])
     if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
         found = found_in_double(plan, sums, number, images, draws, found)
-    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not sums.is_random:
+    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not plan.model.draws_random_numbers:
         found = replace(
             found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images
         )
@@ -76,7 +76,7 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     """The same of one image."""
-    function = function_of(plan, sums, number, asked.image)
+    function = function_of(plan, number, asked.image)
     gradient = function.gradient()
     found = of_gradient(function, gradient, asked.draws, sums.at_once)
     if not found.gradient or not asked.further:

@@ -49,10 +49,16 @@ class Parts:
     Args:
         needed: Which part of each input is read.
         tensors: Those parts; of inputs that are not among the needed ones, all.
+        weights: Weight and bias of a convolution in the place of its own.
     """
 
-    def __init__(self, needed: Mapping[fx.Node, Part], tensors: Callable[[fx.Node], Tensor]) -> None:
-        self.needed, self.tensors = needed, tensors
+    def __init__(
+        self,
+        needed: Mapping[fx.Node, Part],
+        tensors: Callable[[fx.Node], Tensor],
+        weights: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.needed, self.tensors, self.weights = needed, tensors, weights
 
     def __getitem__(self, node: fx.Node) -> Tensor:
         return self.tensors(node)
@@ -127,7 +133,7 @@ def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     """Whether it is known how a part of an operation's output is computed; else it needs its inputs whole."""
     steps = [step for edge in edges for step in edge.steps]
     reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
-    if any(isinstance(read, Whole) and read.blind for read in reads):
+    if call.args.get("is_causal") or any(isinstance(read, Whole) and read.blind for read in reads):
         return False
     plain = all(isinstance(step, Dims) for step in steps) and not any(isinstance(read, Taps) for read in reads)
     return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
@@ -265,7 +271,8 @@ def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
     window = [*zip(kernels, strides, _per_dim(paddings, len(kernels)), dilations, strict=True)]
     x = _padded(call, part, parts, window, 0.0)
     function = (F.conv1d, F.conv2d, F.conv3d)[len(kernels) - 1]
-    return function(x, parts[weight], None if bias is None else parts[bias], strides, 0, dilations, call.args["groups"])
+    own = parts.weights or (parts[weight], None if bias is None else parts[bias])
+    return function(x, *own, strides, 0, dilations, call.args["groups"])
 
 
 @runs("max_pool1d", "max_pool2d", "max_pool3d")
@@ -297,6 +304,42 @@ def average_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
         scale = torch.as_tensor(kernel / cells, dtype=out.dtype, device=out.device)
         out = out * scale.reshape([-1 if d == dim else 1 for d in range(out.dim())])
     return out if (divisor := call.args.get("divisor_override")) is None else out * (math.prod(kernels) / divisor)
+
+
+@runs("cat", "concat", "concatenate")
+def concatenation(call: Call, part: Part, parts: Parts) -> Tensor:
+    """The pieces of the part, each in full, behind each other."""
+    return torch.cat([parts[each] for each in call.args["tensors"] if each in parts.needed], call.args["dim"])
+
+
+@runs("batch_norm", "instance_norm", "cudnn_batch_norm", "miopen_batch_norm")
+def batch_norm(call: Call, part: Part, parts: Parts) -> Tensor:
+    """A frozen batch norm as the scale and the shift that it is.
+
+    On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory
+    in another order than the input (seen in PyTorch 2.15): one by the map's own statistics gets it in the input's.
+    """
+    if call.args.get("training", call.args.get("use_input_stats")):
+        out = _as_it_is(call, parts)
+        if out.requires_grad:
+            out.register_hook(Tensor.contiguous)
+        return out
+    scale, shift = frozen(call, parts.__getitem__)
+    shape = (1, -1, *(1,) * (len(part) - 2))
+    x = parts[call.tensor()]
+    return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
+
+
+def frozen(call: Call, tensor: Callable[[fx.Node], Tensor]) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a frozen batch norm, (C,), computed in float64."""
+    names = ("running_mean", "running_var", "weight", "bias")
+    mean, variance, weight, bias = (None if (node := call.args.get(name)) is None else tensor(node) for name in names)
+    assert mean is not None
+    assert variance is not None
+    scale = torch.rsqrt(variance.double() + call.args["eps"])
+    scale = scale if weight is None else scale * weight.double()
+    shift = -mean.double() * scale if bias is None else bias.double() - mean.double() * scale
+    return scale.to(variance.dtype), shift.to(variance.dtype)
 
 
 @runs("pad", "constant_pad_nd")

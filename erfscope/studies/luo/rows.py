@@ -98,7 +98,7 @@ def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
     )
     # The unit sees all of its input, so that there is nothing to crop.
     result = erfscope.analyze(
-        adapter, images=pictures, layer="unit", convention=convention, measures=MEASURES, batch_size=AT_ONCE, cone=False
+        adapter, images=pictures, layer="unit", convention=convention, measures=MEASURES, batch_size=AT_ONCE, plain=True
     )
     if result.map is None:
         raise erfscope.ErfscopeError(f"none of the {nets.runs} nets has a gradient: {result.error}")

@@ -1,0 +1,96 @@
+"""Recorded passes of a model, kept as long as its adapter."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapters.state import borrowed, device_of, dtype_of
+from erfscope.errors import ErfscopeError
+from erfscope.graph.graph import Graph
+from erfscope.graph.record import RecordingError, record, tensors_of
+from erfscope.graph.recording import STAGES, Pass, Recording
+from erfscope.model_errors import first_line, model_failed
+from erfscope.restore import same_random_numbers
+
+if TYPE_CHECKING:
+    from erfscope.adapters.module import ModuleAdapter
+
+#: Images of a recorded pass: with one alone, a dimension that holds windows of all images would look like one of
+#: windows.
+IMAGES = 2
+
+
+#: By adapter, the recording that all is read from, and passes of other numbers of images.
+_kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
+
+
+def recording_of(adapter: ModuleAdapter) -> Recording:
+    """One recorded pass of a model on inputs of its size.
+
+    Raises:
+        MeasurementError: the model cannot run on an input of this size.
+    """
+    if adapter not in _kept:
+        with same_random_numbers(), torch.inference_mode(False):
+            recording = _recorded(adapter)
+        _kept[adapter] = {recording.images: recording}
+    return cast(Recording, next(iter(_kept[adapter].values())))
+
+
+def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pass:
+    """A recorded pass of so many images, or (not ``exactly``) of more.
+
+    Raises:
+        RecordingError: the model does not take so many images.
+    """
+    recording_of(adapter)
+    passes = _kept[adapter]
+    enough = [number for number in passes if number == images or (number > images and not exactly)]
+    if not enough:
+        with same_random_numbers(), torch.inference_mode(False):
+            graph = _record(adapter, _input(adapter, images, torch.device("meta")))
+        passes[images] = Pass(graph, tensors_of(adapter.module))
+    return passes[min(enough, default=images)]
+
+
+def _recorded(adapter: ModuleAdapter) -> Recording:
+    """Without numbers where that can be, of two images where the model takes them."""
+    failures: list[Exception] = []
+    # What is kept must not keep the adapter, which it is kept by.
+    there = weakref.proxy(adapter)
+    for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
+        for images in (IMAGES, 1):
+            try:
+                graph = _record(adapter, _input(adapter, images, place))
+            except RecordingError as error:
+                failures.append(error)
+                continue
+            why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
+            return Recording(graph, tensors_of(adapter.module), lambda shape, n=images: there.guess(shape, n), why)
+    # With numbers, and of one image, a model fails as it would when it is measured.
+    cause = failures[-1].__cause__ or failures[-1]
+    if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
+        raise cause
+    raise model_failed(adapter.spec, adapter, cause) from cause
+
+
+def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
+    def forward(module: nn.Module, x: Tensor) -> Mapping[str, Any]:
+        output, stages = adapter.outputs(module, x)
+        return {"output": output, STAGES: stages}
+
+    with borrowed(adapter.module):
+        return record(adapter.module, (x,), forward=forward)
+
+
+def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:
+    """An input (B, C_in, *space), of normal numbers where the device keeps numbers."""
+    shape = (images, adapter.preprocess.channels, *adapter.preprocess.size)
+    x = torch.empty(shape, device=device, dtype=dtype_of(adapter.module))
+    return x if x.is_meta else x.normal_(generator=torch.Generator(device).manual_seed(0))

@@ -1,0 +1,122 @@
+"""What a crop costs: multiply-adds and memory, from the shapes of its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import fx
+
+from erfscope.graph.graph import Graph, arguments, name_of, shape_of, value
+from erfscope.graph.rules.parts import Part
+from erfscope.graph.rules.reading import MOVES
+from erfscope.graph.run import Crop, Step
+
+FLOAT64 = INT64 = 8
+#: Operations whose backward pass needs neither what they took nor what they gave.
+_KEEP_NOTHING = frozenset(
+    (
+        *("add", "sub", "rsub", "neg", "mean", "sum", "linear", "batch_norm", "cat", "stack", "pad", "constant_pad_nd"),
+        *("to", "_to_copy", "clone", "contiguous", "alias", "detach"),
+    )
+)
+#: Operations whose backward pass needs what they gave.
+_KEEP_RESULT = frozenset(("relu", "sigmoid", "tanh", "exp", "softmax", "_softmax", "log_softmax", "sqrt", "rsqrt"))
+_NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES
+
+
+def giga_multiply_adds(graph: Graph) -> float:
+    """Multiply-adds of one image through the whole graph, in 10^9."""
+    images = shape_of(graph.inputs[0])[0]
+    return sum(_multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
+
+
+def cropped_giga_multiply_adds(crop: Crop) -> float:
+    """The same of a crop, for one image."""
+    return sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images / 1e9
+
+
+def _multiply_adds(node: fx.Node, cells: int) -> int:
+    """Multiply-adds of an operation that makes so many cells of its output; 0 for all but products."""
+    count = _PER_CELL.get(name_of(node).rstrip("_"))
+    return 0 if count is None else cells * count(node)
+
+
+def pass_bytes(crop: Crop) -> int:
+    """Bytes alive at once for each image, at the worst moment of a pass and of one backward pass after it, with what it
+    keeps kept for another one.
+
+    Counted are what operations keep for the backward pass, the operation that takes most, the image and its copy, and
+    the gradient of the reference with its float64 copy and the square of that. Parameters, scratch memory of kernels
+    and holes in the heap are not.
+    """
+    needing = {source for step in crop.steps if _name(step) not in _NEED_NOT for source in step.needed}
+    kept = most = 0
+    depends = {crop.reference.node}
+    for step in crop.steps:
+        size = _bytes(step.node, step.part)
+        most = max(most, size + sum(_bytes(node, part) for node, part in step.needed.items() if node in crop.parts))
+        if not depends.isdisjoint(step.needed):
+            depends.add(step.node)
+            kept += size * (step.node in needing or _name(step) in _KEEP_RESULT)
+            kept += INT64 * _cells(step.part) * _name(step).startswith("max_pool")
+    image = _bytes(crop.graph.inputs[0], crop.parts.get(crop.graph.inputs[0], ()))
+    reference = image if crop.is_of_image else _bytes(crop.reference.node, ()) or image
+    itemsize = value(crop.reference.node).dtype.itemsize
+    last = reference + 2 * FLOAT64 * reference // itemsize
+    return (2 * image + kept + max(2 * most, last)) // crop.images
+
+
+def _name(step: Step) -> str:
+    return "" if step.call is None else step.call.name
+
+
+def _cells(part: Part) -> int:
+    return math.prod(len(each) for each in part)
+
+
+def _bytes(node: fx.Node, part: Part) -> int:
+    return value(node).dtype.itemsize * (_cells(part) if part else math.prod(shape_of(node)))
+
+
+def _of_weight(node: fx.Node) -> int:
+    return math.prod(shape_of(arguments(node)["weight"])[1:])
+
+
+def _of_rows(node: fx.Node) -> int:
+    given = arguments(node)
+    return shape_of(given.get("mat1") or given.get("batch1") or given["self"])[-1]
+
+
+def _of_attention(node: fx.Node) -> int:
+    """Two products: of queries with keys, and of their weights with values."""
+    given = arguments(node)
+    keys, features = shape_of(given["key"])[-2:]
+    return keys + keys * features // max(shape_of(given["value"])[-1], 1)
+
+
+def _of_transposed(node: fx.Node) -> int:
+    given = arguments(node)
+    weight, taken, made = shape_of(given["weight"]), shape_of(given["input"])[2:], shape_of(node)[2:]
+    return weight[0] // given["groups"] * math.prod(weight[2:]) * math.prod(taken) // math.prod(made)
+
+
+def _of_equation(node: fx.Node) -> int:
+    given = arguments(node)
+    terms, _, out = given["equation"].replace(" ", "").partition("->")
+    sizes = {
+        letter: side
+        for term, each in zip(terms.split(","), given["tensors"], strict=True)
+        for letter, side in zip(term, shape_of(each), strict=False)
+    }
+    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(given["tensors"]) > 1 else 0
+
+
+_PER_CELL: dict[str, Callable[[fx.Node], int]] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _of_weight),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _of_transposed),
+    **dict.fromkeys(("matmul", "mm", "bmm", "addmm", "baddbmm", "mv"), _of_rows),
+    "linear": _of_weight,
+    "scaled_dot_product_attention": _of_attention,
+    "einsum": _of_equation,
+}

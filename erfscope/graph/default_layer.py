@@ -1,0 +1,236 @@
+"""Which layer is measured unless another is named: the deepest one whose positions are known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from torch import fx
+
+from erfscope.errors import MeasurementError
+from erfscope.geometry.names import INPUT, OUTPUT
+from erfscope.graph.graph import name_of, shape_of
+from erfscope.graph.recording import NamedTensor, Recording, looks_spatial
+from erfscope.graph.rules.reading import MOVES, Dims, Whole, call_of
+
+#: Operations that only copy.
+COPIES = frozenset(["clone", "_to_copy", "to", "contiguous", "alias", "detach"])
+
+
+def default_layer(recording: Recording, spec: str) -> str:
+    """The deepest layer of a model whose positions are known.
+
+    It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
+    LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
+    to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
+    only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
+    that the model returns in a container, the last is meant where they come from one another, see
+    :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
+
+    Args:
+        recording: One recorded pass of a model that declares no stages.
+        spec: What to call the model in an error.
+
+    Raises:
+        MeasurementError: there is no such layer, or a deeper one on the trunk holds several vectors whose positions are
+            not known.
+    """
+    seen = {name: each for name, each in recording.modules.items() if not name.endswith(INPUT)}
+    usable = [name for name in seen if not name.startswith(f"{OUTPUT}[") and _is_usable(recording, seen[name])]
+    # Of a container the only map counts; where there are several, none is the layer's.
+    maps = Counter(name.partition("[")[0] for name in usable)
+    named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
+    outputs = {name: each.node for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    separate = separate_outputs(recording)
+    meant = next(iter(separate or outputs), None)
+    found = _below_output(recording, _without_final_norms(recording, named), meant)
+    trunk = _trunk(recording, list(outputs.values()))
+    dense = any(recording.reading_of(seen[name]).layout is not None for name in seen if _is_output(name))
+    chosen = _choose_layer(recording, found, trunk, dense=dense)
+    items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
+    chosen = _item_beyond(recording, chosen, separate[:1] or items) or chosen
+    unplaced = [
+        name
+        for name, each in seen.items()
+        if recording.reading_of(each).layout is None and _is_live(recording, each) and looks_spatial(each.shape)
+        if (each.node in trunk or name == meant) and (chosen is None or each.order > seen[chosen].order)
+    ]
+    if unplaced:
+        deepest = unplaced[-1]
+        near = f"; the deepest layer before it whose positions are known is {chosen!r}" if chosen is not None else ""
+        refusal = recording.reading(deepest).refusal
+        text = f"has no default layer: its deepest map-like layer, {deepest!r}, {refusal}{near}"
+        raise MeasurementError(text, model=spec)
+    if chosen is None:
+        text = (
+            "has no layer with a spatial map; erfscope needs a (B, C, h, w) or token output whose positions are known"
+        )
+        raise MeasurementError(text, model=spec)
+    return chosen
+
+
+def separate_outputs(recording: Recording) -> list[str]:
+    """The maps in a container that the model returns from which no other of them is computed, the one of fewest
+    positions first.
+
+    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
+    features do not. There are none where the first output is no map: it is meant then, and maps are returned beside it.
+    """
+    seen = recording.modules
+    outputs = [name for name, each in seen.items() if name.startswith(f"{OUTPUT}[") and _is_live(recording, each)]
+    maps = [name for name in outputs if _is_usable(recording, seen[name])]
+    if not maps or maps[0] != outputs[0]:
+        return []
+    order = recording.positions.order
+    # A stage may be returned through a norm or in another order of dimensions, which the next one does not see; of
+    # those that are the same but for this, the first computed counts.
+    values = {name: _skip_moves(recording, _skip_pointwise(recording, seen[name].node)) for name in maps}
+    first = {values[name]: name for name in sorted(maps, key=lambda name: -order[seen[name].node])}
+    alone = [
+        name
+        for value, name in first.items()
+        if not any(value in recording.positions.ancestors(other) for other in first if other is not value)
+    ]
+    return sorted(alone, key=lambda name: (_positions(recording, seen[name]), maps.index(name)))
+
+
+def passed_over(recording: Recording, chosen: str) -> list[str]:
+    """Modules that look further than the default layer, and are none since they run several times per forward pass."""
+    last = recording.modules.get(chosen)
+    if last is None or not _is_live(recording, last):
+        return []
+    order = recording.positions.order
+    return [
+        name
+        for name, each in recording.modules.items()
+        if each.calls > 1 and not name.endswith(INPUT) and "[" not in name and _is_live(recording, each)
+        if recording.reading_of(each).layout is not None
+        if order[each.node] > order[last.node] and _looks_further(recording, each, last)
+    ]
+
+
+def _is_output(name: str) -> bool:
+    return name.partition("[")[0] == OUTPUT
+
+
+def _is_live(recording: Recording, seen: NamedTensor) -> bool:
+    return seen.node in recording.graph.live
+
+
+def _is_usable(recording: Recording, seen: NamedTensor) -> bool:
+    """Whether a tensor is a map of more than one position, made once."""
+    layout = recording.reading_of(seen).layout
+    if layout is None or not _is_live(recording, seen) or seen.calls > 1:
+        return False
+    # A clip may be down to one frame; a plane of one row is a line of text, say.
+    return math.prod(layout.space(seen.shape)[-2:]) > 1
+
+
+def _positions(recording: Recording, seen: NamedTensor) -> int:
+    layout = recording.reading_of(seen).layout
+    return 0 if layout is None else math.prod(layout.space(seen.shape))
+
+
+def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:
+    """What a tensor is a view of, or a copy."""
+    edges = recording.positions.edges
+    while len(found := edges.get(node, [])) == 1 and (call := call_of(node)) is not None:
+        if call.name not in MOVES and call.name not in COPIES:
+            break
+        node = found[0].source
+    return node
+
+
+def _skip_pointwise(recording: Recording, node: fx.Node) -> fx.Node:
+    """The value that a tensor was made from by operations that leave every position where it is, such as activations
+    and norms of channels, and by moves around them."""
+    edges = recording.positions.edges
+    node = _skip_moves(recording, node)
+    while len(found := edges.get(node, [])) == 1 and shape_of(found[0].source) == shape_of(node):
+        places = recording.positions.places(found[0].source)
+        for step in found[0].steps:
+            for dim, read in enumerate(step.reads if isinstance(step, Dims) else ()):
+                moves = any(place.centers.shape[1 + dim] > 1 for place in places)
+                if read != dim and not (isinstance(read, Whole) and read.same == dim and not moves):
+                    return node
+        node = found[0].source
+    return node
+
+
+def _without_final_norms(recording: Recording, names: Sequence[str]) -> list[str]:
+    """The layers without outputs of a LayerNorm whose input is another layer's output."""
+    seen = recording.modules
+    bare = {_skip_moves(recording, seen[name].node) for name in names}
+
+    def has_other(name: str) -> bool:
+        norm = _skip_moves(recording, seen[name].node)
+        edges = recording.positions.edges.get(norm, [])
+        return "layer_norm" in name_of(norm) and bool(edges) and _skip_moves(recording, edges[0].source) in bare
+
+    return [name for name in names if not has_other(name)]
+
+
+def _below_output(recording: Recording, names: list[str], output: str | None) -> list[str]:
+    """Those layers that one output of the model is computed from: others serve another output, such as an auxiliary
+    classifier."""
+    if output is None:
+        return names
+    reached = recording.positions.ancestors(recording.modules[output].node)
+    return [name for name in names if recording.modules[name].node in reached] or names
+
+
+def _trunk(recording: Recording, outputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that every path from the image to one of these passes through."""
+    if not outputs:
+        return set()
+    order, edges = recording.positions.order, recording.positions.edges
+    readers: dict[fx.Node, int] = dict.fromkeys(outputs, max(order[node] for node in outputs))
+    stack = list(readers)
+    while stack:
+        node = stack.pop()
+        for edge in edges.get(node, []):
+            if edge.source not in readers:
+                stack.append(edge.source)
+            readers[edge.source] = max(readers.get(edge.source, 0), order[node])
+    found, reach = set(), 0
+    for node in sorted(readers, key=order.__getitem__):
+        if reach <= order[node]:
+            found.add(node)
+        reach = max(reach, readers[node])
+    return found
+
+
+def _choose_layer(recording: Recording, found: Sequence[str], trunk: set[fx.Node], *, dense: bool) -> str | None:
+    """The deepest of some layers."""
+    if not found:
+        return None
+    seen, last = recording.modules, found[-1]
+    on_trunk = [name for name in found if seen[name].node in trunk]
+    if dense or seen[last].node in trunk or not on_trunk:
+        return last
+    return last if _looks_further(recording, seen[last], seen[on_trunk[-1]]) else on_trunk[-1]
+
+
+def _item_beyond(recording: Recording, chosen: str | None, items: Sequence[str]) -> str | None:
+    """The first map in a container that the model returns which looks further than the deepest module, or avoids it on
+    some path."""
+    seen: Mapping[str, NamedTensor] = recording.modules
+    for name in items:
+        if not _is_usable(recording, seen[name]):
+            continue
+        if chosen is None or _looks_further(recording, seen[name], seen[chosen]):
+            return name
+        node, other = seen[chosen].node, seen[name].node
+        if node in recording.positions.ancestors(other) and node not in _trunk(recording, [other]):
+            return name
+    return None
+
+
+def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
+    """Whether a unit of a layer reads more than one cell of another layer, with all that mixes positions left out."""
+    mine, theirs = recording.reading_of(seen).layout, recording.reading_of(other).layout
+    if mine is None or theirs is None:
+        return False
+    unit = tuple(side // 2 for side in mine.space(seen.shape))
+    return recording.fields(other.node, theirs, "a layer").looks_further(seen.node, mine, unit)

@@ -1,0 +1,413 @@
+"""A model's recorded pass by the names of its layers: how each holds its map, and what its units can see at all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import Tensor, fx
+
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
+from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.field import Fields
+from erfscope.graph.graph import Graph, Path, name_of, shape_of
+from erfscope.graph.numbers import Numbers
+from erfscope.graph.places import describe
+from erfscope.graph.positions import Positions
+from erfscope.graph.rules.reading import Shape
+from erfscope.graph.run import Crop, Wanted, crop
+
+FIRST = Layout(order="channels_first")
+#: Path of the stages in what a recorded pass returns.
+STAGES = "stages"
+#: Operations without a derivative, or with one that is zero almost everywhere.
+WITHOUT_DERIVATIVE = frozenset(
+    (
+        *("detach", "round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "heaviside"),
+        *("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
+        *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
+        *("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "quantize_per_tensor", "quantize_per_channel"),
+    )
+)
+#: What a user can do about positions that are not known.
+WAYS_OUT = (
+    "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
+    " the map"
+)
+
+
+class Guess(NamedTuple):
+    """How a tensor would be read by its shape."""
+
+    #: None if it holds no map of each image.
+    layout: Layout | None
+    #: Whether the user said so.
+    declared: bool = False
+
+
+class LayerReading(NamedTuple):
+    """How a layer is read."""
+
+    #: None if it is no map.
+    layout: Layout | None
+    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where
+    #: they are.
+    assumed: str = ""
+    #: Why it is no map, after the layer's name.
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NamedTensor:
+    """A tensor of the pass that can be asked for."""
+
+    node: fx.Node
+    shape: Shape
+    #: Whether it is one of the model's stages, which the library declares to be (B, C, *space).
+    stage: bool
+    order: int
+    #: How often the module ran; what it gave last is meant.
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """A layer that holds a map."""
+
+    name: str
+    #: Shape of its output read as a map (1, C, *space).
+    shape: Shape
+    #: Whether the model's authors count it as a stage.
+    stage: bool
+    #: Position in the order of execution.
+    order: int
+
+
+class Pass:
+    """One recorded forward pass by names.
+
+    Args:
+        graph: The pass, of the images (B, C_in, *space) alone; it returns the stages under :data:`STAGES`.
+        tensors: The module's own tensors by name.
+    """
+
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+        self.graph = graph
+        self.numbers = Numbers(graph, tensors)
+        #: What modules gave and got, by name, in the order of execution, and the stages.
+        self.modules = _modules(graph)
+        self.stages = _stages(graph, self.modules)
+
+    @property
+    def images(self) -> int:
+        """How many images the pass was recorded with."""
+        return shape_of(self.graph.inputs[0])[0]
+
+    def find(self, name: str) -> NamedTensor | None:
+        """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""
+        found = self.stages.get(name) or self.modules.get(name)
+        mark = self.graph.marks.get(name) if "@" in name else None
+        node = None if mark is None else mark.outputs.get(())
+        if found is not None or mark is None or node is None:
+            return found
+        return NamedTensor(node=node, shape=shape_of(node), stage=False, order=mark.order, calls=1)
+
+
+class Recording(Pass):
+    """A recorded pass with the places and the receptive fields of its tensors.
+
+    Args:
+        graph: As for :class:`Pass`.
+        tensors: As for :class:`Pass`.
+        guess: How a tensor of a shape would be read.
+        needed_numbers: Why it could not be recorded without numbers; "" where it could.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor],
+        guess: Callable[[Shape], Guess],
+        needed_numbers: str = "",
+    ) -> None:
+        super().__init__(graph, tensors)
+        self.needed_numbers, self._guess = needed_numbers, guess
+        self.positions = Positions(graph, self.numbers)
+        self._readings: dict[NamedTensor, LayerReading] = {}
+        self._fields: dict[fx.Node, Fields] = {}
+
+    @property
+    def takes_one_image(self) -> bool:
+        """Whether the model was recorded with one image since it does not take two."""
+        return self.images == 1
+
+    @cached_property
+    def layers(self) -> tuple[LayerRecord, ...]:
+        """Every layer whose output holds a map, in the order of execution."""
+        found = [
+            LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=name in self.stages, order=seen.order)
+            for name, seen in (self.modules | self.stages).items()
+            if not name.endswith(INPUT) and (layout := self.reading_of(seen).layout) is not None
+        ]
+        return tuple(sorted(found, key=lambda layer: layer.order))
+
+    def layer(self, name: str) -> LayerRecord | None:
+        """A layer that holds a map, one call of a module that runs several times among them; None for none."""
+        found = next((each for each in self.layers if each.name == name), None)
+        if found is not None or "@" not in name or (seen := self.find(name)) is None:
+            return found
+        layout = self.reading_of(seen).layout
+        return layout and LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=False, order=seen.order)
+
+    def _map_shape(self, seen: NamedTensor, layout: Layout) -> Shape:
+        return (1, *layout.map_shape(seen.shape)[1:])
+
+    def _known(self, name: str) -> NamedTensor:
+        seen = self.find(name)
+        if seen is None:
+            raise unknown("layer", name, [layer.name for layer in self.layers])
+        return seen
+
+    def reading(self, name: str) -> LayerReading:
+        """How the tensor that a layer name means holds its map, or why it holds none.
+
+        Raises:
+            ErfscopeError: unknown layer.
+        """
+        return self.reading_of(self._known(name))
+
+    def reading_of(self, seen: NamedTensor) -> LayerReading:
+        """The same of a tensor."""
+        if seen not in self._readings:
+            self._readings[seen] = self._read(seen)
+        return self._readings[seen]
+
+    def _read(self, seen: NamedTensor) -> LayerReading:
+        """As the user or the library says, else as the operations say, else by its shape, which is said."""
+        # Two images may have been recorded; a reader thinks of one.
+        shape = (1, *seen.shape[1:]) if seen.shape[:1] == (self.images,) else seen.shape
+        guess = Guess(FIRST) if seen.stage else self._guess(seen.shape)
+        if seen.node not in self.graph.live or seen.stage:
+            return LayerReading(guess.layout, refusal=f"holds no spatial map: its output has shape {shape}")
+        found = self.positions.reading(seen.node)
+        if guess.declared and guess.layout is not None:
+            if found.layout is not None and found.layout.order == guess.layout.order:
+                return LayerReading(found.layout)
+            return LayerReading(guess.layout, "it is read as was asked for, which the operations do not confirm")
+        if found.layout is not None:
+            return LayerReading(found.layout)
+        held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
+        if found.status == "open":
+            if guess.layout is not None and seen.shape[:1] == (self.images,):
+                text = f"{found.why}, so that the positions are assumed from the shape {shape} alone"
+                return LayerReading(guess.layout, text)
+            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
+        why = "which have no image position: pooled, mixed or queried values"
+        if found.status == "holes":
+            why = "whose places on the image form no grid"
+        return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
+
+    def calls(self, name: str) -> int:
+        """How often a module ran."""
+        return self.modules[name].calls if name in self.modules else 0
+
+    def layouts(self, layer: str, wrt: str = IMAGE) -> dict[str, Layout] | None:
+        """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no
+        hook.
+
+        None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
+        """
+        names = {name for name in (layer, wrt) if name in self.modules and (name == wrt or name not in self.stages)}
+        if not all(self.modules[name].calls == 1 for name in names):
+            return None
+        return {name: layout for name in names if (layout := self.reading_of(self.modules[name]).layout) is not None}
+
+    def crop(
+        self, layer: str, units: Sequence[tuple[int, ...]], wrt: str, images: int, of: Pass | None = None
+    ) -> Crop | None:
+        """The operations that some units need.
+
+        Args:
+            layer: Layer name.
+            units: Indices in its map; none for all of it.
+            wrt: The reference.
+            images: How many go through together.
+            of: The pass that is cropped, of as many images or more; this one by default.
+
+        Returns:
+            The crop; None where the pass must be one of exactly so many images.
+
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
+        seen, layout = self._layer(layer)
+        reference, read_so = self._reference(layer, seen.node, wrt)
+        there = of or self
+        target = there.find(layer)
+        if target is None or (wrt != IMAGE and reference is None):
+            return None
+        goal = there.graph.inputs[0]
+        if reference is not None:
+            goal = (there.stages if reference.stage else there.modules)[wrt].node
+        if images != there.images and "factors" in (layout.order, read_so.order):
+            return None
+        return crop(there.graph, there.numbers, Wanted(target.node, layout), Wanted(goal, read_so), units, images)
+
+    def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
+        """Theoretical receptive field of one unit.
+
+        Args:
+            layer: Name of a layer.
+            unit: Index of the unit in the layer's map, one number per axis.
+            wrt: The reference: "image", a layer's name (its output) or "NAME:in" (its input).
+
+        Returns:
+            The TRF, in cells of the reference. The centre is not exact where the pass needed numbers: with others, the
+            path or what is picked may be another.
+
+        Raises:
+            ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that
+                the layer does not depend on.
+        """
+        seen, layout = self._layer(layer)
+        space = layout.space(seen.shape)
+        if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
+            raise ErfscopeError(
+                f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
+            )
+        found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
+        if not self.needed_numbers or not found.center_exact:
+            return found
+        doubt = "it was recorded with random numbers, and may be elsewhere with others"
+        return replace(found, center_exact=False, center_doubt=doubt)
+
+    def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
+        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one
+        with larger index.
+
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
+        seen, layout = self._layer(layer)
+        nearest = self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
+        self.trf(layer, nearest, wrt)  # where nothing of the reference reaches it, that is said
+        return nearest
+
+    def batch_mixing(self, layer: str) -> str:
+        """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""
+        node = self._known(layer).node
+        return "" if self.takes_one_image or node not in self.graph.live else self._batch.mixes_batch(node)
+
+    @cached_property
+    def _batch(self) -> Fields:
+        return Fields(self.positions, self.positions.image, FIRST, axes=(len(self.positions.space),))
+
+    def own_resizing(self, layer: str) -> tuple[Shape, Shape] | None:
+        """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
+        node = self._known(layer).node
+        return self.positions.own_resizing(node) if node in self.graph.live else None
+
+    def doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """What may make the gradient another than the layer's derivative, in words, in the order of execution."""
+        found = dict[str, None]()
+        start = self._layer(layer)[0].node
+        goal = self._fields_of(layer, start, wrt).reference
+        reached = {goal}
+        for node in self.graph.nodes:
+            if any(each in reached for each in node.all_input_nodes):
+                reached.add(node)
+        for node in sorted(self._computed_from(start) & reached - {goal}, key=self.positions.order.__getitem__):
+            if (name := name_of(node).rstrip("_")) in WITHOUT_DERIVATIVE:
+                found[describe(node, name)] = None
+            elif node.meta["no_grad"]:
+                found[describe(node, f"{name} without gradients")] = None
+        return [*found, *self.graph.unfaithful]
+
+    def _computed_from(self, node: fx.Node) -> set[fx.Node]:
+        stack, seen = [node], set[fx.Node]()
+        while stack:
+            if (here := stack.pop()) not in seen:
+                seen.add(here)
+                stack.extend(here.all_input_nodes)
+        return seen
+
+    def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
+        seen = self._known(name)
+        reading = self.reading_of(seen)
+        if reading.layout is None:
+            raise MeasurementError(f"layer {name!r} {reading.refusal}")
+        if seen.node not in self.graph.live:
+            raise ErfscopeError(f"layer {name!r} does not depend on the image, so it has no receptive field")
+        return seen, reading.layout
+
+    def _fields_of(self, layer: str, node: fx.Node, wrt: str) -> Fields:
+        reference, layout = self._reference(layer, node, wrt)
+        return self.fields(self.positions.image if reference is None else reference.node, layout, wrt)
+
+    def _reference(self, layer: str, node: fx.Node, wrt: str) -> tuple[NamedTensor | None, Layout]:
+        """The module's own tensor if the layer was computed from it, else the stage's; None for the image."""
+        if wrt == IMAGE:
+            return None, FIRST
+        candidates = [seen for seen in (self.modules.get(wrt), self.stages.get(wrt)) if seen is not None]
+        if not candidates:
+            names = [IMAGE, *(name for name in self.modules if not name.endswith(INPUT))]
+            raise unknown("reference", wrt, dict.fromkeys(names))
+        maps = [(seen, layout) for seen in candidates if (layout := self.reading_of(seen).layout) is not None]
+        if not maps:
+            raise ErfscopeError(f"reference {wrt!r} {self.reading_of(candidates[0]).refusal}")
+        for seen, layout in maps:
+            if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
+                return seen, layout
+        raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
+
+    def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
+        """What every tensor reads of a tensor, found once."""
+        if node not in self._fields:
+            self._fields[node] = Fields(self.positions, node, layout, name=name)
+        return self._fields[node]
+
+
+def _modules(graph: Graph) -> dict[str, NamedTensor]:
+    """What modules gave and got, in the order of execution."""
+    found: dict[str, NamedTensor] = {}
+    marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
+    for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):
+        every = list(calls)
+        name, last = module or OUTPUT, every[-1]
+        named = {name + _items(path): node for path, node in last.outputs.items()}
+        if (taken := last.inputs.get((0,))) is not None:
+            named[name + INPUT] = taken
+        for each, node in named.items():
+            found[each] = NamedTensor(node=node, shape=shape_of(node), stage=False, order=last.order, calls=len(every))
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def _stages(graph: Graph, modules: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """The stages, which come when their modules do."""
+    found = [(str(path[1]), node) for path, node in graph.returned.items() if path[:1] == (STAGES,)]
+    last = len(graph.marks)
+    return {
+        name: NamedTensor(
+            node=node,
+            shape=shape_of(node),
+            stage=True,
+            order=modules[name].order if name in modules else last + number,
+            calls=1,
+        )
+        for number, (name, node) in enumerate(found)
+    }
+
+
+def _items(path: Path) -> str:
+    return "".join(f"[{each}]" for each in path)
+
+
+def looks_spatial(shape: Sequence[int]) -> bool:
+    """Whether a tensor could be a map by its shape: several vectors for each image."""
+    return len(shape) >= 3 and math.prod(shape[2:]) > 1 and max(shape[1:-1]) > 1

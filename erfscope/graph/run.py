@@ -1,0 +1,281 @@
+"""The part of a graph that some units need, run under plain autograd: every operation on the part of its output that is
+needed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from erfscope.geometry.box import Box
+from erfscope.geometry.layout import Layout
+from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.layouts import unit_box
+from erfscope.graph.rules.parts import Part, Parts, cut, frozen, made, needs, run, united, whole
+from erfscope.graph.rules.reading import Call, Edge, call_of, edges_of
+
+#: Gives the number of a node that does not depend on the input, or None.
+Numbers = Callable[[fx.Node], Tensor | None]
+
+
+class Step(NamedTuple):
+    """One operation, and the part of its output that is made."""
+
+    node: fx.Node
+    call: Call | None
+    edges: list[Edge]
+    part: Part
+    #: Which part of each input is read.
+    needed: dict[fx.Node, Part]
+
+
+class Wanted(NamedTuple):
+    """A tensor of the pass and how it holds a map."""
+
+    node: fx.Node
+    layout: Layout
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """What some units of a layer need of a recorded pass. Made by :func:`crop`."""
+
+    graph: Graph
+    layer: Wanted
+    #: What is differentiated with respect to.
+    reference: Wanted
+    #: One per unit: its index in the layer's map; none where all of the layer is wanted.
+    units: tuple[tuple[int, ...], ...]
+    #: How many images go through together.
+    images: int
+    #: Operations in order; the image and constants are none.
+    steps: tuple[Step, ...]
+    #: The part of every tensor that depends on the image.
+    parts: Mapping[fx.Node, Part]
+
+    @property
+    def image(self) -> Box:
+        """The part of the image that goes in; empty where none is needed."""
+        part = self.parts.get(self.graph.inputs[0])
+        if part is None:
+            return ((0, 1),) * (len(shape_of(self.graph.inputs[0])) - 2)
+        return tuple((int(each[0]), int(each[-1]) + 1) for each in part[2:])
+
+    @property
+    def is_of_image(self) -> bool:
+        """Whether the reference is the image."""
+        return self.reference.node is self.graph.inputs[0]
+
+    @cached_property
+    def folds(self) -> dict[fx.Node, Step]:
+        """Convolutions whose output a frozen batch norm, and nothing else, reads, with that norm."""
+        readers = Counter(source for step in self.steps for source in step.needed)
+        by_node = {step.node: step for step in self.steps}
+        found: dict[fx.Node, Step] = {}
+        for step in self.steps:
+            if step.call is None or step.call.name != "batch_norm" or step.call.args.get("training"):
+                continue
+            before = by_node.get(step.call.tensor())
+            if before is None or before.call is None or before.call.name not in ("conv1d", "conv2d", "conv3d"):
+                continue
+            constant = not any(each in self.graph.live for each in before.node.all_input_nodes[1:])
+            if constant and readers[before.node] == 1 and before.node is not self.reference.node:
+                found[before.node] = step
+        return found
+
+    @cached_property
+    def _done(self) -> list[list[fx.Node]]:
+        """Tensors that no operation after a step reads."""
+        last = {source: number for number, step in enumerate(self.steps) for source in step.needed}
+        found: list[list[fx.Node]] = [[] for _ in self.steps]
+        for source, number in last.items():
+            if source is not self.layer.node:
+                found[number].append(source)
+        return found
+
+    def bind(self, tensors: Mapping[str, Tensor]) -> Forward:
+        """The pass with the weights that a module has now.
+
+        Args:
+            tensors: The module's own tensors by name, see :func:`erfscope.graph.record.tensors_of`.
+        """
+        return Forward(self, tensors)
+
+
+class Forward:
+    """A crop with weights. What is derived from them is derived when it is made."""
+
+    def __init__(self, plan: Crop, tensors: Mapping[str, Tensor]) -> None:
+        self.plan = plan
+        self._constants: dict[fx.Node, Tensor] = dict(plan.graph.constants)
+        self._constants |= {node: tensors[name].detach() for node, name in plan.graph.held.items()}
+        with torch.no_grad():
+            self._folded = {
+                node: self._fold(step, norm) for step in plan.steps if (norm := plan.folds.get(node := step.node))
+            }
+
+    def _fold(self, convolution: Step, norm: Step) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a convolution that does its norm's work too."""
+        assert convolution.call is not None
+        assert norm.call is not None
+        weight, bias = (convolution.call.args[name] for name in ("weight", "bias"))
+        own = self.constant(weight)
+        scale, shift = frozen(norm.call, self.constant)
+        scale, shift = scale.to(own.dtype), shift.to(own.dtype)
+        offset = shift if bias is None else shift + self.constant(bias) * scale
+        return own * scale.view(-1, *(1,) * (own.dim() - 1)), offset
+
+    def constant(self, node: fx.Node) -> Tensor:
+        """The value of a node that does not depend on the input."""
+        if node not in self._constants:
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self.constant)
+            with torch.no_grad():
+                self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return self._constants[node]
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the pass.
+
+        Args:
+            image: (B, C_in, *space of ``plan.image``), a leaf that requires grad where the reference is the image.
+
+        Returns:
+            The units' channels (B, C, units), and the reference: the image, or a leaf of the whole tensor, of which
+            only what the units need has its numbers.
+        """
+        plan, found = self.plan, dict[fx.Node, Tensor]()
+        source = plan.graph.inputs[0]
+        reference = image
+        if source in plan.parts:
+            hull = (*(np.arange(side) for side in image.shape[:2]), *(np.arange(*side) for side in plan.image))
+            found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
+        for step, done in zip(plan.steps, plan._done, strict=True):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
+                out = self._made(step, found)
+            for each in done:
+                found.pop(each, None)
+            if step.node is plan.reference.node:
+                reference = self._leaf(out, step.part)
+                out = cut(reference, whole(tuple(reference.shape)), step.part)
+            found[step.node] = out
+        if plan.layer.node not in found:  # the reference itself
+            found[plan.layer.node] = reference
+        return self._channels(found[plan.layer.node]), reference
+
+    def _made(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
+        """The part of an operation's output."""
+        if step.node in self._norms:
+            assert step.call is not None
+            source = step.call.tensor()
+            return cut(found[source], self.plan.parts[source], step.needed[source])
+
+        def tensor(node: fx.Node) -> Tensor:
+            have = found.get(node)
+            if have is None:
+                have, at = self.constant(node), whole(shape_of(node))
+            else:
+                at = self.plan.parts[node]
+            return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
+
+        if step.call is None:
+            args, kwargs = fx.map_arg((step.node.args, dict(step.node.kwargs)), tensor)
+            return step.node.target(*args, **kwargs)  # type: ignore[operator, no-any-return]
+        return run(step.call, step.edges, step.part, Parts(step.needed, tensor, self._folded.get(step.node)))
+
+    @cached_property
+    def _norms(self) -> frozenset[fx.Node]:
+        return frozenset(norm.node for norm in self.plan.folds.values())
+
+    def _leaf(self, out: Tensor, part: Part) -> Tensor:
+        """The whole reference, of which only a part has its numbers, as a leaf."""
+        node, layout = self.plan.reference
+        shape = shape_of(node) if layout.order == "factors" else (self.plan.images, *shape_of(node)[1:])
+        leaf = out.new_zeros(shape)
+        leaf[np.ix_(*part)] = out.detach()
+        return leaf.requires_grad_(torch.is_grad_enabled())
+
+    def _channels(self, out: Tensor) -> Tensor:
+        """The channels of every unit, (B, C, units)."""
+        plan = self.plan
+        node, layout = plan.layer
+        part = plan.parts.get(node, whole(tuple(out.shape)))
+        return torch.stack([_unit(out, part, shape_of(node), layout, unit) for unit in plan.units], 2)
+
+
+def _unit(out: Tensor, part: Part, shape: Sequence[int], layout: Layout, unit: Sequence[int]) -> Tensor:
+    """The channels (B, C) of a unit of a layer, of which there is a part."""
+    if layout.order == "factors":
+        cells = layout.to_map(torch.arange(math.prod(shape)).reshape(shape))[(slice(None), slice(None), *unit)]
+        index = np.unravel_index(cells.numpy(), tuple(shape))
+        found: Tensor = out[tuple(torch.as_tensor(np.searchsorted(p, i)) for p, i in zip(part, index, strict=True))]
+        return found
+    if layout.order == "tokens":
+        return out[:, int(np.searchsorted(part[1], layout.prefix + np.ravel_multi_index(tuple(unit), layout.grid)))]
+    first = 2 if layout.order == "channels_first" else 1
+    values = layout.to_map(out)
+    for axis, index in enumerate(unit):
+        values = values.select(2, int(np.searchsorted(part[first + axis], index)))
+    return values
+
+
+def crop(
+    graph: Graph,
+    numbers: Numbers,
+    layer: Wanted,
+    reference: Wanted,
+    units: Sequence[tuple[int, ...]],
+    images: int,
+) -> Crop | None:
+    """Find the operations that some units need, and the part of each.
+
+    Args:
+        graph: A pass of as many images or more.
+        numbers: Numbers of its constants.
+        layer: Of the units.
+        reference: What is differentiated with respect to.
+        units: Indices in the layer's map; none for all of it.
+        images: How many go through together.
+
+    Returns:
+        The crop; None where the operations need more images of the batch than there are.
+    """
+    shape = shape_of(layer.node)
+    wanted: Part | None = None
+    for unit in units:
+        box = unit_box(shape, layer.layout, unit)
+        wanted = united(wanted, (box[0][:images], *box[1:]) if layer.layout.order != "factors" else box)
+    parts: dict[fx.Node, Part] = {layer.node: whole(shape) if wanted is None else wanted}
+    steps: list[Step] = []
+    for node in reversed(graph.nodes):
+        if node not in parts or node.op == "placeholder" or node not in graph.live:
+            continue
+        call = call_of(node, numbers)
+        edges = edges_of(node, numbers)
+        if call is None:
+            part, needed = whole(shape_of(node)), {each: whole(shape_of(each)) for each in node.all_input_nodes}
+        else:
+            part, needed = made(call, edges, parts[node]), needs(call, edges, parts[node])
+        parts[node] = part
+        for source, each in needed.items():
+            if source in graph.live:
+                parts[source] = united(parts.get(source), each)
+        steps.append(Step(node, call, edges, part, needed))
+    found = parts.get(graph.inputs[0])
+    if found is not None and len(found[0]) and int(found[0][-1]) >= images:
+        return None
+    return Crop(
+        graph=graph,
+        layer=layer,
+        reference=reference,
+        units=tuple(units),
+        images=images,
+        steps=tuple(reversed(steps)),
+        parts=parts,
+    )
