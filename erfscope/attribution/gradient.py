@@ -21,6 +21,10 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
 from erfscope.graph.run import Forward
 
+#: Pixels of a batch from which channels last is faster on a CPU: two images of 224 x 224. Measured on two cores in
+#: float32, forward and backward, times faster for 1, 2 and 10 such images: resnet18 0.80, 1.00, 1.06; resnet50 1.03,
+#: 1.11, 1.25; densenet121 1.15, 1.13, 1.15; mobilenetv3_large 1.17, 1.19, 1.12.
+CHANNELS_LAST_PAYS = 2 * 224 * 224
 #: How many random draws per image, or "all" for the exact sum over channels.
 Draws = int | Literal["all"]
 
@@ -167,7 +171,7 @@ def graph_draws(
                     slice(low - start, high - start) for (low, high), start in zip(plan.image, first, strict=True)
                 )
                 image = x[(..., *box)]
-                channels, reference = forward(as_leaf(image) if plan.is_of_image else image)
+                channels, reference = forward(as_leaf(image, faster_order(image)) if plan.is_of_image else image)
             edge = Reference(name="", edge=reference, layout=plan.reference.layout, shape=tuple(reference.shape))
             features = Features(map=channels, reference=edge)
             origin = tuple(low for low, _ in plan.image) if plan.is_of_image else None
@@ -178,6 +182,12 @@ def graph_draws(
             del features, channels, reference, edge  # the graph is freed before the next one is made
 
     return _contributions(found(), asked)
+
+
+def faster_order(x: Tensor) -> torch.memory_format:
+    """The order of memory in which convolutions of images (B, C, H, W) are faster."""
+    pays = x.dim() == 4 and len(x) > 1 and x.device.type == "cpu" and x[:, 0].numel() >= CHANNELS_LAST_PAYS
+    return torch.channels_last if pays else torch.preserve_format
 
 
 def _contributions(passes: Iterator[ForwardPass], asked: GradientRequest) -> Iterator[Contribution]:

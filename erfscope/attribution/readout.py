@@ -111,7 +111,8 @@ class UnitReadout(nn.Module):
         return self.read(self.features(x).map)
 
 
-def as_leaf(x: Tensor) -> Tensor:
-    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode."""
+def as_leaf(x: Tensor, order: torch.memory_format = torch.preserve_format) -> Tensor:
+    """Return a copy of ``x`` that can be differentiated, also where ``x`` was made in inference mode, in some order of
+    memory."""
     with torch.inference_mode(False), torch.enable_grad():
-        return x.detach().clone().requires_grad_(True)
+        return x.detach().clone(memory_format=order).requires_grad_(True)

@@ -140,9 +140,11 @@ class LoadedModel:
         apart = [(unit,) for unit in units]
         groups = together if len(units) == 1 or len(units) > FEW else apart
         if groups is apart:
-            cost = sum(cropped_giga_multiply_adds(self._crop(layer, group, wrt, 1, 1, self.adapter)) for group in apart)
-            whole = cropped_giga_multiply_adds(self._crop(layer, together[0], wrt, 1, 1, self.adapter))
-            groups = apart if cost < whole else together
+            *each, all_of_them = (
+                cropped_giga_multiply_adds(self._crop(layer, group, wrt, 1, 1, self.adapter))[0]
+                for group in (*apart, *together)
+            )
+            groups = apart if sum(each) < all_of_them else together
         return [self._crop(layer, group, wrt, images, max(images, most), adapter or self.adapter) for group in groups]
 
     def _crop(
@@ -156,13 +158,10 @@ class LoadedModel:
 
     def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int:
         """The memory that one whole image takes, with its gradient, in bytes."""
-        return pass_bytes(self._whole(layer, wrt))
+        return pass_bytes(self.whole(layer, wrt))
 
-    def gmacs(self, layer: str, wrt: str = IMAGE) -> float:
-        """Multiply-adds of one whole image up to a layer, in 10^9."""
-        return cropped_giga_multiply_adds(self._whole(layer, wrt))
-
-    def _whole(self, layer: str, wrt: str) -> Crop:
+    def whole(self, layer: str, wrt: str = IMAGE) -> Crop:
+        """All operations up to a layer, whole."""
         found = self.recording.crop(layer, (), wrt, self.recording.images)
         assert found is not None
         return found

@@ -136,12 +136,12 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
 
 
 def _computed(plan: Plan, number: int) -> Computed:
-    whole = plan.model.gmacs(plan.layer, plan.settings.wrt)
     if plan.plain:
         size = plan.model.adapter.preprocess.size
+        whole, _ = cropped_giga_multiply_adds(plan.model.whole(plan.layer, plan.settings.wrt))
         return Computed(path="plain", because=plan.plain, share=1.0, gmacs=whole, input_size=size)
     crop = plan.crops[number if len(plan.crops) > 1 else 0]
-    gmacs = cropped_giga_multiply_adds(crop)
+    gmacs, whole = cropped_giga_multiply_adds(crop)
     share = gmacs / whole if whole else 1.0
     return Computed(path="graph", because="", share=min(share, 1.0), gmacs=gmacs, input_size=sides(crop.image))
 

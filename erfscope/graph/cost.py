@@ -31,9 +31,11 @@ def giga_multiply_adds(graph: Graph) -> float:
     return sum(_multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
 
 
-def cropped_giga_multiply_adds(crop: Crop) -> float:
-    """The same of a crop, for one image."""
-    return sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images / 1e9
+def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
+    """Those of a crop for one image, and those of the same operations whole."""
+    cropped = sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
+    whole = sum(_multiply_adds(step.node, math.prod(shape_of(step.node))) for step in crop.steps)
+    return cropped / 1e9, whole / shape_of(crop.graph.inputs[0])[0] / 1e9
 
 
 def _multiply_adds(node: fx.Node, cells: int) -> int:

@@ -103,6 +103,8 @@ class Pass:
         #: What modules gave and got, by name, in the order of execution, and the stages.
         self.modules = _modules(graph)
         self.stages = _stages(graph, self.modules)
+        #: What was cropped of it.
+        self.crops: dict[object, Crop | None] = {}
 
     @property
     def images(self) -> int:
@@ -163,7 +165,9 @@ class Recording(Pass):
         if found is not None or "@" not in name or (seen := self.find(name)) is None:
             return found
         layout = self.reading_of(seen).layout
-        return layout and LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=False, order=seen.order)
+        if layout is None:
+            return None
+        return LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=False, order=seen.order)
 
     def _map_shape(self, seen: NamedTensor, layout: Layout) -> Shape:
         return (1, *layout.map_shape(seen.shape)[1:])
@@ -257,7 +261,11 @@ class Recording(Pass):
             goal = (there.stages if reference.stage else there.modules)[wrt].node
         if images != there.images and "factors" in (layout.order, read_so.order):
             return None
-        return crop(there.graph, there.numbers, Wanted(target.node, layout), Wanted(goal, read_so), units, images)
+        asked = (target.node, goal, tuple(units), images)
+        if asked not in there.crops:
+            ends = Wanted(target.node, layout), Wanted(goal, read_so)
+            there.crops[asked] = crop(there.graph, there.numbers, *ends, units, images)
+        return there.crops[asked]
 
     def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
         """Theoretical receptive field of one unit.

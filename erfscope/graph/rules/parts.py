@@ -271,8 +271,11 @@ def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
     window = [*zip(kernels, strides, _per_dim(paddings, len(kernels)), dilations, strict=True)]
     x = _padded(call, part, parts, window, 0.0)
     function = (F.conv1d, F.conv2d, F.conv3d)[len(kernels) - 1]
-    own = parts.weights or (parts[weight], None if bias is None else parts[bias])
-    return function(x, *own, strides, 0, dilations, call.args["groups"])
+    kernel, shift = parts.weights or (parts[weight], None if bias is None else parts[bias])
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        # Else the kernel would put them into this order in the forward and in the backward pass.
+        kernel = kernel.contiguous(memory_format=torch.channels_last)
+    return function(x, kernel, shift, strides, 0, dilations, call.args["groups"])
 
 
 @runs("max_pool1d", "max_pool2d", "max_pool3d")
@@ -322,7 +325,7 @@ def batch_norm(call: Call, part: Part, parts: Parts) -> Tensor:
     if call.args.get("training", call.args.get("use_input_stats")):
         out = _as_it_is(call, parts)
         if out.requires_grad:
-            out.register_hook(Tensor.contiguous)
+            out.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         return out
     scale, shift = frozen(call, parts.__getitem__)
     shape = (1, -1, *(1,) * (len(part) - 2))
