@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -14,8 +15,8 @@ from erfscope.adapters.state import borrowed, device_of, dtype_of
 from erfscope.errors import ErfscopeError
 from erfscope.graph.graph import Graph
 from erfscope.graph.record import RecordingError, record, tensors_of
-from erfscope.graph.recording import STAGES, Pass, Recording
-from erfscope.model_errors import first_line, model_failed
+from erfscope.graph.recording import STAGES, Guess, Pass, Recording
+from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import same_random_numbers
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
                 failures.append(error)
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
-            return Recording(graph, tensors_of(adapter.module), lambda shape, n=images: there.guess(shape, n), why)
+            return Recording(graph, tensors_of(adapter.module), partial(_guess, there, images), why)
     # With numbers, and of one image, a model fails as it would when it is measured.
     cause = failures[-1].__cause__ or failures[-1]
     if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
@@ -80,9 +81,14 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
     raise model_failed(adapter.spec, adapter, cause) from cause
 
 
+def _guess(adapter: ModuleAdapter, images: int, shape: tuple[int, ...]) -> Guess:
+    return adapter.guess(shape, images)
+
+
 def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
     def forward(module: nn.Module, x: Tensor) -> Mapping[str, Any]:
-        output, stages = adapter.outputs(module, x)
+        with contain_exits():
+            output, stages = adapter.outputs(module, x)
         return {"output": output, STAGES: stages}
 
     with borrowed(adapter.module):

@@ -16,6 +16,7 @@ from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.batch_norm import ExactBatchNorm
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_channels
+from erfscope.geometry.box import inside
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
@@ -167,10 +168,7 @@ def graph_draws(
         for forward in passes:
             plan = forward.plan
             with guarded(x.device, exact_norms=False):
-                box = tuple(
-                    slice(low - start, high - start) for (low, high), start in zip(plan.image, first, strict=True)
-                )
-                image = x[(..., *box)]
+                image = x[inside(plan.image, first)]
                 channels, reference = forward(as_leaf(image, faster_order(image)) if plan.is_of_image else image)
             edge = Reference(name="", edge=reference, layout=plan.reference.layout, shape=tuple(reference.shape))
             features = Features(map=channels, reference=edge)

@@ -99,12 +99,7 @@ class Layout:
 
     def _factors_to_map(self, tensor: Tensor) -> Tensor:
         if tensor.dim() != len(self.factors):
-            text = f"a tensor of {len(self.factors)} axes in the recorded pass has shape {tuple(tensor.shape)} now"
-            hint = (
-                "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it"
-                " back"
-            )
-            raise MeasurementError(f"{text}: {hint}")
+            raise has_lost_an_axis(len(self.factors), tensor.shape)
         inner = tensor
         for dim, entries in enumerate(self.picked):
             if entries is not None:
@@ -152,6 +147,13 @@ class Layout:
             *(i for i, d in flat if d.role == CHANNEL),
             *(i for _, _, i in axes),
         ]
+
+
+def has_lost_an_axis(count: int, shape: Sequence[int]) -> MeasurementError:
+    """Error for a tensor that has another number of axes with another number of images."""
+    text = f"a tensor of {count} axes in the recorded pass has shape {tuple(shape)} now"
+    hint = "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it back"
+    return MeasurementError(f"{text}: {hint}")
 
 
 def _has_batch(dim: Sequence[Factor]) -> bool:

@@ -66,7 +66,8 @@ def pass_bytes(crop: Crop) -> int:
     reference = image if crop.is_of_image else _bytes(crop.reference.node, ()) or image
     itemsize = value(crop.reference.node).dtype.itemsize
     last = reference + 2 * FLOAT64 * reference // itemsize
-    return (2 * image + kept + max(2 * most, last)) // crop.images
+    total: int = (2 * image + kept + max(2 * most, last)) // crop.images
+    return total
 
 
 def _name(step: Step) -> str:
@@ -78,7 +79,8 @@ def _cells(part: Part) -> int:
 
 
 def _bytes(node: fx.Node, part: Part) -> int:
-    return value(node).dtype.itemsize * (_cells(part) if part else math.prod(shape_of(node)))
+    itemsize: int = value(node).dtype.itemsize
+    return itemsize * (_cells(part) if part else math.prod(shape_of(node)))
 
 
 def _of_weight(node: fx.Node) -> int:
@@ -87,7 +89,8 @@ def _of_weight(node: fx.Node) -> int:
 
 def _of_rows(node: fx.Node) -> int:
     given = arguments(node)
-    return shape_of(given.get("mat1") or given.get("batch1") or given["self"])[-1]
+    rows: fx.Node = given.get("mat1") or given.get("batch1") or given["self"]
+    return shape_of(rows)[-1]
 
 
 def _of_attention(node: fx.Node) -> int:
@@ -100,7 +103,8 @@ def _of_attention(node: fx.Node) -> int:
 def _of_transposed(node: fx.Node) -> int:
     given = arguments(node)
     weight, taken, made = shape_of(given["weight"]), shape_of(given["input"])[2:], shape_of(node)[2:]
-    return weight[0] // given["groups"] * math.prod(weight[2:]) * math.prod(taken) // math.prod(made)
+    inputs: int = weight[0] // given["groups"]
+    return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(made)
 
 
 def _of_equation(node: fx.Node) -> int:

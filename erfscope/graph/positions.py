@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, fx
 
+from erfscope.geometry.names import OUTPUT
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
 from erfscope.graph.places import Place, finer, joined, through, turned
@@ -204,8 +205,7 @@ def _numbered(shape: Shape, dim: int) -> Place:
 
 def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
     """Note at every operation the innermost module that it ran in."""
-    for name in sorted(graph.marks, key=lambda name: name.count(".")):
-        mark = graph.marks[name]
+    for mark in sorted(graph.marks.values(), key=lambda mark: (mark.module != "", mark.module.count("."))):
         first = max((order[node] for node in mark.inputs.values()), default=len(order))
         stack = [*mark.outputs.values()]
         seen = set(mark.inputs.values())
@@ -213,7 +213,7 @@ def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
             node = stack.pop()
             if node not in seen and order[node] > first:
                 seen.add(node)
-                node.meta["module"] = name.partition("@")[0]
+                node.meta["module"] = mark.module or OUTPUT
                 stack.extend(node.all_input_nodes)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, fx
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.geometry.layout import Layout
+from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
@@ -256,6 +256,8 @@ class Recording(Pass):
         target = there.find(layer)
         if target is None or (wrt != IMAGE and reference is None):
             return None
+        if len(target.shape) != len(seen.shape):
+            raise has_lost_an_axis(len(seen.shape), target.shape)
         goal = there.graph.inputs[0]
         if reference is not None:
             goal = (there.stages if reference.stage else there.modules)[wrt].node

@@ -212,16 +212,18 @@ class Forward:
 def _unit(out: Tensor, part: Part, shape: Sequence[int], layout: Layout, unit: Sequence[int]) -> Tensor:
     """The channels (B, C) of a unit of a layer, of which there is a part."""
     if layout.order == "factors":
-        cells = layout.to_map(torch.arange(math.prod(shape)).reshape(shape))[(slice(None), slice(None), *unit)]
-        index = np.unravel_index(cells.numpy(), tuple(shape))
-        found: Tensor = out[tuple(torch.as_tensor(np.searchsorted(p, i)) for p, i in zip(part, index, strict=True))]
-        return found
+        numbered = layout.to_map(torch.arange(math.prod(shape)).reshape(tuple(shape)))
+        for each in unit:
+            numbered = numbered.select(2, each)
+        index = np.unravel_index(numbered.numpy(), tuple(shape))
+        spots = (np.searchsorted(have, cells) for have, cells in zip(part, index, strict=True))
+        return out[tuple(torch.as_tensor(each, device=out.device) for each in spots)]
     if layout.order == "tokens":
         return out[:, int(np.searchsorted(part[1], layout.prefix + np.ravel_multi_index(tuple(unit), layout.grid)))]
     first = 2 if layout.order == "channels_first" else 1
     values = layout.to_map(out)
-    for axis, index in enumerate(unit):
-        values = values.select(2, int(np.searchsorted(part[first + axis], index)))
+    for axis, each in enumerate(unit):
+        values = values.select(2, int(np.searchsorted(part[first + axis], each)))
     return values
 
 
