@@ -18,7 +18,7 @@ from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, shape_of
 from erfscope.graph.layouts import unit_box
-from erfscope.graph.rules.parts import Part, Parts, cut, frozen, made, needs, run, united, whole
+from erfscope.graph.rules.parts import Part, Parts, cut, frozen, is_divisible, made, needs, run, united, whole
 from erfscope.graph.rules.reading import Call, Edge, call_of, edges_of
 
 #: Gives the number of a node that does not depend on the input, or None.
@@ -260,10 +260,12 @@ def crop(
             continue
         call = call_of(node, numbers)
         edges = edges_of(node, numbers)
-        if call is None:
-            part, needed = whole(shape_of(node)), {each: whole(shape_of(each)) for each in node.all_input_nodes}
+        if call is None or not is_divisible(call, edges):
+            sources = (node if call is None else call.node).all_input_nodes
+            part, needed = whole(shape_of(node)), {each: whole(shape_of(each)) for each in sources}
         else:
-            part, needed = made(call, edges, parts[node]), needs(call, edges, parts[node])
+            part = made(call, edges, parts[node])
+            needed = needs(call, edges, part)
         parts[node] = part
         for source, each in needed.items():
             if source in graph.live:

@@ -37,7 +37,7 @@ Part = tuple[IntArray, ...]
 Run = Callable[[Call, Part, "Parts"], Tensor]
 RUNS: dict[str, Run] = {}
 CONVOLUTIONS = [f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)]
-#: Operations that need what lies between the first and the last index of a part.
+#: Operations over (B, C, *space) that need what lies between the first and the last index of a part.
 DENSE = frozenset([*CONVOLUTIONS, *(f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3))])
 #: Operations that make all of the dimension that they work along.
 ALONG = frozenset(["cumsum", "cumprod", "logcumsumexp", "glu"])
@@ -124,9 +124,14 @@ def needs(call: Call, edges: Sequence[Edge], part: Part) -> dict[fx.Node, Part]:
     for edge in edges:
         asked = asked_of(edge, part) if is_divisible(call, edges) else [whole(shape_of(edge.source))]
         if asked is not None:
-            wanted = tuple(np.arange(each[0], each[-1] + 1) for each in asked[0]) if call.name in DENSE else asked[0]
-            found[edge.source] = united(found.get(edge.source), wanted)
+            wanted = united(found.get(edge.source), asked[0])
+            found[edge.source] = _dense(wanted) if call.name in DENSE else wanted
     return found
+
+
+def _dense(part: Part) -> Part:
+    """The part with all that lies between its indices along the axes of space."""
+    return (*part[:2], *(np.arange(each[0], each[-1] + 1) for each in part[2:]))
 
 
 def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
@@ -148,7 +153,7 @@ def made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     for same in [read.same for read in reads if isinstance(read, Whole) and read.same is not None]:
         found[same] = np.arange(call.shape[same])
     if call.name in DENSE:
-        found = [np.arange(each[0], each[-1] + 1) for each in found]
+        found = [*_dense(tuple(found))]
     if call.name in ALONG:
         found[call.args["dim"]] = np.arange(call.shape[call.args["dim"]])
     if "conv" in call.name:
@@ -160,7 +165,8 @@ def run(call: Call, edges: Sequence[Edge], part: Part, parts: Parts) -> Tensor:
     """The part of an operation's output that it makes."""
     if (known := RUNS.get(call.name)) is not None:
         return known(call, part, parts)
-    return _moved(edges, part, parts) if call.name in MOVES else _as_it_is(call, parts)
+    moves = call.name in MOVES and is_divisible(call, edges)
+    return _moved(edges, part, parts) if moves else _as_it_is(call, parts)
 
 
 def _as_it_is(call: Call, parts: Parts) -> Tensor:
@@ -397,8 +403,10 @@ def resampled(call: Call, part: Part, parts: Parts) -> Tensor:
 def _weights(call: Call, shape: Shape, lead: int, dim: int, like: Tensor) -> Tensor:
     """What each cell of the input weighs in each of the output along one dimension."""
     side, x = shape[dim], call.tensor()
-    sides = [side if d == dim else 1 for d in range(lead, len(shape))]
-    unit = torch.eye(side, dtype=like.dtype, device=like.device).reshape(side, 1, *sides)
+    # Along the others as many cells as one of the output is made of, for an operation that is told a scale.
+    sides = [side if d == dim else -(-shape[d] // call.shape[d]) for d in range(lead, len(shape))]
+    line = [side if d == dim else 1 for d in range(lead, len(shape))]
+    unit = torch.eye(side, dtype=like.dtype, device=like.device).reshape(side, 1, *line).expand(side, 1, *sides)
     args, kwargs = fx.map_arg((call.node.args, dict(call.node.kwargs)), lambda node: unit if node is x else node)
     found: Tensor = call.node.target(*args, **kwargs)  # type: ignore[operator]
     for other in reversed([d for d in range(lead, len(shape)) if d != dim]):
