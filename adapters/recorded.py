@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -16,8 +17,9 @@ from erfscope.errors import ErfscopeError
 from erfscope.graph.graph import Graph
 from erfscope.graph.record import RecordingError, record, tensors_of
 from erfscope.graph.recording import STAGES, Guess, Pass, Recording
+from erfscope.graph.tape import DRAWS
 from erfscope.model_errors import contain_exits, first_line, model_failed
-from erfscope.restore import same_random_numbers
+from erfscope.restore import drawn_since, random_states, same_random_numbers
 
 if TYPE_CHECKING:
     from erfscope.adapters.module import ModuleAdapter
@@ -54,8 +56,11 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
     passes = _kept[adapter]
     enough = [number for number in passes if number == images or (number > images and not exactly)]
     if not enough:
-        with same_random_numbers(), torch.inference_mode(False):
-            graph = _record(adapter, _input(adapter, images, torch.device("meta")))
+        try:
+            with same_random_numbers(), torch.inference_mode(False):
+                graph = _record(adapter, _input(adapter, images, torch.device("meta")))
+        except RecordingError as error:
+            raise _refused(adapter, error) from error.__cause__
         passes[images] = Pass(graph, tensors_of(adapter.module))
     return passes[min(enough, default=images)]
 
@@ -75,10 +80,14 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
             return Recording(graph, tensors_of(adapter.module), partial(_guess, there, images), why)
     # With numbers, and of one image, a model fails as it would when it is measured.
-    cause = failures[-1].__cause__ or failures[-1]
-    if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
-        raise cause
-    raise model_failed(adapter.spec, adapter, cause) from cause
+    raise _refused(adapter, failures[-1]) from failures[-1].__cause__
+
+
+def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
+    """Why a model cannot be recorded, as one line."""
+    cause = error.__cause__ or error
+    is_ours = isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError)
+    return cause if is_ours else model_failed(adapter.spec, adapter, cause)
 
 
 def _guess(adapter: ModuleAdapter, images: int, shape: tuple[int, ...]) -> Guess:
@@ -91,8 +100,12 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
             output, stages = adapter.outputs(module, x)
         return {"output": output, STAGES: stages}
 
+    before = random_states()
     with borrowed(adapter.module):
-        return record(adapter.module, (x,), forward=forward)
+        graph = record(adapter.module, (x,), forward=forward)
+    # PyTorch's own are seen among the operations.
+    drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}
+    return replace(graph, unfaithful=(*graph.unfaithful, f"the model {DRAWS}")) if drawn else graph
 
 
 def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:

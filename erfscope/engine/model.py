@@ -18,6 +18,7 @@ from erfscope.graph.default_layer import default_layer
 from erfscope.graph.record import RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
+from erfscope.graph.tape import DRAWS
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -95,7 +96,7 @@ class LoadedModel:
     @property
     def draws_random_numbers(self) -> bool:
         """Whether the forward pass draws random numbers."""
-        return "it draws random numbers" in self.recording.graph.unfaithful
+        return any(why.endswith(DRAWS) for why in self.recording.graph.unfaithful)
 
     def mixes_gradients(self) -> str:
         """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for

@@ -161,9 +161,9 @@ def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
 
 def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:
     """Backward hooks would ask for gradients, of which the pass has none."""
-    for part in twin.modules():
+    for name, part in twin.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
-            tape.notes["it has backward hooks"] = None
+            tape.note("has backward hooks", name)
             part._backward_hooks.clear()
             part._backward_pre_hooks.clear()
     if all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks:
@@ -175,10 +175,12 @@ def _mark_calls(name: str, part: nn.Module, found: list[Mark], turns: Iterator[i
     open_calls: list[tuple[int, dict[Path, fx.Node]]] = []
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tape.running.append(name)
         open_calls.append((len(found), _nodes(dict(enumerate(args)) | kwargs, tape)))
         found.append(Mark({}, {}, name, -1))
 
     def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        tape.running.pop()
         number, inputs = open_calls.pop()
         found[number] = Mark(inputs, _nodes(output, tape), name, next(turns))
 
@@ -197,9 +199,11 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
 
     def notice(context: BackwardCFunction) -> None:
         """Begin a call of a hand-written function."""
-        if threading.get_ident() == thread:
+        own = getattr(type(context), "_forward_cls", None)
+        # A checkpoint runs the forward pass again, and has its derivative.
+        if threading.get_ident() == thread and getattr(own, "__module__", "") != "torch.utils.checkpoint":
             name = type(context).__name__.removesuffix("Backward")
-            tape.notes[f"it has a hand-written backward pass ({name})"] = None
+            tape.note(f"has a hand-written backward pass ({name})")
 
     cached = torch.is_autocast_cache_enabled()
     below_autograd = torch._C._AutoDispatchBelowAutograd()
@@ -223,10 +227,10 @@ class _GradientQuestions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
-            self.tape.notes["it reads requires_grad"] = None
+            self.tape.note("reads requires_grad")
             return self.tape.is_live(args[0]) or func(*args)
         if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
-            self.tape.notes["it sets hooks on gradients"] = None
+            self.tape.note("sets hooks on gradients")
             return RemovableHandle(OrderedDict())
         return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
 

@@ -22,6 +22,7 @@ from erfscope.graph.places import describe
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop, Wanted, crop
+from erfscope.graph.tape import DRAWS
 
 FIRST = Layout(order="channels_first")
 #: Path of the stages in what a recorded pass returns.
@@ -337,7 +338,9 @@ class Recording(Pass):
                 found[describe(node, name)] = None
             elif node.meta["no_grad"]:
                 found[describe(node, f"{name} without gradients")] = None
-        return [*found, *self.graph.unfaithful]
+            elif node.meta.get("draws"):
+                found[describe(node, "random numbers")] = None
+        return [*found, *(why for why in self.graph.unfaithful if not why.endswith(DRAWS))]
 
     def _computed_from(self, node: fx.Node) -> set[fx.Node]:
         stack, seen = [node], set[fx.Node]()

@@ -55,6 +55,8 @@ class Crop:
     units: tuple[tuple[int, ...], ...]
     #: How many images go through together.
     images: int
+    #: The part of the layer that is wanted.
+    wanted: Part
     #: Operations in order; the image and constants are none.
     steps: tuple[Step, ...]
     #: The part of every tensor that depends on the image.
@@ -151,6 +153,7 @@ class Forward:
             only what the units need has its numbers.
         """
         plan, found = self.plan, dict[fx.Node, Tensor]()
+        self._device = image.device
         source = plan.graph.inputs[0]
         reference = image
         if source in plan.parts:
@@ -165,9 +168,8 @@ class Forward:
                 reference = self._leaf(out, step.part)
                 out = cut(reference, whole(tuple(reference.shape)), step.part)
             found[step.node] = out
-        if plan.layer.node not in found:  # the reference itself
-            found[plan.layer.node] = reference
-        return self._channels(found[plan.layer.node]), reference
+        made = plan.parts[plan.layer.node]
+        return self._channels(cut(found[plan.layer.node], made, plan.wanted)), reference
 
     def _made(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
@@ -187,7 +189,8 @@ class Forward:
         if step.call is None:
             args, kwargs = fx.map_arg((step.node.args, dict(step.node.kwargs)), tensor)
             return step.node.target(*args, **kwargs)  # type: ignore[operator, no-any-return]
-        return run(step.call, step.edges, step.part, Parts(step.needed, tensor, self._folded.get(step.node)))
+        parts = Parts(step.needed, tensor, self._folded.get(step.node), self._device)
+        return run(step.call, step.edges, step.part, parts)
 
     @cached_property
     def _norms(self) -> frozenset[fx.Node]:
@@ -203,10 +206,9 @@ class Forward:
 
     def _channels(self, out: Tensor) -> Tensor:
         """The channels of every unit, (B, C, units)."""
-        plan = self.plan
-        node, layout = plan.layer
-        part = plan.parts.get(node, whole(tuple(out.shape)))
-        return torch.stack([_unit(out, part, shape_of(node), layout, unit) for unit in plan.units], 2)
+        node, layout = self.plan.layer
+        units = [_unit(out, self.plan.wanted, shape_of(node), layout, unit) for unit in self.plan.units]
+        return torch.stack(units, 2)
 
 
 def _unit(out: Tensor, part: Part, shape: Sequence[int], layout: Layout, unit: Sequence[int]) -> Tensor:
@@ -280,6 +282,7 @@ def crop(
         reference=reference,
         units=tuple(units),
         images=images,
+        wanted=whole(shape) if wanted is None else wanted,
         steps=tuple(reversed(steps)),
         parts=parts,
     )

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erfscope.graph.graph import arguments, name_of
 
 aten = torch.ops.aten
+#: What is noted of a module that draws random numbers.
+DRAWS = "draws random numbers"
 #: Views that leave the order of the cells as it is.
 _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
 
@@ -55,6 +57,11 @@ class _Seen:
     memory: _Memory = field(default_factory=_Memory)
     #: How many of the writes the node knows of.
     version: int = 0
+    #: Where its cells are.
+    address: object = None
+
+    def __post_init__(self) -> None:
+        self.address = _address(self.tensor)
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,10 +87,17 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
         self.notes: dict[str, None] = {}
+        #: Names of the modules that run, the innermost last.
+        self.running: list[str] = []
         self._names, self._made = names, made
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
         self._placeholders: list[fx.Node] = []
+
+    def note(self, text: str, where: str | None = None) -> None:
+        """Note what a module does, by default the innermost one that runs."""
+        name = where if where is not None else next(reversed(self.running), "")
+        self.notes[f"{name or 'the model'} {text}"] = None
 
     def add_input(self, tensor: Tensor) -> None:
         """Let a tensor be the next input."""
@@ -123,9 +137,17 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _find(self, tensor: Tensor) -> _Seen:
         """How a tensor has been seen; one that is seen for the first time is the module's own, or a constant."""
         if (seen := self._seen.get(id(tensor))) is not None:
-            return seen
+            if seen.address == _address(tensor):
+                return seen
+            self.note("replaces the data of a tensor")
         name = self._names.get(id(tensor))
-        if name is None:
+        if name is None and (base := self._same_cells(tensor)) is not None:
+            # ``x.data``, which no operation shows.
+            source = self._read(base)
+            node = self._emit(aten.detach.default, (source,), {}, _form(tensor))
+            seen = self._seen[id(tensor)] = _Seen(tensor, node, base, node, source, None, base.memory)
+            seen.version = base.memory.version
+        elif name is None:
             if isinstance(tensor, FakeTensor):
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
@@ -135,6 +157,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
             self.held[seen.node] = name
         return seen
+
+    def _same_cells(self, tensor: Tensor) -> _Seen | None:
+        """A tensor that was seen and looks at the very same cells."""
+        form, at = _form(tensor), (_address(tensor), tensor.storage_offset())
+        for seen in reversed(self._seen.values()):
+            if (_address(seen.tensor), seen.tensor.storage_offset()) == at and _form(seen.tensor) == form:
+                return seen
+        return None
 
     def _placeholder(self, tensor: Tensor, name: str) -> _Seen:
         with self.graph.inserting_after(self._placeholders[-1] if self._placeholders else self.graph._root):
@@ -162,7 +192,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each in self.live for each in node.all_input_nodes):
             self.live.add(node)
         if _draws(node):
-            self.notes["it draws random numbers"] = None
+            node.meta["draws"] = True
+            self.note(DRAWS)
         return node
 
     def _read(self, seen: _Seen) -> fx.Node:
@@ -198,7 +229,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = (fx.node.map_arg(each, lambda n: copied if n is seen.node else n) for each in (args, kwargs))
         node = self._emit(target, args, kwargs, form)
         if node in self.live and not torch.is_grad_enabled():
-            self.notes["it writes in place without gradients"] = None
+            self.note("writes in place without gradients")
         self._put(seen, node)
 
     def _put(self, seen: _Seen, node: fx.Node) -> None:

@@ -16,7 +16,7 @@ from erfscope.attribution.gradient import guarded, in_double, random_rows, refer
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan
-from erfscope.errors import MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.record import tensors_of
@@ -123,7 +123,11 @@ class UnitFunction:
         with guarded(x.device, exact_norms=self._crop is None), torch.set_grad_enabled(with_gradients):
             if self._crop is not None:
                 index = [plan.units[self.number].index]
-                (crop,) = plan.model.crops(plan.layer, index, images=len(x), most=most, adapter=adapter)
+                try:
+                    (crop,) = plan.model.crops(plan.layer, index, images=len(x), most=most, adapter=adapter)
+                except ErfscopeError as error:
+                    # A copy in float64 fails as such a model does.
+                    raise error.__cause__ or error from error
                 leaf = as_leaf(x + noise_of(x))
                 channels, _ = crop.bind(tensors_of(adapter.module))(leaf)
                 reference = Reference(name=IMAGE, edge=leaf, layout=crop.reference.layout, shape=tuple(leaf.shape))

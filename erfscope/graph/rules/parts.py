@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from erfscope.graph.graph import shape_of
+from erfscope.graph.graph import shape_of, value
 from erfscope.graph.rules.reading import (
     MOVES,
     RULES,
@@ -29,6 +29,7 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     groups_of,
+    is_tensor,
 )
 
 Part = tuple[IntArray, ...]
@@ -39,6 +40,8 @@ RUNS: dict[str, Run] = {}
 CONVOLUTIONS = [f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)]
 #: Operations over (B, C, *space) that need what lies between the first and the last index of a part.
 DENSE = frozenset([*CONVOLUTIONS, *(f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3))])
+#: Operations that begin with a state of every image.
+STATEFUL = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
 #: Operations that make all of the dimension that they work along.
 ALONG = frozenset(["cumsum", "cumprod", "logcumsumexp", "glu"])
 
@@ -50,6 +53,7 @@ class Parts:
         needed: Which part of each input is read.
         tensors: Those parts; of inputs that are not among the needed ones, all.
         weights: Weight and bias of a convolution in the place of its own.
+        device: Where they lie.
     """
 
     def __init__(
@@ -57,8 +61,9 @@ class Parts:
         needed: Mapping[fx.Node, Part],
         tensors: Callable[[fx.Node], Tensor],
         weights: tuple[Tensor, Tensor] | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.needed, self.tensors, self.weights = needed, tensors, weights
+        self.needed, self.tensors, self.weights, self.device = needed, tensors, weights, device
 
     def __getitem__(self, node: fx.Node) -> Tensor:
         return self.tensors(node)
@@ -138,7 +143,9 @@ def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     """Whether it is known how a part of an operation's output is computed; else it needs its inputs whole."""
     steps = [step for edge in edges for step in edge.steps]
     reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
-    if call.args.get("is_causal") or any(isinstance(read, Whole) and read.blind for read in reads):
+    if call.args.get("is_causal") or call.name in STATEFUL:
+        return False
+    if any(isinstance(read, Whole) and read.blind for read in reads):
         return False
     plain = all(isinstance(step, Dims) for step in steps) and not any(isinstance(read, Taps) for read in reads)
     return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
@@ -317,8 +324,10 @@ def average_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
 
 @runs("cat", "concat", "concatenate")
 def concatenation(call: Call, part: Part, parts: Parts) -> Tensor:
-    """The pieces of the part, each in full, behind each other."""
-    return torch.cat([parts[each] for each in call.args["tensors"] if each in parts.needed], call.args["dim"])
+    """The pieces of the part behind each other."""
+    asked = [(edge.source, wanted) for edge in RULES[call.name](call) or [] if (wanted := asked_of(edge, part))]
+    pieces = [cut(parts[source], parts.needed[source], wanted[0]) for source, wanted in asked]
+    return torch.cat(pieces, call.args["dim"])
 
 
 @runs("batch_norm", "instance_norm", "cudnn_batch_norm", "miopen_batch_norm")
@@ -379,9 +388,19 @@ def transposed(call: Call, part: Part, parts: Parts) -> Tensor:
 @runs(*(name for name, known in RULES.items() if known.__name__ == "shape_only"))
 def filled(call: Call, part: Part, parts: Parts) -> Tensor:
     """A tensor of which the input only says the shape, the dtype and the device."""
-    like = torch.empty(shape_of(call.tensor()), dtype=call.tensor().meta["val"].dtype)
+    like = torch.empty(shape_of(call.tensor()), dtype=call.tensor().meta["val"].dtype, device=parts.device)
     args, kwargs = fx.map_arg((call.node.args, dict(call.node.kwargs)), lambda node: like)
     return cut(call.node.target(*args, **kwargs), whole(call.shape), part)  # type: ignore[operator]
+
+
+@runs("fill", "zero")
+def overwritten(call: Call, part: Part, parts: Parts) -> Tensor:
+    """A tensor of one number, of which nothing is left that was there."""
+    number = call.args.get("value", 0)
+    dtype = value(call.node).dtype
+    if is_tensor(number):
+        return parts[number].to(dtype).expand([len(each) for each in part])
+    return torch.full([len(each) for each in part], number, dtype=dtype, device=parts.device)
 
 
 RESAMPLING = [name for name in RULES if name.lstrip("_").startswith(("upsample", "adaptive_avg_pool"))]
