@@ -86,8 +86,9 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
 def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
     """Why a model cannot be recorded, as one line."""
     cause = error.__cause__ or error
-    is_ours = isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError)
-    return cause if is_ours else model_failed(adapter.spec, adapter, cause)
+    if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
+        return cause
+    return model_failed(adapter.spec, adapter, cause)
 
 
 def _guess(adapter: ModuleAdapter, images: int, shape: tuple[int, ...]) -> Guess:
