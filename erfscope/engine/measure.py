@@ -13,9 +13,9 @@ from torch import Tensor
 
 from erfscope.attribution.convention import CONVENTIONS, Convention, convention_of
 from erfscope.attribution.gradient import Draws
+from erfscope.engine.autocast import amp_errors
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
-from erfscope.engine.autocast import amp_errors
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.positions.every_unit import positions_of
