@@ -1,5 +1,4 @@
-"""What a run finds out about itself on the images that it measures: repeatable passes, images that stand alone, exact
-crops, autocast.
+"""What a run finds out about itself on the images that it measures: what autocast changes.
 
-May import: what ``engine`` may, and its ``state``, ``batch``, ``batch_size`` and ``cone_difference``.
+May import: what ``engine`` may, and its ``state``, ``batch`` and ``batch_size``.
 """
