@@ -1,5 +1,4 @@
-"""What the recorded operations show to be croppable, for a model of every timm family: plans alone, nothing is
-measured.
+"""How much of a model one unit needs, for a model of every timm family: recorded and cut, nothing is measured.
 
 python benchmarks/cropped.py -o FILE
 """
@@ -9,18 +8,20 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections import Counter
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
 from erfscope.api.models import load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import Unit
+from erfscope.geometry.box import sides, size_text
+from erfscope.graph.cost import cropped_giga_multiply_adds
 
 SIDE = 224
-HEAD = ("model", "px", "plan", "cone", "cropped", "why not, or not more")
+HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")
 #: Hundreds of millions of parameters, which take minutes to draw.
 LEFT_OUT = frozenset(
     (
@@ -30,6 +31,27 @@ LEFT_OUT = frozenset(
 )
 
 
+class Row(NamedTuple):
+    """What the central unit of a model's default layer needs."""
+
+    name: str
+    size: tuple[int, ...]
+    #: Seconds.
+    record: float
+    cut: float
+    #: Of the multiply-adds of the same operations on whole tensors.
+    share: float
+    image: tuple[int, ...]
+    #: Why the model itself is run; "" where its graph is.
+    plain: str
+
+    def cells(self) -> tuple[str, ...]:
+        """As a line of the table."""
+        times = f"{self.record:.2f} s", f"{self.cut:.2f} s"
+        path = f"plain: {self.plain}" if self.plain else "graph"
+        return (self.name, size_text(self.size), *times, f"{self.share:.1%}", size_text(self.image), path)
+
+
 def models() -> list[str]:
     """The models of the zoo's families, without their sizes there."""
     lines = [line.partition(": ")[2] for text in (CONVOLUTIONS, TRANSFORMERS) for line in text.strip().splitlines()]
@@ -37,36 +59,44 @@ def models() -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in LEFT_OUT]
 
 
-def opened(name: str) -> LoadedModel:
-    """A model at 224 px, or at its own size where it takes no other."""
+def opened(name: str) -> tuple[LoadedModel, float]:
+    """A model at 224 px, or at its own size where it takes no other, and the seconds that recording it took."""
     for size in ((SIDE, SIDE), None):
         try:
             loaded = load_model(name, {}, size=size, weights="random")
+            started = time.perf_counter()
             loaded.recording  # noqa: B018
         except ErfscopeError:
             if size is None:
                 raise
         else:
-            return loaded
+            return loaded, time.perf_counter() - started
     raise AssertionError
 
 
-def row(name: str) -> tuple[str, ...]:
+def row(name: str) -> Row:
     """One line of the table."""
-    loaded = opened(name)
-    layer = loaded.default_layer
-    unit = Unit(index=loaded.recording.default_unit(layer))
+    loaded, record = opened(name)
+    layer, size = loaded.default_layer, loaded.adapter.preprocess.size
+    if why := loaded.why_plain(layer):
+        return Row(name, size, record, 0.0, 1.0, size, why)
+    unit = loaded.recording.default_unit(layer)
     started = time.perf_counter()
-    cones = loaded.cones(layer, [unit])
-    seconds = f"{time.perf_counter() - started:.1f} s"
-    size = loaded.adapter.preprocess.size
-    if cones is None:
-        return (name, str(size[-1]), seconds, "100%", "nothing", "it has data-dependent control flow")
-    cone = cones[0]
-    is_cropped = cone.image != tuple((0, side) for side in size)
-    made = {"the image": is_cropped, "inner maps": bool(cone.input_crops), "single cells": bool(cone.cellwise_crops)}
-    words = ", ".join(word for word, is_so in made.items() if is_so) or "nothing"
-    return (name, str(size[-1]), seconds, f"{cone.share:.1%}", words, cone.reason)
+    (crop,) = loaded.crops(layer, [unit])
+    cut = time.perf_counter() - started
+    some, whole = cropped_giga_multiply_adds(crop)
+    return Row(name, size, record, cut, some / whole, sides(crop.image), "")
+
+
+def summary(rows: list[Row]) -> str:
+    """Shares from the smallest one on, and what all took."""
+    shares = ", ".join(f"{each.name} {each.share:.1%}" for each in sorted(rows, key=lambda each: each.share))
+    plain = [f"{each.name} ({each.plain})" for each in rows if each.plain]
+    words = f"{len(rows)} models, {len(rows) - len(plain)} by the graph"
+    words += f"; by the model itself: {', '.join(plain)}" if plain else ""
+    seconds = [[each.record for each in rows], [each.cut for each in rows if not each.plain]]
+    record, cut = (f"{median(each):.2f} s, at most {max(each):.2f} s" for each in seconds)
+    return f"{words}. Median to record {record}; to cut {cut}.\n\n{shares}."
 
 
 def main() -> None:
@@ -75,23 +105,14 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the table, too")
     output = parser.parse_args().output
     warnings.simplefilter("ignore")
-    rows = []
+    rows, lines = [], ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     for name in models():
         rows.append(row(name))
-        print("| " + " | ".join(rows[-1]) + " |", flush=True)
-    counts = Counter("whole" if each[4] == "nothing" else "cropped" for each in rows)
-    head = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    text = "\n".join(
-        [
-            *head,
-            *("| " + " | ".join(each) + " |" for each in rows),
-            "",
-            f"{counts['cropped']} cropped, {counts['whole']} whole.",
-        ]
-    )
-    print(text.splitlines()[-1])
+        lines.append("| " + " | ".join(rows[-1].cells()) + " |")
+        print(lines[-1], flush=True)
+    print(summary(rows))
     if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
+        output.write_text("\n".join([*lines, "", summary(rows)]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -132,10 +132,10 @@ def take_turns(row: Row, case: Case, repeats: int, expected: float) -> None:
     result = ours(case, feed, feed.done)
     row.plan = feed.clock[0] - start
     row.seconds |= feed.seconds
-    assert result.cone is not None
+    assert result.computed is not None
     assert result.trf is not None
-    row.share, row.gmacs = result.cone.share, result.cone.gmacs
-    # Forward and backward, each as many products as the cone has.
+    row.share, row.gmacs = result.computed.share, result.computed.gmacs
+    # Forward and backward, each as many products as the unit needs.
     row.seconds[FLOOR] = [2e9 * row.gmacs / SQUARE**3 * seconds for seconds in row.seconds[MATMUL]]
     if not result.trf.is_global:
         row.reach = tuple(int(side) for side in result.trf.size_px)

@@ -36,11 +36,11 @@ unit.
 
 * **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over an image to having its map
   in the average; every image but the first, which takes one backward pass more to tell a gradient from rounding
-  noise. **plan** comes once for a model and size: recording the model, planning cone and memory. **cone** is the
-  share of the multiply-adds left.
+  noise. **plan** comes once for a model and size: recording the model, cutting its graph, planning memory.
+  **share** is that of the multiply-adds which the unit needs.
 * **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of
   files, with the layer and unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole image.
-* **floor**: one forward pass and one gradient of the input, that is twice the cone's multiply-adds, at the rate of a
+* **floor**: one forward pass and one gradient of the input, that is twice these multiply-adds, at the rate of a
   float32 product of {SQUARE} x {SQUARE} matrices.
 * Times are medians over rounds in which all take turns, ratios medians of the rounds' own ratios with a 95 %
   bootstrap interval. What takes above {ONCE:.0f} s is run once; what is estimated above {LIMIT:.0f} s or half of the
@@ -128,7 +128,7 @@ def line(row: Row) -> str:
 COLUMNS = (
     "model",
     "px",
-    "cone",
+    "share",
     "plan",
     OURS,
     *PEERS,

@@ -71,7 +71,6 @@ QUICK = {
     "ERFSCOPE_CHECK_SAMPLES": "4",
     "ERFSCOPE_INPUT_SIZE": "96",
     "ERFSCOPE_MEASURES": "r50,context_r50,r90,far_mass,center_share,erf_trf",
-    "ERFSCOPE_CONE": "false",
     "NO_COLOR": "1",
 }
 #: The README's check of everything that is listed.
@@ -130,7 +129,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
-    # Planning memory takes longer than measuring small models, and has tests of its own; so has the cone.
+    # Planning memory takes longer than measuring small models, and has tests of its own.
     monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
     for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

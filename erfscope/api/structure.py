@@ -48,7 +48,7 @@ def layers(
 def theoretical(
     model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
 ) -> Trf:
-    """The theoretical receptive field (TRF) of one unit, from one forward pass on the meta device (shapes only).
+    """The theoretical receptive field (TRF) of one unit, from one forward pass without numbers (shapes only).
 
     Args:
         model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it

@@ -1,6 +1,6 @@
 """Convention, readout, and the gradient of one unit; the one door to Captum.
 
-May import: ``cone`` and below.
+May import: ``graph`` and below.
 """
 
 from erfscope.attribution.gradient import Contribution, gradient_draws, guarded

@@ -173,7 +173,7 @@ class Settings:
     keep_going: bool = False
     #: Processes that read images ahead; 0 reads each when it is needed.
     workers: int = _free(0)
-    #: Compute only what a unit can see, where the recorded operations show that to be exact.
+    #: Run the model itself, whole, in the place of the operations that the unit needs.
     plain: bool = _free(False)
     #: Compare the first image with the plain model in float64: :class:`erfscope.results.result.Verification`.
     verify: bool = _free(False)

@@ -67,7 +67,6 @@ def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
 
     Raises:
         ErfscopeError: an image cannot be read.
-        ControlFlowChanged: the model computes otherwise than where it was recorded.
         MeasurementError: the model fails, or does not fit into memory with one image.
     """
     every = fields_of(plan, sums)
