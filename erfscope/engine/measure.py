@@ -203,6 +203,9 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     space = model.layer(layer).shape[2:]
     if is_every_unit(settings.unit):
         check_every_unit(space, layer)
+    plain = _why_plain(model, settings)
+    for name in (layer, settings.wrt):
+        _check_calls(model, name, plain)
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         text = (
             f"{settings.method} runs several copies of an image as one batch, and these may see each other through"
@@ -221,7 +224,7 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
         settings=settings,
         convention=convention,
         layer=layer,
-        plain=_why_plain(model, layer, settings),
+        plain=plain,
         units=units,
         trfs=trfs,
         draws=draws if convention.random else 1,
@@ -229,13 +232,27 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     )
 
 
-def _why_plain(model: LoadedModel, layer: str, settings: Settings) -> str:
+def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
+    """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
+    if (calls := model.recording.calls(name)) > 1:
+        raise MeasurementError(
+            f"{name!r} of {model.label} runs {calls} times per forward pass, so it has no one output; choose a layer"
+            f" around it, or one call: {name}@0 to {name}@{calls - 1}"
+        )
+    if plain and model.recording.is_call(name):
+        raise MeasurementError(
+            f"{name!r} of {model.label} is one call of a module, which only the recorded operations tell apart; here"
+            f" the model itself is run: {plain}"
+        )
+
+
+def _why_plain(model: LoadedModel, settings: Settings) -> str:
     """Why the model itself is run, and not its graph; "" where the graph is."""
     if settings.method != "gradient":
         return "other methods than the gradient run the model itself"
     if settings.amp_dtype is not None:
         return "autocast was asked for"
-    return "plain was asked for" if settings.plain else model.why_plain(layer, settings.wrt)
+    return "plain was asked for" if settings.plain else model.why_plain
 
 
 def _check_channels(settings: Settings, count: int, layer: str) -> None:

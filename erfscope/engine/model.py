@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,12 +86,11 @@ class LoadedModel:
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
-    def why_plain(self, layer: str, wrt: str = IMAGE) -> str:
+    @property
+    def why_plain(self) -> str:
         """Why the model itself is run, and not its graph, in words; "" where the graph is."""
         if self.recording.needed_numbers:
             return "it cannot be recorded without numbers"
-        if any(self.recording.calls(name) > 1 for name in (layer, wrt)):
-            return "a module that is named runs several times"
         return next(iter(self.recording.graph.unfaithful), "")
 
     @property
@@ -170,6 +170,8 @@ class LoadedModel:
     @cached_property
     def cost(self) -> Cost:
         """Parameters, and multiply-adds of one forward pass."""
-        parameters = sum(p.numel() for p in self.adapter.module.parameters())
-        needs_numbers = bool(self.recording.needed_numbers)
-        return Cost(parameters=parameters, gmacs=None if needs_numbers else giga_multiply_adds(self.recording.graph))
+        parameters, gmacs = sum(p.numel() for p in self.adapter.module.parameters()), None
+        with contextlib.suppress(ErfscopeError):  # a model that does not run
+            if not self.recording.needed_numbers:
+                gmacs = giga_multiply_adds(self.recording.graph)
+        return Cost(parameters=parameters, gmacs=gmacs)

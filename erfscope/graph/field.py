@@ -278,26 +278,29 @@ class Fields:
         """
         found, doubts = [], []
         for axis in range(len(self.sizes)):
-            center, doubt = self._center(node, layout, unit, axis)
-            found.append(center)
+            centers, doubt = self._center(node, layout, np.array([unit]), axis)
+            found.append(float(centers[0]))
             # The only unit along an axis stands in its middle, whatever it was made from.
             doubts += [doubt] if self._units(node, layout, axis) > 1 else []
         return tuple(found), next(filter(None, doubts), "")
 
-    def _center(self, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> tuple[float, str]:
+    def _center(
+        self, node: fx.Node, layout: Layout, units: IntArray, axis: int, stride: float | None = None
+    ) -> tuple[FloatArray, str]:
+        """The same of several units, (units, axes of the map), along one axis."""
         count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
-        index = unit[axis] if len(unit) == len(self.sizes) else 0
+        index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
         natural = (index + 0.5) * size / count - 0.5
-        at = place_of_unit(self.positions, node, layout, unit, axis)
+        at = places_of_units(self.positions, node, layout, units, axis)
         place = self.positions.places(node)[axis] if node in self.positions else None
-        if not at or theirs is None or place is None:
+        if not np.isfinite(at).any() or theirs is None or place is None:
             return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
-        seen = [(center - offset) / step for center in at for offset, step in theirs]
-        stride = self.stride(node, layout, axis)
-        nearest = (
-            seen[0] if abs(seen[0] - natural) <= abs(stride) else min(seen, key=lambda center: abs(center - natural))
-        )
-        return nearest, place.doubt or (self.positions.places(self.reference)[axis].doubt)
+        seen = np.concatenate([(at - offset) / step for offset, step in theirs])
+        off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
+        most = abs(self.stride(node, layout, axis) if stride is None else stride)
+        nearest = seen[np.where(off[0] <= most, 0, off.argmin(0)), np.arange(len(units))]
+        doubt = place.doubt or self.positions.places(self.reference)[axis].doubt
+        return np.where(np.isnan(nearest), natural, nearest), doubt
 
     def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
@@ -306,10 +309,12 @@ class Fields:
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
-            units = [[index if i == axis else 0 for i in range(len(space))] for index in range(space[axis])]
-            off = np.array([abs(self._center(node, layout, unit, axis)[0] - (size - 1) / 2) for unit in units])
+            units = np.zeros((space[axis], len(space)), dtype=np.intp)
+            units[:, axis] = np.arange(space[axis])
+            stride = self.stride(node, layout, axis)
+            off = np.abs(self._center(node, layout, units, axis, stride)[0] - (size - 1) / 2)
             # Rounding must not decide between two.
-            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(self.stride(node, layout, axis)))[-1])
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(stride))[-1])
         return tuple(nearest)
 
     def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
@@ -347,18 +352,39 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
     return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
 
 
-def place_of_unit(positions: Positions, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> list[float]:
-    """Where a unit stands along an axis of the image, in pixels: one answer, or several where branches disagree, or
-    none.
+def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> FloatArray:
+    """Where units, (units, axes of the map), stand along an axis of the image, in pixels: (answers, units), several
+    answers where branches disagree; NaN for nowhere.
     """
     if node not in positions or not is_tensor(node):
-        return []
+        return np.full((1, len(units)), np.nan)
     centers = positions.places(node)[axis].centers
-    for dim, entries in enumerate(unit_box(shape_of(node), layout, unit)):
+    if layout.order == "factors":
+        boxes = [unit_box(shape_of(node), layout, unit) for unit in units.tolist()]
+        taken = [_taken(centers, box) for box in boxes]
+    else:
+        first = 2 if layout.order == "channels_first" else 1
+        dims = {first + i: units[:, i] for i in range(units.shape[1])}
+        if layout.order == "tokens":
+            dims = {1: layout.prefix + np.ravel_multi_index(tuple(units.T), layout.grid)}
+        rest = [i for i in range(centers.ndim) if i - 1 not in dims]
+        moved = centers.transpose(*(1 + dim for dim in dims), *rest)
+        index = tuple(where if moved.shape[k] > 1 else where * 0 for k, where in enumerate(dims.values()))
+        taken = list(moved[index].reshape(len(units), len(centers), -1))
+    return np.array([_middle(each) for each in taken]).T
+
+
+def _taken(centers: FloatArray, box: Sequence[IntArray]) -> FloatArray:
+    """The centres (answers, elements) of a part of a tensor."""
+    for dim, entries in enumerate(box):
         centers = centers.take(entries, 1 + dim) if centers.shape[1 + dim] > 1 else centers
-    flat = centers.reshape(len(centers), -1)
-    flat = flat[:, np.isfinite(flat[0])]
-    return [float((low + high) / 2) for low, high in zip(flat.min(1), flat.max(1), strict=True)] if flat.size else []
+    return centers.reshape(len(centers), -1)
+
+
+def _middle(centers: FloatArray) -> FloatArray:
+    """The middle of elements (answers, elements) that stand somewhere, (answers,); NaN where none does."""
+    there = centers[:, np.isfinite(centers[0])]
+    return (there.min(1) + there.max(1)) / 2 if there.size else np.full(len(centers), np.nan)
 
 
 def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
@@ -369,8 +395,8 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> l
     if len(space) != len(positions.space):
         return None
     ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, min(1, space[axis] - 1))]
-    first, second = (place_of_unit(positions, node, layout, unit, axis) for unit in ends)
-    if not first or len(first) != len(second):
+    first, second = places_of_units(positions, node, layout, np.array(ends), axis).T.tolist()
+    if not np.isfinite([*first, *second]).all():
         return None
     if space[axis] == 1:
         place = positions.places(node)[axis]

@@ -115,11 +115,15 @@ class Pass:
     def find(self, name: str) -> NamedTensor | None:
         """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""
         found = self.stages.get(name) or self.modules.get(name)
-        mark = self.graph.marks.get(name) if "@" in name else None
+        mark = self.graph.marks.get(name)
         node = None if mark is None else mark.outputs.get(())
         if found is not None or mark is None or node is None:
             return found
         return NamedTensor(node=node, shape=shape_of(node), stage=False, order=mark.order, calls=1)
+
+    def is_call(self, name: str) -> bool:
+        """Whether a name means one of several calls of a module."""
+        return name in self.graph.marks and name not in self.modules and name not in self.stages and name != ""
 
 
 class Recording(Pass):
@@ -163,7 +167,7 @@ class Recording(Pass):
     def layer(self, name: str) -> LayerRecord | None:
         """A layer that holds a map, one call of a module that runs several times among them; None for none."""
         found = next((each for each in self.layers if each.name == name), None)
-        if found is not None or "@" not in name or (seen := self.find(name)) is None:
+        if found is not None or not self.is_call(name) or (seen := self.find(name)) is None:
             return found
         layout = self.reading_of(seen).layout
         if layout is None:
@@ -261,7 +265,8 @@ class Recording(Pass):
             raise has_lost_an_axis(len(seen.shape), target.shape)
         goal = there.graph.inputs[0]
         if reference is not None:
-            goal = (there.stages if reference.stage else there.modules)[wrt].node
+            found = there.stages.get(wrt) if reference.stage else there.modules.get(wrt) or there.find(wrt)
+            goal = target.node if found is None else found.node
         if images != there.images and "factors" in (layout.order, read_so.order):
             return None
         asked = (target.node, goal, tuple(units), images)
@@ -328,12 +333,9 @@ class Recording(Pass):
         """What may make the gradient another than the layer's derivative, in words, in the order of execution."""
         found = dict[str, None]()
         start = self._layer(layer)[0].node
-        goal = self._fields_of(layer, start, wrt).reference
-        reached = {goal}
-        for node in self.graph.nodes:
-            if any(each in reached for each in node.all_input_nodes):
-                reached.add(node)
-        for node in sorted(self._computed_from(start) & reached - {goal}, key=self.positions.order.__getitem__):
+        fields = self._fields_of(layer, start, wrt)
+        way = [node for node in self.positions.ancestors(start) if node in fields and node is not fields.reference]
+        for node in sorted(way, key=self.positions.order.__getitem__):
             if (name := name_of(node).rstrip("_")) in WITHOUT_DERIVATIVE:
                 found[describe(node, name)] = None
             elif node.meta["no_grad"]:
@@ -341,14 +343,6 @@ class Recording(Pass):
             elif node.meta.get("draws"):
                 found[describe(node, "random numbers")] = None
         return [*found, *(why for why in self.graph.unfaithful if not why.endswith(DRAWS))]
-
-    def _computed_from(self, node: fx.Node) -> set[fx.Node]:
-        stack, seen = [node], set[fx.Node]()
-        while stack:
-            if (here := stack.pop()) not in seen:
-                seen.add(here)
-                stack.extend(here.all_input_nodes)
-        return seen
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)
@@ -367,7 +361,8 @@ class Recording(Pass):
         """The module's own tensor if the layer was computed from it, else the stage's; None for the image."""
         if wrt == IMAGE:
             return None, FIRST
-        candidates = [seen for seen in (self.modules.get(wrt), self.stages.get(wrt)) if seen is not None]
+        found = (self.modules.get(wrt), self.stages.get(wrt), self.find(wrt) if self.is_call(wrt) else None)
+        candidates = [seen for seen in found if seen is not None]
         if not candidates:
             names = [IMAGE, *(name for name in self.modules if not name.endswith(INPUT))]
             raise unknown("reference", wrt, dict.fromkeys(names))
