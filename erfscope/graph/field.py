@@ -81,6 +81,7 @@ class Fields:
         #: For elements that stand on the image, and for all, tokens beside a map among them.
         self._met: dict[fx.Node, tuple[Met, Met]] = {}
         self._words: dict[fx.Node, str] = {}
+        self._strides: dict[object, float] = {}
         start = self._start()
         nodes = positions.graph.nodes
         for node in nodes[positions.order[start] + 1 :]:
@@ -260,10 +261,13 @@ class Fields:
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-        mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-        if mine is None or theirs is None:
-            return self.sizes[axis] / self._units(node, layout, axis)
-        return mine[0][1] / theirs[0][1]
+        if (asked := (node, layout, axis)) not in self._strides:
+            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
+            found = self.sizes[axis] / self._units(node, layout, axis)
+            if mine is not None and theirs is not None:
+                found = mine[0][1] / theirs[0][1]
+            self._strides[asked] = found
+        return self._strides[asked]
 
     def _units(self, node: fx.Node, layout: Layout, axis: int) -> int:
         space = layout.space(shape_of(node))
@@ -284,9 +288,7 @@ class Fields:
             doubts += [doubt] if self._units(node, layout, axis) > 1 else []
         return tuple(found), next(filter(None, doubts), "")
 
-    def _center(
-        self, node: fx.Node, layout: Layout, units: IntArray, axis: int, stride: float | None = None
-    ) -> tuple[FloatArray, str]:
+    def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
         """The same of several units, (units, axes of the map), along one axis."""
         count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
         index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
@@ -297,8 +299,9 @@ class Fields:
             return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
         seen = np.concatenate([(at - offset) / step for offset, step in theirs])
         off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
-        most = abs(self.stride(node, layout, axis) if stride is None else stride)
-        nearest = seen[np.where(off[0] <= most, 0, off.argmin(0)), np.arange(len(units))]
+        nearest = seen[
+            np.where(off[0] <= abs(self.stride(node, layout, axis)), 0, off.argmin(0)), np.arange(len(units))
+        ]
         doubt = place.doubt or self.positions.places(self.reference)[axis].doubt
         return np.where(np.isnan(nearest), natural, nearest), doubt
 
@@ -312,7 +315,7 @@ class Fields:
             units = np.zeros((space[axis], len(space)), dtype=np.intp)
             units[:, axis] = np.arange(space[axis])
             stride = self.stride(node, layout, axis)
-            off = np.abs(self._center(node, layout, units, axis, stride)[0] - (size - 1) / 2)
+            off = np.abs(self._center(node, layout, units, axis)[0] - (size - 1) / 2)
             # Rounding must not decide between two.
             nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(stride))[-1])
         return tuple(nearest)

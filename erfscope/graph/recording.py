@@ -148,6 +148,7 @@ class Recording(Pass):
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, LayerReading] = {}
         self._fields: dict[fx.Node, Fields] = {}
+        self._trfs: dict[object, Trf] = {}
 
     @property
     def takes_one_image(self) -> bool:
@@ -297,11 +298,14 @@ class Recording(Pass):
             raise ErfscopeError(
                 f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
             )
-        found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
-        if not self.needed_numbers or not found.center_exact:
-            return found
-        doubt = "it was recorded with random numbers, and may be elsewhere with others"
-        return replace(found, center_exact=False, center_doubt=doubt)
+        asked = (seen.node, layout, tuple(unit), wrt)
+        if asked not in self._trfs:
+            found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
+            if self.needed_numbers and found.center_exact:
+                doubt = "it was recorded with random numbers, and may be elsewhere with others"
+                found = replace(found, center_exact=False, center_doubt=doubt)
+            self._trfs[asked] = found
+        return self._trfs[asked]
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one
