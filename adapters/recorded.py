@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -68,8 +68,8 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
 def _recorded(adapter: ModuleAdapter) -> Recording:
     """Without numbers where that can be, of two images where the model takes them."""
     failures: list[Exception] = []
-    # What is kept must not keep the adapter, which it is kept by.
-    there = weakref.proxy(adapter)
+    # What is kept must not keep the adapter, which it is kept by: a copy has its structure alone.
+    there = copy.copy(adapter)
     for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
         for images in (IMAGES, 1):
             try:

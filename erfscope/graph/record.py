@@ -213,6 +213,8 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         stack.callback(delattr, BackwardCFunction, "__init__")
         BackwardCFunction.__init__ = notice  # type: ignore[assignment, method-assign]
         numbers = mode or torch.random.fork_rng()
+        for kind in ("cpu", "cuda"):  # the caller's own
+            stack.enter_context(torch.autocast(kind, enabled=False))
         for each in (below_autograd, torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
             stack.enter_context(each)
         yield

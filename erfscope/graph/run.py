@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
-from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.graph import Graph, shape_of, value
 from erfscope.graph.layouts import unit_box
 from erfscope.graph.rules.parts import Part, Parts, cut, frozen, is_divisible, made, needs, run, united, whole
 from erfscope.graph.rules.reading import Call, Edge, call_of, edges_of
@@ -139,7 +139,9 @@ class Forward:
         if node not in self._constants:
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self.constant)
             with torch.no_grad():
-                self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                found = node.target(*args, **kwargs)  # type: ignore[operator]
+            # The default dtype may be another than where it was recorded.
+            self._constants[node] = found.to(value(node).dtype) if isinstance(found, Tensor) else found
         return self._constants[node]
 
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:

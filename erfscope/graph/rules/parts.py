@@ -173,7 +173,14 @@ def run(call: Call, edges: Sequence[Edge], part: Part, parts: Parts) -> Tensor:
     if (known := RUNS.get(call.name)) is not None:
         return known(call, part, parts)
     moves = call.name in MOVES and is_divisible(call, edges)
-    return _moved(edges, part, parts) if moves else _as_it_is(call, parts)
+    return _moved(edges, part, parts, _dtype(call)) if moves else _as_it_is(call, parts)
+
+
+def _dtype(call: Call) -> torch.dtype:
+    """Dtype of the output that is meant."""
+    given = value(call.node)
+    found: torch.dtype = (given[call.output] if isinstance(given, list | tuple) else given).dtype
+    return found
 
 
 def _as_it_is(call: Call, parts: Parts) -> Tensor:
@@ -184,9 +191,11 @@ def _as_it_is(call: Call, parts: Parts) -> Tensor:
     return found
 
 
-def _moved(edges: Sequence[Edge], part: Part, parts: Parts) -> Tensor:
+def _moved(edges: Sequence[Edge], part: Part, parts: Parts, dtype: torch.dtype) -> Tensor:
     """The elements of the output where they are among the inputs; those that are nowhere are zero."""
     pieces = [_through(edge, part, parts) for edge in edges if asked_of(edge, part) is not None]
+    if not pieces:
+        return torch.zeros([len(each) for each in part], dtype=dtype, device=parts.device)
     return pieces[0] if len(pieces) == 1 else sum(pieces[1:], pieces[0])
 
 
@@ -364,7 +373,10 @@ def frozen(call: Call, tensor: Callable[[fx.Node], Tensor]) -> tuple[Tensor, Ten
 def padding(call: Call, part: Part, parts: Parts) -> Tensor:
     """Padding by moving, with a value where nothing is moved from."""
     (edge,) = RULES[call.name](call) or []
-    return _through(edge, part, parts, float(call.args.get("value") or 0.0))
+    number = float(call.args.get("value") or 0.0)
+    if asked_of(edge, part) is None:
+        return torch.full([len(each) for each in part], number, dtype=_dtype(call), device=parts.device)
+    return _through(edge, part, parts, number)
 
 
 @runs("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
