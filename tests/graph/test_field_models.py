@@ -35,23 +35,6 @@ class Model:
         return fields.trf(node, layout, fields.nearest_unit(node, layout) if unit is None else unit)
 
 
-@pytest.mark.parametrize(
-    ("name", "layer", "size"),
-    [
-        ("resnet18", "layer4", 435),
-        ("resnet50", "layer4", 427),
-        ("vgg16", "features", 212),
-        ("convnext_tiny", "stages.3", 1688),
-    ],
-)
-def test_published_sizes(name, layer, size):
-    """Kim et al. 2023, table 1, for the ResNets; VGG-16 after pool5; ConvNeXt-T by the formula of its layers."""
-    field = Model(name).trf(layer)
-    assert field.size_px == field.local_size_px == (size, size)
-    assert (field.exact, field.center_exact, field.global_by) == (True, True, None)
-    assert field.stride_px == (32.0, 32.0)
-
-
 def test_a_resnet_unit_sits_at_32_u_and_its_box_is_not_clipped():
     model = Model("resnet18")
     field = model.trf("layer4", (3, 3))
