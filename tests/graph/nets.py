@@ -232,6 +232,7 @@ CASES = {
     ),
     "patches that leave a row": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 3, 4, 4)), (41, 18)),
     "zero padding": (Net(lambda n, x: n.a(F.pad(x, (2, 1, 0, 1))), a=conv(3, 2, 0)), (14, 14)),
+    "padded beside a shortcut": (Net(lambda n, x: (y := n.a(x)) + F.pad(y[..., 7:], (7, 0)), a=conv()), (10, 11)),
     "reflection": (Net(lambda n, x: n.a(F.pad(n.a(x), (1, 1, 1, 1), mode="reflect")), a=conv()), (10, 11)),
     "replication": (Net(lambda n, x: n.a(F.pad(n.a(x), (3, 3, 3, 3), mode="replicate")), a=conv()), (10, 11)),
     "circular padding": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular")), (12, 13)),
