@@ -315,7 +315,7 @@ def batches(monkeypatch):
             return features(self, x, *rest, **words)
 
         monkeypatch.setattr(ModuleAdapter, "features", noted)
-        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "cone": False, **options})
+        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "plain": True, **options})
         if not result.ok:
             raise MeasurementError(result.error)
         assert (result.warnings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
@@ -387,7 +387,7 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
         "erfscope.engine.measure.plan_batches",
         lambda plan: (found.update(model=needs(plan)[0].each), plan_batches(plan))[1],
     )
-    options = {"method": method, "cone": False, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
+    options = {"method": method, "plain": True, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
     assert erfscope.analyze(net, input_size=(side, side), **options).ok
     adapter = erfscope.wrap(net, input_size=(side, side))
     features, known = adapter.features, adapter.layouts(torch.zeros(1, 3, side, side), "2")
@@ -415,7 +415,7 @@ def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch
     assert whole > 2 * maps > 39 * 256 * 256
     assert planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options).ok
     assert "needs about" in planned(deep(), FIRST_PASS + int(0.98 * maps), monkeypatch, **options).error
-    assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, cone=False).error
+    assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, plain=True).error
 
 
 def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
@@ -433,7 +433,7 @@ def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
 
 def test_many_draws_are_counted(monkeypatch):
     net, each = deep(), OVERHEAD * count(deep(), (SIDE, SIDE), layer="4")
-    options = {"input_size": (SIDE, SIDE), "samples": 1, "cone": False}
+    options = {"input_size": (SIDE, SIDE), "samples": 1, "plain": True}
     assert planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=8, **options).ok
     assert "needs about" in planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=200, **options).error
 
@@ -457,7 +457,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     monkeypatch.setattr(
         "erfscope.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
     )
-    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
+    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", plain=True).ok
     plan = found["plan"]
     on_cpu = needs(plan)
     monkeypatch.setattr(
