@@ -496,7 +496,7 @@ def test_options_that_no_block_has_are_refused_whatever_their_name(option):
 def test_a_block_that_fails_later_is_a_row():
     class Fussy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x[:, :, 1:] if x.requires_grad and not x.is_meta else x
+            return x[:, :, 1:] if type(x) is Tensor and x.grad_fn is not None else x
 
     report = erfscope.sweep(
         "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], plain=True
