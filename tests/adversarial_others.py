@@ -3,8 +3,6 @@ control flow."""
 
 from __future__ import annotations
 
-import random
-
 import torch
 import torch.nn.functional as F
 from adversarial_nets import SIZE, Does, Positions, along, conv, net, plane, table
@@ -528,25 +526,6 @@ def linear_layer_over_a_flattened_batch():
     )
 
 
-@net("batch", HERE, mixes_batch=True)
-def gate_by_the_size_of_the_batch():
-    """The number of images in the batch scales the features before a tanh."""
-    return Does(lambda m, x: m.out((m.stem(x) / len(x)).tanh()), stem=conv(), out=conv(4))
-
-
-@net("batch", HERE, expected="noisy")
-def remembers_the_last_picture():
-    """The mean of the image before is kept, and gates the next one."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        out = m.out(y * (1 + m.memory).sigmoid())
-        m.memory = 3 * y.detach().mean((2, 3), keepdim=True)[-1:] + 0.5 * m.memory
-        return out
-
-    return Does(forward, stem=conv(), memory=torch.zeros(1, 4, 1, 1), out=conv(4))
-
-
 # --- chance
 
 
@@ -560,17 +539,6 @@ def dropout_left_on():
 def noise_in_a_gate():
     """Fresh noise is added before a tanh."""
     return Does(lambda m, x: m.out((m.stem(x) + torch.randn_like(m.stem(x))).tanh()), stem=conv(), out=conv(4))
-
-
-@net("chance", HERE, expected="noisy")
-def branch_by_chance():
-    """Python's random numbers decide which of two branches runs (stochastic depth left on)."""
-    return Does(
-        lambda m, x: m.out((m.one if random.random() < 0.5 else m.two)(x).tanh()),
-        one=conv(),
-        two=conv(k=5),
-        out=conv(4),
-    )
 
 
 @net("chance", HERE)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter, load
-from erfscope.adapters.state import meta_copy
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.layout import Layout, named_layout, recognise
 
@@ -172,13 +171,6 @@ def test_inference_mode_compiled_and_data_parallel_modules_can_be_measured(small
         assert float(erfscope.analyze(nn.DataParallel(small_net), **options)["r50"]) == plain
     wrapped = torch.compile(copy.deepcopy(small_net), backend="eager")
     assert float(erfscope.analyze(wrapped, **options)["r50"]) == plain
-
-
-def test_a_meta_copy_leaves_the_module_alone(small_net):
-    before = state(small_net)
-    meta = meta_copy(small_net)
-    assert all(p.is_meta for p in (*meta.parameters(), *meta.buffers()))
-    assert same(before, state(small_net))
 
 
 def test_another_calling_convention():

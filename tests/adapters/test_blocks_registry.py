@@ -234,8 +234,8 @@ def test_what_a_unit_sees_is_cropped_exactly_around_a_block(name, options):
     for unit in ("centre", "corner"):
         cropped, whole = (
             erfscope.analyze(
-                net.double(), images=x, layer="2", unit=unit, draws=1, dtype="float64", measures="r50", cone=cone
+                net.double(), images=x, layer="2", unit=unit, draws=1, dtype="float64", measures="r50", plain=plain
             )
-            for cone in (True, False)
+            for plain in (False, True)
         )
         torch.testing.assert_close(torch.tensor(cropped.map.values), torch.tensor(whole.map.values), rtol=0, atol=1e-12)

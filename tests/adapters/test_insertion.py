@@ -128,10 +128,10 @@ def test_tokens_are_folded_and_prefix_tokens_pass_by(vit):
         insertion(tokens[:, :-1])
 
 
-@pytest.mark.parametrize("no_cone", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("model", ["test_resnet", "test_vit", "test_convnext"])
-def test_alpha_zero_leaves_the_map_of_the_host_bit_equal(model, no_cone):
-    options = {"weights": "random", "samples": 2, "measures": "r50", "cone": not no_cone}
+def test_alpha_zero_leaves_the_map_of_the_host_bit_equal(model, plain):
+    options = {"weights": "random", "samples": 2, "measures": "r50", "plain": plain}
     host = erfscope.analyze(model, **options)
     place = list(places(adapters.load(model, weights="random")))[-3]
     zero = erfscope.analyze(model, insert=(Blend, place), alpha=0, **options)
@@ -496,10 +496,10 @@ def test_options_that_no_block_has_are_refused_whatever_their_name(option):
 def test_a_block_that_fails_later_is_a_row():
     class Fussy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x[:, :, 1:] if x.requires_grad and not x.is_meta else x
+            return x[:, :, 1:] if type(x) is Tensor and x.grad_fn is not None else x
 
     report = erfscope.sweep(
-        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], cone=False
+        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Fussy(), "stages[1]")], plain=True
     )
     assert [row.status for row in report] == ["ok", "error"]
     assert "must keep the shape" in report[1].error
@@ -529,7 +529,7 @@ def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
             return x * 2 if len(x) == 1 else x[:, :, 1:]
 
     report = erfscope.sweep(
-        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], cone=False
+        "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], plain=True
     )
     assert [row.status for row in report] == ["ok", "ok"]
     assert "one_by_one" in [finding.code for finding in report[1].warnings]

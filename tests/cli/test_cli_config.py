@@ -289,7 +289,7 @@ def maps(report):
             "alpha": [0.5, 1],
             "unit": (1, 0),
             "input_size": 48,
-            "cone": False,
+            "plain": True,
             "channels": (0, 2),
         },
     ],

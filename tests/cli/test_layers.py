@@ -434,13 +434,15 @@ def test_a_module_on_several_devices_has_a_field(moved):
 def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run, recwarn):
     with pytest.warns(
         erfscope.ErfWarning,
-        match=r"Choosing has data-dependent control flow; traced once with random input on cpu .* the path it took",
+        match=r"Choosing has data-dependent control flow; recorded once with random input .* the path it took",
     ):
         trf = erfscope.theoretical("nets.py:Choosing", "output", input_size=32)
     assert trf.size_px == (7, 7)
     status, out, _ = run("layers", "nets.py:Choosing", "--layer", "output", "--input-size", "32")
     assert status == 0
-    assert "! nets.py:Choosing has data-dependent control flow; traced once with random input" in " ".join(out.split())
+    assert "! nets.py:Choosing has data-dependent control flow; recorded once with random input" in " ".join(
+        out.split()
+    )
     status, out, _ = run("layers", "nets.py:Choosing", "--input-size", "32", "--json")
     document = json.loads(out)
     assert [entry["name"] for entry in document["layers"]] == ["first", "far", "output"]

@@ -247,11 +247,11 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
     tried = []
     real = batch.draws
 
-    def small(plan, x, images, paths, **words):
+    def small(plan, x, images, **words):
         tried.append(len(images))
         if len(images) > 1:
             raise MemoryError
-        return real(plan, x, images, paths, **words)
+        return real(plan, x, images, **words)
 
     monkeypatch.setattr(batch, "draws", small)
     assert ran_out(MemoryError())
@@ -343,6 +343,7 @@ def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
         "1",
         "--measures",
         "r50",
+        "--plain",
         "--json",
         "-o",
         "run",
@@ -471,7 +472,7 @@ FAILING = """
 import errno
 import os
 from pathlib import Path
-from torch import nn
+from torch import Tensor, nn
 
 class Net(nn.Module):
     def __init__(self):
@@ -480,9 +481,9 @@ class Net(nn.Module):
 
     def forward(self, x):
         said = Path(__file__).with_name("state").read_text()
-        if x.device.type != "meta" and said == "disk":
+        if type(x) is Tensor and said == "disk":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch")
-        if x.device.type != "meta" and said == "model":
+        if type(x) is Tensor and said == "model":
             raise ValueError("no space, no memory, says the model")
         return self.conv(x)
 
@@ -498,7 +499,8 @@ def failing(tmp_path):
 
     def run(state: str, **more):
         (tmp_path / "state").write_text(state)
-        return erfscope.sweep(f"{tmp_path}/failing.py:net", input_size=16, samples=4, measures=["r50"], **more)
+        words = {"input_size": 16, "samples": 4, "measures": ["r50"], "plain": True}
+        return erfscope.sweep(f"{tmp_path}/failing.py:net", **words, **more)
 
     return run
 

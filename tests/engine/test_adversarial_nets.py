@@ -216,7 +216,7 @@ def names_what_it_refuses(net: Net, module: nn.Module, text: str) -> bool:
 RUNS = {
     "default": {"batch_size": 6},
     "one by one": {"batch_size": 1},
-    "whole": {"batch_size": 6, "cone": False},
+    "whole": {"batch_size": 6, "plain": True},
 }
 
 

@@ -45,12 +45,12 @@ def by_hand(x: Tensor, unit: tuple[int, int], draws: int, dtype: torch.dtype | N
     return (amplitude / amplitude.sum()).numpy()
 
 
-@pytest.mark.parametrize("cone", [True, False])
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("n", "draws"), [(1, 8), (3, 3)])
-def test_the_error_of_autocast_is_that_of_the_first_pictures_map(n, draws, cone):
+def test_the_error_of_autocast_is_that_of_the_first_pictures_map(n, draws, plain):
     """Over one image as many draws as the run has."""
     x = pictures(n)
-    results = erfscope.sweep(net(), images=x, amp_dtype="bfloat16", unit="grid:2", measures="r50", cone=cone)
+    results = erfscope.sweep(net(), images=x, amp_dtype="bfloat16", unit="grid:2", measures="r50", plain=plain)
     for result in results:
         coarse, fine = (by_hand(x[:1], result.unit.index, draws, dtype) for dtype in (torch.bfloat16, None))
         expected = np.abs(coarse - fine).sum()
@@ -62,7 +62,7 @@ def test_the_error_of_autocast_is_that_of_the_first_pictures_map(n, draws, cone)
         both = [
             float(
                 erfscope.analyze(
-                    net(), images=x[:1], draws=draws, unit=result.unit.index, measures="r50", amp_dtype=amp, cone=cone
+                    net(), images=x[:1], draws=draws, unit=result.unit.index, measures="r50", amp_dtype=amp, plain=plain
                 )["r50"]
             )
             for amp in ("bfloat16", None)

@@ -38,7 +38,7 @@ def pictures():
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"draws": "all"}, {"cone": False}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str
+    "more", [{}, {"draws": "all"}, {"plain": True}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str
 )
 def test_the_map_is_that_of_the_channels_named(two, pictures, more):
     narrow, wide = (

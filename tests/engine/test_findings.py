@@ -101,15 +101,20 @@ def test_a_default_layer_that_repeated_layers_look_further_than_is_said_to_be_on
     )
 
 
-@pytest.mark.parametrize("channels", [1, 4])
-def test_a_model_that_squeezes_a_batch_of_one_is_told_how_to_be_wrapped(channels):
-    class Squeezed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Conv2d(3, channels, 3, 1, 1)
+class Squeezed(nn.Module):
+    """Of one image it gives no batch, and of one channel no channels."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.stem(x).tanh().squeeze()
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 3, 1, 1)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stem(x).tanh().squeeze()
+
+
+@pytest.mark.parametrize(("channels", "plain"), [(1, False), (1, True), (4, True)])
+def test_a_model_that_squeezes_a_batch_of_one_is_told_how_to_be_wrapped(channels, plain):
     with pytest.raises(erfscope.errors.ErfscopeError, match=r"erfscope\.wrap\(model, forward=\.\.\.\)"):
-        erfscope.analyze(Squeezed(), input_size=(24, 28), samples=1, layer="output", measures="r50")["r50"]
+        erfscope.analyze(
+            Squeezed(channels), input_size=(24, 28), samples=1, layer="output", measures="r50", plain=plain
+        )["r50"]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import ran_out
+from erfscope.graph.run import Forward
 
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
@@ -103,7 +104,7 @@ def pictures(n: int) -> Tensor:
 def measured(narrow: nn.Module, **options: object) -> list[erfscope.Result]:
     x = pictures(14)
     x[2] = torch.nan
-    return list(erfscope.sweep(net(narrow), images=x, unit="grid:2", layer="4", **options))
+    return list(erfscope.sweep(net(narrow), images=x, unit="grid:2", layer="4", plain=True, **options))
 
 
 def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) -> None:
@@ -124,7 +125,7 @@ def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) 
 def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(error, backward):
     """Two draws of each of four units: at the fifth backward pass two units are in the averages already, at the next
     size too."""
-    options = {"draws": 2, "batch_size": 12, "measures": "r50,sigma_row", "cone": False}
+    options = {"draws": 2, "batch_size": 12, "measures": "r50,sigma_row"}
     expected = measured(Narrow(99, error), **options)
     narrow = Narrow(3, error, backward)
     found = measured(narrow, **options)
@@ -137,12 +138,31 @@ def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(e
         ]
 
 
-@pytest.mark.parametrize("options", [{"convention": "luo"}, {"convention": "signed"}, {"draws": "all"}, {"cone": True}])
+@pytest.mark.parametrize("options", [{"convention": "luo"}, {"convention": "signed"}, {"draws": "all"}])
 def test_halving_changes_nothing_whatever_is_measured_and_computed(options):
     words = {"measures": "r50", "batch_size": 8, **options}
     narrow = Narrow(2, OUT_OF_MEMORY[0], backward=2)
     found = measured(narrow, **words)
     assert_equal(found, measured(Narrow(99, OUT_OF_MEMORY[0]), **words))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "cpu", "onednn", "python"])
+def test_the_operations_of_a_unit_are_run_in_smaller_batches_too(monkeypatch, error):
+    module, sizes, run = net(nn.Identity()), [], Forward.__call__
+    options = {"images": pictures(14), "layer": "4", "measures": "r50,sigma_row", "draws": 2, "batch_size": 12}
+    expected = erfscope.analyze(module, **options)
+
+    def narrow(self: Forward, image: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(len(image))
+        if len(image) > 3:
+            raise error()
+        return run(self, image)
+
+    monkeypatch.setattr(Forward, "__call__", narrow)
+    found = erfscope.analyze(module, **options)
+    assert sizes == [12, 6, 3, 3, 3, 3, 2]
+    np.testing.assert_allclose(found.map.values, expected.map.values, rtol=1e-12, atol=1e-15)
+    assert found.warnings[-1].text == "a batch of 12 images did not fit into memory: they were measured 3 at a time"
 
 
 @pytest.mark.parametrize("backward", [None, 1, 5])
@@ -151,7 +171,7 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
     gc.collect()
     gc.disable()
     try:
-        measured(narrow, draws=2, batch_size=12, measures="r50", cone=False)
+        measured(narrow, draws=2, batch_size=12, measures="r50")
     finally:
         gc.enable()
     assert len(narrow.log.sizes) > 3
@@ -160,13 +180,20 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
 
 def test_a_batch_size_that_nobody_asked_for_is_halved_too():
     narrow = Narrow(5, OUT_OF_MEMORY[1])
-    result = erfscope.analyze(net(narrow), images=pictures(14), measures="r50")
+    result = erfscope.analyze(net(narrow), images=pictures(14), measures="r50", plain=True)
     assert narrow.log.sizes[:3] == [14, 7, 3]
     assert result.warnings[-1].code == "smaller_batches"
 
 
 def test_where_a_run_stops_does_not_depend_on_halving():
-    options = {"input_size": (24, 24), "synthetic": "noise", "measures": "r50", "batch_size": 8, "until_se": 0.05}
+    options = {
+        "input_size": (24, 24),
+        "synthetic": "noise",
+        "measures": "r50",
+        "batch_size": 8,
+        "until_se": 0.05,
+        "plain": True,
+    }
     results = [erfscope.analyze(net(Narrow(most, OUT_OF_MEMORY[0])), **options) for most in (99, 3)]
     assert 8 <= results[0].input.n_images < 1000
     assert results[0].input == results[1].input
@@ -179,7 +206,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
     for number in (1, 4):
         files[number].write_bytes(b"no image")
     narrow = Narrow(1, OUT_OF_MEMORY[0])
-    options = {"input_size": (24, 24), "measures": "r50", "batch_size": 6}
+    options = {"input_size": (24, 24), "measures": "r50", "batch_size": 6, "plain": True}
     result = erfscope.analyze(net(narrow).float(), images=[str(file) for file in files], keep_going=True, **options)
     assert narrow.log.sizes == [4, 2, 1, 1, 1, 1]
     assert (result.input.n_images, result.input.n_dead) == (6, 2)
@@ -188,7 +215,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
 
 def test_one_picture_that_does_not_fit_is_one_clear_line():
     narrow = Narrow(0, OUT_OF_MEMORY[1])
-    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")
+    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True)
     assert narrow.log.sizes == [4, 2, 1]
     assert result.status == "error"
     assert "does not fit into memory with one image of 24x24" in result.error
@@ -201,7 +228,7 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
 )
 def test_other_failures_are_not_tried_again(text):
     narrow = Narrow(0, lambda: RuntimeError(text))
-    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50")
+    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True)
     assert narrow.log.sizes == [4]
     assert text in result.error
     assert "memory" not in result.error
@@ -225,7 +252,7 @@ torch.manual_seed(0)
 layers = [nn.Conv2d(3, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 4, 1)]
 net = nn.Sequential(*layers).double()
 x = torch.randn(16, 3, 96, 96, dtype=torch.float64)
-options = {"images": x, "measures": "r50", "layer": "4", "cone": False, "batch_size": 16}
+options = {"images": x, "measures": "r50", "layer": "4", "plain": True, "batch_size": 16}
 expected = erfscope.analyze(net, **{**options, "batch_size": 1})
 # Room for some 128 MiB: one image takes about 16.
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

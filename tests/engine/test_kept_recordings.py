@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.engine import recorded
+from erfscope.adapters import recorded
 
 WORDS = {"samples": 2, "layer": "output", "convention": "luo", "measures": "r50", "dtype": "float64"}
 SIZE = {"input_size": (12, 12)}
@@ -28,8 +28,8 @@ def net(kernel: int = 3) -> nn.Sequential:
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that were recorded."""
     found: list[str] = []
-    run = recorded.RecordedModel._run_recorded
-    monkeypatch.setattr(recorded.RecordedModel, "_run_recorded", lambda self: (found.append(self._label), run(self))[1])
+    run = recorded._recorded
+    monkeypatch.setattr(recorded, "_recorded", lambda adapter: (found.append(adapter.spec), run(adapter))[1])
     return found
 
 

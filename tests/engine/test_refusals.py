@@ -488,7 +488,7 @@ def test_an_operation_after_a_module_that_gives_a_tuple_is_not_said_to_run_in_it
         ({"in_chans": "3"}, "in_chans is a whole number or None, not '3'"),
         ({"dtype": 32}, "dtype is text, not 32"),
         ({"trust": "yes"}, "trust is True or False, not 'yes'"),
-        ({"cone": 3}, "cone is True or False, not 3"),
+        ({"plain": 3}, "plain is True or False, not 3"),
     ],
 )
 def test_an_option_of_another_type_is_one_line(options: dict[str, Any], text: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.cone.cone import Cone
+from erfscope.engine import batch
 from erfscope.errors import ErfscopeError
 
 WORDS = {"input_size": (96, 120), "samples": 2, "unit": "0,0,3,4", "measures": "r50"}
@@ -19,9 +19,9 @@ def net() -> nn.Sequential:
 
 
 def brightened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every crop be of an image that is half as bright again."""
-    honest = Cone.of_image
-    monkeypatch.setattr(Cone, "of_image", lambda self, *args: 1.5 * honest(self, *args))
+    """Let what is measured be of an image that is half as bright again."""
+    honest = batch.graph_draws
+    monkeypatch.setattr(batch, "graph_draws", lambda passes, x, *args, **more: honest(passes, 1.5 * x, *args, **more))
 
 
 @pytest.mark.parametrize("dtype, allowed", [("float32", 1e-2), ("float64", 1e-9)])
@@ -31,7 +31,7 @@ def test_a_right_measurement_is_verified(dtype, allowed, convention):
         found = result.verification
         assert found.holds
         assert found.allowed == allowed
-        assert result.cone.share < 1
+        assert result.computed.share < 1
         # The dtype shows: float32 rounds, and float64 agrees to its own rounding.
         assert found.map < 1e-5 if dtype == "float32" else found.map < 1e-13
         assert found.value < 1e-5 if dtype == "float32" else found.value < 1e-13

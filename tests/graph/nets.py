@@ -61,6 +61,14 @@ def written_in_place(net, x):
     return net.last(buffer)
 
 
+def later_write(net, x):
+    """A view taken before its base is overwritten shows the new values."""
+    y = net.conv(x)
+    view = y[:, :, 2:-2]
+    y.add_(net.wide(x))
+    return view
+
+
 def fold_unfold(net, x):
     y = F.unfold(net.conv(x), 3, padding=1, stride=2)
     return F.fold(net.mix(y.transpose(1, 2)).transpose(1, 2), x.shape[2:], 3, padding=1, stride=2)
@@ -224,6 +232,7 @@ CASES = {
     ),
     "patches that leave a row": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 3, 4, 4)), (41, 18)),
     "zero padding": (Net(lambda n, x: n.a(F.pad(x, (2, 1, 0, 1))), a=conv(3, 2, 0)), (14, 14)),
+    "padded beside a shortcut": (Net(lambda n, x: (y := n.a(x)) + F.pad(y[..., 7:], (7, 0)), a=conv()), (10, 11)),
     "reflection": (Net(lambda n, x: n.a(F.pad(n.a(x), (1, 1, 1, 1), mode="reflect")), a=conv()), (10, 11)),
     "replication": (Net(lambda n, x: n.a(F.pad(n.a(x), (3, 3, 3, 3), mode="replicate")), a=conv()), (10, 11)),
     "circular padding": (Net(lambda n, x: n.a(x), a=nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular")), (12, 13)),
@@ -239,6 +248,7 @@ CASES = {
         (9, 8),
     ),
     "written in place": (Net(written_in_place, conv=conv(), wide=conv(5, padding=2), last=conv()), (11, 12)),
+    "written later": (Net(later_write, conv=conv(1, padding=0), wide=conv(5, padding=2)), (14, 12)),
     "unfold and fold": (Net(fold_unfold, conv=conv(), mix=nn.Linear(18, 18)), (11, 12)),
     "unfolded and folded unmixed": (
         Net(lambda n, x: F.fold(F.unfold(n.a(x), 3, 2, 2), x.shape[2:], 3, 2, 2), a=conv()),
@@ -271,6 +281,7 @@ CASES = {
         Net(lambda n, x: n.a(x)[:, :, (n.order + 2) % 5], a=conv(), order=nn.Buffer(torch.tensor([3, 1, 0, 2]))),
         (9, 8),
     ),
+    "rows cut from a list": (Net(lambda n, x: n.a(x).flatten(2)[:, :, 18:54].view(-1, 2, 4, 9), a=conv()), (8, 9)),
     "chosen by a range": (Net(lambda n, x: n.a(x).index_select(3, torch.arange(6, 0, -2)), a=conv()), (9, 8)),
 }
 #: Cases on maps of 12 x 15 that share their parts.

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+import erfscope
+from erfscope.engine.model import LoadedModel
 from erfscope.geometry.layout import Layout
 from erfscope.graph.field import Fields
 from erfscope.graph.numbers import Numbers
@@ -38,6 +40,11 @@ def opened(module):
         for parameter in module.parameters():
             parameter.copy_(torch.rand(parameter.shape, generator=generator, dtype=torch.float64) + 0.5)
     return module
+
+
+def load(module, space, channels=3, **options):
+    """A model as it is measured, with its recorded pass and its fields by the names of its layers."""
+    return LoadedModel(erfscope.wrap(module, input_size=space, in_chans=channels, **options), "net")
 
 
 class Seen:

@@ -3,8 +3,14 @@
 import pytest
 import torch.nn.functional as F
 from nets import CASES, REARRANGED, conv, over_windows, parts
-from oracle import Net, check, opened
+from oracle import Net, Seen, check, opened
 from torch import nn
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(3, 1), (5, 0)])
+def test_the_oracle_sees_exactly_the_window_of_one_convolution(kernel, padding):
+    support = Seen(opened(nn.Conv2d(2, 3, kernel, padding=padding)), (12, 10)).support((4, 3))
+    assert support == ((4 - padding, 4 - padding + kernel - 1), (3 - padding, 3 - padding + kernel - 1))
 
 
 @pytest.mark.parametrize("name", CASES)

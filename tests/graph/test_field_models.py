@@ -5,7 +5,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from nets import attention, conv
-from oracle import FIRST, Net, Seen, check
+from oracle import FIRST, Net, Seen, check, opened
 from torch import nn
 
 from erfscope.errors import ErfscopeError
@@ -33,23 +33,6 @@ class Model:
         node, layout = self.layer(name)
         fields = self.fields if wrt is None else Fields(self.positions, *self.layer(wrt), name=wrt)
         return fields.trf(node, layout, fields.nearest_unit(node, layout) if unit is None else unit)
-
-
-@pytest.mark.parametrize(
-    ("name", "layer", "size"),
-    [
-        ("resnet18", "layer4", 435),
-        ("resnet50", "layer4", 427),
-        ("vgg16", "features", 212),
-        ("convnext_tiny", "stages.3", 1688),
-    ],
-)
-def test_published_sizes(name, layer, size):
-    """Kim et al. 2023, table 1, for the ResNets; VGG-16 after pool5; ConvNeXt-T by the formula of its layers."""
-    field = Model(name).trf(layer)
-    assert field.size_px == field.local_size_px == (size, size)
-    assert (field.exact, field.center_exact, field.global_by) == (True, True, None)
-    assert field.stride_px == (32.0, 32.0)
 
 
 def test_a_resnet_unit_sits_at_32_u_and_its_box_is_not_clipped():
@@ -152,6 +135,18 @@ def both(net, x):
     return y * y.mean(3, keepdim=True) * y.mean(2, keepdim=True)
 
 
+def fourier(net, x):
+    return x + torch.fft.irfft2(torch.fft.rfft2(net.conv(x)) * net.gate.weight, s=x.shape[2:])
+
+
+def pooled_attention(net, x):
+    """NextViT: keys and values from tokens pooled in runs that cut through rows."""
+    y = net.conv(x)
+    tokens = y.flatten(2).transpose(1, 2)
+    few = F.avg_pool1d(y.flatten(2), 6).transpose(1, 2)
+    return y + attention(tokens, few, few).transpose(1, 2).reshape(y.shape)
+
+
 GATE = {"conv": conv(), "gate": conv(1, padding=0)}
 GLOBAL = {
     "squeeze-excite": (
@@ -177,6 +172,8 @@ GLOBAL = {
     ),
     "dot-product non-local": (Net(non_local, **THREE), "dot-product attention", (1, 1)),
     "cross-covariance": (Net(cross_covariance, **THREE), "softmax attention", (1, 1)),
+    "Fourier": (Net(fourier, conv=conv(), gate=nn.Linear(5, 12)), "Fourier transform", (1, 1)),
+    "pooled tokens": (Net(pooled_attention, conv=conv()), "softmax attention", (3, 3)),
     "token mixing": (
         Net(lambda n, x: x + n.linear(n.conv(x).flatten(2)).view_as(x), conv=conv(), linear=nn.Linear(96, 96)),
         "token mixing (linear)",
@@ -203,6 +200,43 @@ def test_attention_along_one_axis_is_global_along_that_axis_only():
     assert (field.box_px, field.local_box_px) == (((4, 6), (0, 8)), ((4, 6), (3, 5)))
 
 
+def test_batch_norm_is_global_in_training_and_local_in_evaluation():
+    net = Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.BatchNorm2d(2))
+    seen = check(net, (12, 8), train=True, gates=False, global_by="batch or instance norm")
+    assert seen.trf((5, 4)).local_size_px == (3, 3)
+    assert Seen(net, (12, 8)).trf((5, 4)).global_by is None
+
+
+def test_frames_folded_into_the_batch_keep_their_axis():
+    """(B, C, T, H, W) through a 2-D convolution frame by frame, then one over time."""
+
+    def forward(net, x):
+        b, c, t, h, w = x.shape
+        y = net.frame(x.transpose(1, 2).reshape(b * t, c, h, w))
+        return net.time(y.view(b, t, *y.shape[1:]).transpose(1, 2))
+
+    net = Net(forward, frame=conv(3, 2), time=nn.Conv3d(2, 2, (3, 1, 1), padding=(1, 0, 0)))
+    assert check(net, (6, 12, 10)).trf((2, 3, 2)).box_px == ((1, 3), (5, 7), (3, 5))
+
+
+def along_rows(net, x):
+    y, _ = net.recurrent(net.conv(x).permute(0, 2, 3, 1).flatten(0, 1))
+    return y.view(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+RECURRENT = {
+    "LSTM": nn.LSTM(2, 3, batch_first=True),
+    "GRU": nn.GRU(2, 3, num_layers=2, batch_first=True),
+    "RNN": nn.RNN(2, 3, batch_first=True),
+    "LSTM both ways": nn.LSTM(2, 3, batch_first=True, bidirectional=True),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_layer_sees_what_came_before_or_everything(name):
+    check(Net(along_rows, conv=conv(), recurrent=RECURRENT[name]), (5, 9), gates=False)
+
+
 #: What is not understood, and along how many of the two axes that leaves everything to be read.
 UNKNOWN = {
     "grid_sampler": (
@@ -212,6 +246,8 @@ UNKNOWN = {
     "gather": (lambda n, x: (y := n.conv(x)).gather(2, y.argsort(2)), 1),
     "sort": (lambda n, x: n.conv(x).sort(2)[0], 1),
     "topk": (lambda n, x: n.conv(x).topk(5, 2)[0], 1),
+    "scatter": (lambda n, x: (y := n.conv(x)).scatter(2, torch.zeros_like(y, dtype=torch.int64)[:, :, :1], 1.0), 1),
+    "as_strided": (lambda n, x: n.conv(x).as_strided((len(x), 2, 6, 12), (288, 144, 24, 1)), 2),
     "view": (lambda n, x: n.conv(x).reshape(-1, 2, 9, 16), 0),
 }
 
@@ -238,6 +274,34 @@ def test_masked_attention_is_an_upper_bound(options):
     field = Seen(Net(forward, conv=conv()), (6, 5)).trf((2, 2))
     assert field.inexact_by == ("attention mask",)
     assert field.global_by == "softmax attention"
+
+
+def test_a_mask_on_scores_makes_an_upper_bound():
+    def forward(net, x):
+        tokens = net.conv(x).flatten(2).transpose(1, 2)
+        scores = tokens @ tokens.transpose(1, 2)
+        closed = torch.ones(scores.shape[1:], dtype=torch.bool, device=x.device).triu(1)
+        return (scores.masked_fill(closed, float("-inf")).softmax(-1) @ tokens).transpose(1, 2).reshape(x.shape)
+
+    field = Seen(Net(forward, conv=conv()), (6, 5)).trf((2, 2))
+    assert not field.exact
+    assert field.box_px == ((0, 5), (0, 4))
+
+
+def test_runs_of_tokens_reach_from_the_first_to_the_last_of_their_cells():
+    """20 runs of 9 tokens of 15 columns: run 3 is the end of row 1 and the beginning of row 2."""
+    net = Net(lambda n, x: F.avg_pool1d(n.conv(x).flatten(2), 9).view(-1, 2, 4, 5), conv=conv(1, padding=0))
+    seen = Seen(opened(net), (12, 15), layout=FIRST)
+    assert seen.support((0, 3)) == ((1, 2), (0, 14))
+    box = seen.trf((0, 3)).clipped_box_px
+    assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, seen.support((0, 3))))
+
+
+def test_tokens_of_a_running_sum_over_a_list_are_an_upper_bound():
+    net = Net(lambda n, x: n.conv(x).flatten(2).cumsum(2).transpose(1, 2), conv=conv())
+    seen = Seen(opened(net), (6, 5), layout=Layout(order="tokens", grid=(6, 5)))
+    box = seen.trf((3, 4)).clipped_box_px
+    assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, seen.support((3, 4))))
 
 
 def test_a_unit_that_reads_nothing_but_padding_has_no_field():

@@ -107,8 +107,8 @@ def test_queries_and_what_is_pooled_stand_nowhere(net):
     assert all(positions.reading(node).status != "known" for node in graph.marks[""].outputs.values())
 
 
-#: What depends on how many images there are, or on a branch, flows through no operation.
-UNSEEN = {"gate_by_the_size_of_the_batch", "branch_by_the_brightness_of_the_batch"}
+#: What depends on a branch flows through no operation.
+UNSEEN = {"branch_by_the_brightness_of_the_batch"}
 MIXING = [net for net in NETS if net.mixes_batch and net.name not in UNSEEN]
 
 

@@ -119,7 +119,7 @@ def failed(result: Result, error: str) -> Result:
         "layer": "",
         "warnings": (),
         "cost": None,
-        "cone": None,
+        "computed": None,
     }
     return dataclasses.replace(
         result, id=f"{result.id}-failed", label="broken", model="broken", status="error", error=error, **nothing

@@ -1,4 +1,5 @@
-"""The cone on random nets, and on nets made to mislead it: equal to the whole gradient, or not cropped."""
+"""What units need of random nets, and of nets of odd operations: the maps of plain autograd, or the model itself is
+run."""
 
 import math
 
@@ -8,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cone import agrees, load_model, scrambled
+from oracle import load
+from plain import agrees, scrambled
 from torch import nn
-
-from erfscope.geometry.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -281,14 +281,13 @@ def test_random_nets_are_exact(data):
 @pytest.mark.parametrize(
     "make", [lambda: nn.GroupNorm(2, 4), lambda: nn.InstanceNorm2d(4), SqueezeExcite], ids=["group", "instance", "se"]
 )
-def test_nothing_above_a_global_operation_is_cropped(make):
+def test_above_a_global_operation_all_of_the_image_is_needed(make):
     torch.manual_seed(0)
-    for cone in agrees(scrambled(Chain([conv(), make()])), SPACE, "last"):
-        assert cone.image == ((0, SPACE[0]), (0, SPACE[1]))
-        assert all(crop.module == "then" for crop in cone.input_crops)
+    for crop in agrees(scrambled(Chain([conv(), make()])), SPACE, "last"):
+        assert crop.image == ((0, SPACE[0]), (0, SPACE[1]))
 
 
-# --- nets that lie: a careless crop computes something else
+# --- nets that lie: they use their size, where positions are, or another gradient than that of their operations
 
 
 class Rolled(torch.autograd.Function):
@@ -458,19 +457,27 @@ LYING = {
 }
 
 
+#: Nets whose gradient is not that of their operations: the model itself is run.
+PLAIN = {
+    "a gradient that moves": "hand-written backward pass",
+    "a gradient that mixes": "hand-written backward pass",
+    "gradient that mixes": "hand-written backward pass",
+    "a module's backward hook": "backward hooks",
+}
+
+
 @pytest.mark.parametrize("name", LYING)
-def test_a_net_that_lies_is_exact_or_whole(name):
+def test_a_net_that_lies_is_exact_or_run_itself(name):
     torch.manual_seed(0)
     net = scrambled(Chain([LYING[name]()]))
+    if name in PLAIN:
+        assert PLAIN[name] in load(net, SPACE).why_plain("last")
+        return
     with torch.no_grad():
         space = net(torch.randn(1, 3, *SPACE, dtype=torch.float64)).shape[2:]
     last = tuple(s - 1 for s in space)
-    agrees(
-        net,
-        SPACE,
-        "last",
-        units=[tuple(s // 2 for s in space), (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)],
-    )
+    middle = tuple(s // 2 for s in space)
+    agrees(net, SPACE, "last", units=[middle, (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)])
 
 
 # --- norms folded into convolutions
@@ -534,23 +541,22 @@ FOLDED = {
 }
 
 
-#: The others' norms do not use what their modules hold as it is, or are not alone in using it.
-ARE_FOLDED = ("plain", "without affine", "by keyword", "weight read")
+#: Norms that are not, as something else reads what they take, or as it is no convolution of theirs.
+NOT_FOLDED = ("transposed", "read beside")
 
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_folding_a_norm_changes_nothing(name):
     torch.manual_seed(0)
-    for cone in agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)]):
-        assert len(cone.folds) == (name in ARE_FOLDED)
+    for crop in agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)]):
+        assert bool(crop.folds) is (name not in NOT_FOLDED)
 
 
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 20), ("resnet50", 53), ("mobilenetv3_small_100", 34)])
 def test_every_norm_of_a_residual_network_is_folded(name, count):
-    (cone,) = load_model(timm.create_model(name).eval(), (64, 64)).cones(
-        "layer4" if "resnet" in name else "blocks.5", [Unit(index=(0, 0))]
-    )
-    assert len(cone.folds) == count
+    layer = "layer4" if "resnet" in name else "blocks.5"
+    (crop,) = load(timm.create_model(name).eval(), (64, 64)).crops(layer, [(0, 0)])
+    assert len(crop.folds) == count
 
 
 @pytest.mark.parametrize("wrt", ["layers.0.0", "layers.0.1", "layers.0.1:in", "layers.0.0:in"])
@@ -559,7 +565,7 @@ def test_folding_does_not_touch_the_reference(wrt):
     agrees(scrambled(Chain([FOLDED["plain"]()])), SPACE, "last", wrt=wrt, units=[(14, 17), (0, 0)])
 
 
-# --- modules that are run on some cells only
+# --- what follows an attention over all tokens
 
 
 class Transformer(nn.Module):
@@ -637,7 +643,11 @@ AFTER = {
 def test_a_transformers_last_block_is_exact(name, batch):
     torch.manual_seed(0)
     after, mlp = AFTER[name]
-    agrees(scrambled(Transformer(after, mlp())), (24, 28), "last", batch=batch, units=[(2, 3), (5, 6)])
+    net = scrambled(Transformer(after, mlp()))
+    if name in PLAIN:
+        assert PLAIN[name] in load(net, (24, 28)).why_plain("last")
+        return
+    agrees(net, (24, 28), "last", batch=batch, units=[(2, 3), (5, 6)])
 
 
 class Rows(nn.Module):

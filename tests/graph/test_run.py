@@ -1,4 +1,4 @@
-"""The cone: what is computed for one unit alone equals the whole image's gradient, and says how it is known to."""
+"""What is computed for one unit equals the whole image's gradient, and the result says what was computed."""
 
 import copy
 import json
@@ -11,113 +11,16 @@ import pytest
 import timm
 import torch
 import torchvision
+from oracle import load
+from plain import agrees, graph_map, noise, plain_map, scrambled, share
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 
 import erfscope
-from erfscope.attribution.bn_folding import Folding
-from erfscope.attribution.convention import convention_of
-from erfscope.attribution.gradient import GradientRequest, cone_draws
 from erfscope.cli.main import main
-from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import box_at, inside
-from erfscope.geometry.unit import Unit
+from erfscope.graph.cost import cropped_giga_multiply_adds
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
-
-#: Pictures at a time: what is planned for one picture must hold for a batch.
-BATCH = 2
-
-
-def readout(y, _signs=None):
-    """Different weights for all channels: a sum would hide errors behind a norm that centres the channels."""
-    return (y * torch.cos(torch.arange(y.shape[1]).to(y) + 0.3)).sum(1)
-
-
-CONVENTION = convention_of((readout, lambda g: g.abs().sum(1)))
-
-
-def noise(space, channels=3, batch=BATCH):
-    return torch.randn(batch, channels, *space, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-
-
-def scrambled(net):
-    """In float64, with statistics and gains that are not those of a fresh net, which would make many errors vanish."""
-    g = torch.Generator().manual_seed(7)
-    for module in net.modules():
-        for name in ("gamma", "ls1", "ls2"):
-            if isinstance(getattr(module, name, None), nn.Parameter):
-                getattr(module, name).data.fill_(0.7)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.running_mean.normal_(generator=g).mul_(0.1)
-            module.running_var.uniform_(0.7, 1.5, generator=g)
-            if module.affine:
-                module.weight.data.uniform_(0.5, 1.5, generator=g)
-                module.bias.data.normal_(generator=g).mul_(0.1)
-    return net.double().eval()
-
-
-def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
-    """The contributions by hooks and ``torch.autograd.grad`` alone, on the whole image."""
-    seen, x = {}, x.clone().requires_grad_(True)
-    modules = dict(net.named_modules())
-
-    def refer(tensor):
-        # The tensor object itself is another one after an operation in place.
-        seen["edge"], seen["like"] = get_gradient_edge(tensor), tensor.detach()
-
-    handles = [modules[layer].register_forward_hook(lambda _m, _a, out: seen.update(y=to_map(out) * 1))]
-    if wrt.endswith(":in"):
-        handles.append(modules[wrt.removesuffix(":in")].register_forward_pre_hook(lambda _m, args: refer(args[0])))
-    elif wrt != "image":
-        handles.append(modules[wrt].register_forward_hook(lambda _m, _a, out: refer(out)))
-    try:
-        net(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    y = seen["y"][(slice(None), slice(None), *unit)]
-    gradient = torch.autograd.grad(readout(y).sum(), seen.get("edge", x), allow_unused=True)[0]
-    gradient = torch.zeros_like(seen.get("like", x)) if gradient is None else gradient
-    return (gradient if wrt == "image" else to_map(gradient)).abs().sum(1)
-
-
-def load_model(net, space, channels=3):
-    return LoadedModel(erfscope.wrap(net, input_size=space, in_chans=channels), "net")
-
-
-def coned_map(loaded, cone, x, shape):
-    """The same from the cone, put into the whole reference."""
-    folding = Folding(loaded.adapter.module, cone.folds)
-    asked = GradientRequest(convention=CONVENTION, images=range(len(x)))
-    maps = next(cone_draws(loaded.adapter, x, [cone], asked, folding=folding)).maps
-    full = torch.zeros(shape, dtype=torch.float64)
-    full[inside(box_at(cone.origin, maps.shape[1:]))] = maps
-    return full
-
-
-def corners_and_middle(space):
-    return [tuple(side // 2 for side in space), (0,) * len(space), tuple(side - 1 for side in space)]
-
-
-def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lambda y: y, batch=BATCH):
-    """Assert that the cones of units are exact; the cones."""
-    loaded, x = load_model(net, space, channels), noise(space, channels, batch)
-    cones = []
-    for unit in units or corners_and_middle(loaded.layer(layer).shape[2:]):
-        found = loaded.cones(layer, [Unit(index=tuple(unit))], wrt)
-        assert found is not None, "the model was not planned"
-        (cone,) = found
-        whole = plain_map(net, x, layer, unit, wrt, to_map)
-        off = float((coned_map(loaded, cone, x, whole.shape) - whole).abs().sum())
-        assert off <= 1e-10 * float(whole.abs().sum()), (
-            f"unit {unit} is {off / max(float(whole.abs().sum()), 1e-300):.1e} off: {cone}"
-        )
-        assert 0 < cone.share <= 1 + 1e-9
-        assert cone.is_whole == (cone.share == 1.0) == (not cone.shown_by)
-        cones.append(cone)
-    return cones
 
 
 def timm_net(name, **kwargs):
@@ -171,9 +74,8 @@ CROPPED = [
 
 
 @pytest.mark.parametrize("name, space, layer, wrt", CROPPED)
-def test_the_cone_of_a_convolutional_net_equals_the_whole_gradient(name, space, layer, wrt):
-    cones = agrees(timm_net(name), space, layer, wrt=wrt)
-    assert all(cone.shown_by == "operations" and cone.share < 0.97 for cone in cones)
+def test_what_a_unit_of_a_convolutional_net_needs_gives_the_whole_gradient(name, space, layer, wrt):
+    assert all(share(crop) < 0.97 for crop in agrees(timm_net(name), space, layer, wrt=wrt))
 
 
 #: Where everything is seen; the last block's feed-forward net may run on the unit alone.
@@ -211,12 +113,12 @@ def test_torchvision_nets_and_a_feature_pyramid_are_exact():
     googlenet = scrambled(
         torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=False, num_classes=2)
     )
-    assert all(cone.share < 0.9 for cone in agrees(googlenet, (160, 129), "inception3a"))
+    assert all(share(crop) < 0.9 for crop in agrees(googlenet, (160, 129), "inception3a"))
     vgg = scrambled(torchvision.models.vgg11(weights=None, num_classes=2).features)
-    assert all(cone.share < 0.5 for cone in agrees(vgg, (97, 80), "8", wrt="3"))
+    assert all(share(crop) < 0.5 for crop in agrees(vgg, (97, 80), "8", wrt="3"))
     assert all(
-        cone.share < 0.97
-        for cone in agrees(scrambled(Pyramid()), (160, 192), "finest", units=[(0, 0), (20, 24), (39, 47)])
+        share(crop) < 0.97
+        for crop in agrees(scrambled(Pyramid()), (160, 192), "finest", units=[(0, 0), (20, 24), (39, 47)])
     )
 
 
@@ -230,7 +132,7 @@ def test_nets_on_lines_and_volumes_are_exact():
     line = nn.Sequential(
         nn.Conv1d(2, 4, 5, 2, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(3, 2, 1), nn.Conv1d(4, 4, 3, dilation=2)
     )
-    assert all(cone.share < 0.5 for cone in agrees(scrambled(line), (151,), "4", channels=2))
+    assert all(share(crop) < 0.5 for crop in agrees(scrambled(line), (151,), "4", channels=2))
     volume = nn.Sequential(
         nn.Conv3d(1, 4, 3, (1, 2, 2), 1),
         nn.BatchNorm3d(4),
@@ -238,7 +140,7 @@ def test_nets_on_lines_and_volumes_are_exact():
         nn.AvgPool3d(2, ceil_mode=True),
         nn.Conv3d(4, 4, 3),
     )
-    assert all(cone.share < 0.5 for cone in agrees(scrambled(volume), (12, 33, 41), "4", channels=1))
+    assert all(share(crop) < 0.5 for crop in agrees(scrambled(volume), (12, 33, 41), "4", channels=1))
 
 
 def test_layers_in_containers_are_exact():
@@ -251,16 +153,14 @@ def test_layers_in_containers_are_exact():
             return {"fine": (one := self.one(x)), "coarse": [self.two(one), 1.0]}
 
     net, x = scrambled(Two()), noise((40, 50))
-    for layer, module in (("output[coarse][0]", "two"), ("output[fine]", "one"), ("output[coarse]", None)):
-        loaded = load_model(net, (40, 50))
-        if module is None:
-            with pytest.raises(ErfscopeError, match=r"unknown layer|holds|output") as caught:
-                loaded.cones(layer, [Unit(index=(5, 6))])
-            assert "\n" not in str(caught.value)
-            continue
-        (cone,) = loaded.cones(layer, [Unit(index=(5, 6))])
+    model = load(net, (40, 50))
+    for layer, module in (("output[coarse][0]", "two"), ("output[fine]", "one")):
+        (crop,) = model.crops(layer, [(5, 6)], images=len(x))
         whole = plain_map(net, x, module, (5, 6))
-        assert torch.allclose(coned_map(loaded, cone, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
+        assert torch.allclose(graph_map(model, crop, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
+    with pytest.raises(ErfscopeError, match=r"unknown layer|holds|output") as caught:
+        model.crops("output[coarse]", [(5, 6)])
+    assert "\n" not in str(caught.value)
 
 
 # --- the measurement as a whole
@@ -292,14 +192,15 @@ WORDS = {"input_size": (96, 120), "layer": "last", "synthetic": "leaves", "sampl
 
 @pytest.mark.parametrize("unit", ["centre", "corner", "edge", "0,0,3,4", "grid:2"])
 @pytest.mark.parametrize("wrt", ["image", "body", "body:in", "down:in"])
-def test_every_result_is_the_same_with_and_without_the_cone(unit, wrt):
+def test_every_result_is_that_of_the_model_itself(unit, wrt):
     words = WORDS | {"unit": unit, "wrt": wrt, "dtype": "float64"}
-    with_cone, without = (list(erfscope.sweep(net(), **words, cone=cone)) for cone in (True, False))
-    assert len(with_cone) == len(without) == {"0,0,3,4": 2, "grid:2": 4}.get(unit, 1)
-    for one, other in zip(with_cone, without, strict=True):
-        assert one.cone.share < 0.1
-        assert one.cone.shown_by == "operations"
-        assert other.cone.share == 1
+    by_graph, plain = (list(erfscope.sweep(net(), **words, plain=plain)) for plain in (False, True))
+    assert len(by_graph) == len(plain) == {"0,0,3,4": 2, "grid:2": 4}.get(unit, 1)
+    for one, other in zip(by_graph, plain, strict=True):
+        assert (one.computed.path, one.computed.because) == ("graph", "")
+        assert one.computed.share < 0.1
+        assert (other.computed.path, other.computed.because) == ("plain", "plain was asked for")
+        assert other.computed.share == 1
         assert np.abs(one.map.values - other.map.values).sum() <= 1e-10
         assert one["r90"].value == pytest.approx(other["r90"].value, rel=1e-9)
         assert one["r50"].se == pytest.approx(other["r50"].se, rel=1e-6, abs=1e-12)
@@ -308,8 +209,8 @@ def test_every_result_is_the_same_with_and_without_the_cone(unit, wrt):
 @pytest.mark.parametrize(
     "wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"]
 )
-def test_references_around_a_cropped_module_are_exact(wrt):
-    """The last feed-forward net runs on the unit's token alone, and is not the reference then."""
+def test_references_inside_a_transformer_are_exact(wrt):
+    """The last feed-forward net runs on the unit's token alone."""
     words = {
         "input_size": (64, 64),
         "layer": "blocks.1",
@@ -319,37 +220,35 @@ def test_references_around_a_cropped_module_are_exact(wrt):
         "wrt": wrt,
     }
     model = timm_net("vit_tiny_patch16_224", img_size=64, depth=2)
-    one, other = (erfscope.analyze(model, **words, cone=cone) for cone in (True, False))
+    one, other = (erfscope.analyze(model, **words, plain=plain) for plain in (False, True))
     assert one.status == other.status == "ok"
-    assert one.cone.share < 0.97
+    assert one.computed.share < 0.97
     assert np.abs(one.map.values - other.map.values).sum() <= 1e-10
 
 
 @pytest.mark.parametrize("convention", ["luo", "signed", "replknet", "kim", "energy"])
-def test_every_convention_is_the_same_with_and_without_the_cone(convention):
+def test_every_convention_is_that_of_the_model_itself(convention):
     words = WORDS | {"convention": convention, "dtype": "float64"}
-    one, other = (erfscope.analyze(net(), **words, cone=cone).map.values for cone in (True, False))
+    one, other = (erfscope.analyze(net(), **words, plain=plain).map.values for plain in (False, True))
     assert np.abs(one - other).sum() <= 1e-10 * np.abs(other).sum()
 
 
 def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
     model = timm_net("resnet18").float()
     words = {"input_size": (192, 192), "layer": "layer2", "synthetic": "leaves", "samples": 4}
-    one, other = (erfscope.analyze(model, **words, cone=cone) for cone in (True, False))
-    assert one.cone.share < 0.5
+    one, other = (erfscope.analyze(model, **words, plain=plain) for plain in (False, True))
+    assert one.computed.share < 0.5
     for name in ("r50", "r90", "sigma_row", "luo_size"):
         assert one[name].value == pytest.approx(other[name].value, rel=2e-3)
 
 
-def test_units_that_together_see_everything_share_one_whole_pass():
-    loaded = load_model(net(), (24, 24))
-    units = [Unit(index=(r, c)) for r in range(6) for c in range(6)]
-    cones = loaded.cones("last", units)
-    assert all(cone.is_whole and cone.reason == "the units together see everything" for cone in cones)
-    assert [cone.unit for cone in cones] == units
-
-
-# --- the check
+def test_units_share_a_pass_where_that_is_less():
+    near = [(r, c) for r in range(6) for c in range(6)]
+    (crop,) = load(net(), (24, 24)).crops("last", near)
+    assert crop.units == tuple(near)
+    assert crop.image == ((0, 24), (0, 24))
+    far = [(0, 0), (23, 29)]
+    assert [crop.units for crop in load(net(), (96, 120)).crops("last", far)] == [(unit,) for unit in far]
 
 
 # --- what is said
@@ -360,16 +259,15 @@ def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
     report.save(tmp_path)
     document = json.loads((tmp_path / "report.json").read_text())
     jsonschema.validate(document, json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text()))
-    blocks = [entry["cone"] for entry in document["results"]]
-    assert [set(block) for block in blocks] == [{"share", "gmacs", "input_size", "shown_by", "reason"}] * 2
-    assert [(result.cone, result.verification) for result in erfscope.read(tmp_path)] == [
-        (r.cone, r.verification) for r in report
+    blocks = [entry["computed"] for entry in document["results"]]
+    assert [set(block) for block in blocks] == [{"path", "because", "share", "gmacs", "input_size"}] * 2
+    assert [(result.computed, result.verification) for result in erfscope.read(tmp_path)] == [
+        (r.computed, r.verification) for r in report
     ]
     assert blocks[0]["input_size"] != [96, 120]
 
 
 def test_verbose_says_what_was_computed(capsys):
-    # resnet10t's layer1: 10 convolutions of known sizes; the sum of the whole pass is what --no-cone prints.
     words = [
         "analyze",
         "resnet10t",
@@ -384,49 +282,49 @@ def test_verbose_says_what_was_computed(capsys):
         "-v",
     ]
     texts = []
-    for more in ([], ["--no-cone"]):
+    for more in ([], ["--plain"]):
         with pytest.raises(SystemExit) as stop:
             main([*words, *more])
         assert not stop.value.code
         texts.append(" ".join(capsys.readouterr().err.split()))
+    assert "path: graph" in texts[0]
     assert "% of the multiply-adds" in texts[0]
-    assert "exact by the recorded operations" in texts[0]
-    assert "computed whole" in texts[1]
-    assert "the cone is switched off" in texts[1]
+    assert "path: plain (plain was asked for)" in texts[1]
 
 
 # --- what it costs
 
 
-def gmacs(model, side, layer):
-    loaded = load_model(model, (side, side))
-    (cone,) = loaded.cones(layer, [Unit(index=loaded.recording.default_unit(layer))])
-    return cone
+def crop_at(model, side, layer):
+    loaded = load(model, (side, side))
+    (crop,) = loaded.crops(layer, [loaded.recording.default_unit(layer)])
+    return crop
 
 
 def test_the_cost_is_flat_once_the_image_is_larger_than_the_field():
     torch.manual_seed(0)
     model = timm.create_model("resnet18", pretrained=False)
-    small, large = gmacs(model, 512, "layer4"), gmacs(model, 1024, "layer4")
-    assert small.gmacs == large.gmacs
-    assert large.whole_gmacs == pytest.approx(4 * small.whole_gmacs)
+    (small, whole), (large, four_times) = (
+        cropped_giga_multiply_adds(crop_at(model, side, "layer4")) for side in (512, 1024)
+    )
+    assert small == large
+    assert four_times == pytest.approx(4 * whole)
     # One multiply-add per weight and output position: counted by hand for the first convolution alone.
-    first = gmacs(model, 512, "conv1")
-    assert first.whole_gmacs == pytest.approx(64 * 3 * 49 * 256**2 / 1e9)
-    assert first.gmacs < first.whole_gmacs / 1e3
+    first, whole = cropped_giga_multiply_adds(crop_at(model, 512, "conv1"))
+    assert whole == pytest.approx(64 * 3 * 49 * 256**2 / 1e9)
+    assert first < whole / 1e3
 
 
-def test_planning_for_4096_pixels_takes_no_more_memory_than_for_1024():
+def test_the_memory_of_planning_grows_with_the_side_and_not_with_the_pixels():
     torch.manual_seed(0)
     model, peaks = timm.create_model("resnet10t", pretrained=False), []
     for side in (1024, 1024, 4096):  # the first run fills caches
-        again = copy.deepcopy(model)  # what was recorded of a model is kept
         tracemalloc.start()
-        cone = gmacs(again, side, "layer3")
+        crop = crop_at(copy.deepcopy(model), side, "layer3")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert max(stop - first for first, stop in cone.image) < 512
-    assert peaks[2] < 1.2 * peaks[1]
+    assert max(stop - first for first, stop in crop.image) < 512
+    assert peaks[2] < 5 * peaks[1]
     assert peaks[2] < 2**25
 
 
@@ -434,17 +332,18 @@ def test_planning_for_4096_pixels_takes_no_more_memory_than_for_1024():
 
 
 class Fails(Net):
-    """Runs without numbers and fails with them, on crops only."""
+    """Runs without numbers and fails with them."""
 
     def forward(self, x):
         y = super().forward(x)
-        if not y.is_meta and x.shape[-1] < 90:
-            raise ValueError("not on a crop")
+        if type(y) is torch.Tensor and not y.is_meta:
+            raise ValueError("not with numbers")
         return y
 
 
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("kind", [Net, Fails])
-def test_the_model_is_left_as_found(kind):
+def test_the_model_is_left_as_found(kind, plain):
     torch.manual_seed(0)
     model = kind().train()
     model.body[1].eval()
@@ -457,18 +356,18 @@ def test_the_model_is_left_as_found(kind):
         return counts, flags, [p.grad for p in model.parameters()]
 
     before, numbers = state(), {name: t.clone() for name, t in model.state_dict().items()}
-    if kind is Fails:
-        result = erfscope.analyze(model, **WORDS | {"layer": "output"})
+    result = erfscope.analyze(model, **WORDS | {"layer": "output"}, plain=plain)
+    if kind is Fails and plain:
         assert result.status == "error"
-        assert "not on a crop" in result.error
+        assert "not with numbers" in result.error
         assert "\n" not in result.error
     else:
-        assert erfscope.analyze(model, **WORDS).cone.share < 1
+        assert result.ok
     assert state() == before
     assert all(torch.equal(t, numbers[name]) for name, t in model.state_dict().items())
 
 
-# --- what cannot be planned, and bad input
+# --- what cannot be recorded, and bad input
 
 
 class Chooses(nn.Module):
@@ -479,16 +378,17 @@ class Chooses(nn.Module):
         self.one, self.two = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
 
     def forward(self, x):
-        return self.one(x) if float(x.mean()) > -1e3 else self.two(x)
+        return self.one(x) if float(x.detach().mean()) > -1e3 else self.two(x)
 
 
 @pytest.mark.filterwarnings("ignore:.*has data-dependent control flow")
 def test_a_model_that_looks_at_numbers_is_measured_whole():
     torch.manual_seed(0)
     model = Chooses().double()
-    assert load_model(model, (24, 30)).cones("one", [Unit(index=(12, 15))]) is None
     result = erfscope.analyze(model, input_size=(24, 30), layer="one", convention="luo", samples=1, synthetic="noise")
-    assert result.cone is None
+    assert result.ok, result.error
+    assert (result.computed.path, result.computed.share) == ("plain", 1)
+    assert result.computed.because == "it cannot be recorded without numbers"
     # A linear layer's map does not depend on the picture: the sum of its absolute kernels over the outputs' sum.
     kernel = model.one.weight.detach().sum(0).abs().sum(0).numpy()
     assert np.allclose(result.map.values[11:14, 14:17], kernel / kernel.sum(), rtol=1e-9)

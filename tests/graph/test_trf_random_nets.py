@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_trf_oracle import corners_and_middle, opened, recorded, support_of
+from oracle import Seen, opened, units_of
 from torch import nn
 
 SPACE = (21, 18)
@@ -185,11 +185,9 @@ def fields(layers):
             shape = (0,)
         if min(shape) < 2 or max(shape) > 60:
             del net.layers[-1]
-    net = opened(net)
-    recording = recorded(net, space)
-    (shape,) = (entry.shape for entry in recording.layers if entry.name == "out")
-    for unit in corners_and_middle(shape[2:]):
-        yield recording.trf("out", unit), support_of(net, space, unit)
+    seen = Seen(opened(net), space)
+    for unit in units_of(seen.grid):
+        yield seen.trf(unit), seen.support(unit)
 
 
 @QUIET
