@@ -454,29 +454,6 @@ def line_down_and_up():
     )  # fmt: skip
 
 
-class RowCell(nn.Module):
-    """A ConvLSTM that runs down the rows, with float32 zeros of its own as its first state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates = nn.Conv1d(7, 16, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden, cell, rows = torch.zeros(len(x), 4, x.shape[3]), torch.zeros(len(x), 4, x.shape[3]), []
-        for row in x.unbind(2):
-            i, f, o, g = self.gates(torch.cat([row, hidden], 1)).chunk(4, 1)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            rows.append(hidden)
-        return torch.stack(rows, 2)
-
-
-@net("sequence", plane(exact=None))
-def convolutional_lstm_over_rows():
-    """A ConvLSTM down the rows makes float32 zeros of its own, which a concatenation turns to float64."""
-    return Does(lambda m, x: m.out(m.cell(x)), cell=RowCell(), out=conv(4))
-
-
 @net("sequence", HERE, dtype="float32")
 def lstm_with_float32_states():
     """An LSTM along the columns is given float32 zeros, so that it cannot run in float64 at all."""

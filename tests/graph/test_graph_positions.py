@@ -26,8 +26,6 @@ OPEN |= {
     "deformable_convolution",
 }
 OPEN |= {"flow_that_zooms", "two_scales_in_one_sequence"}
-#: Nets that are known in part: a row is picked of many, in which the others are told by their order alone.
-OPEN |= {"convolutional_lstm_over_rows"}
 #: Nets that the graph cannot hold, or that leave PyTorch.
 OUTSIDE = {
     "checkpointed",

@@ -260,11 +260,11 @@ def with_tensor_hook(y):
         (torch.sin, ()),
         (nn.Dropout(0.5).eval(), ()),
         (lambda y: y if torch.compiler.is_compiling() else y * 3, ()),
-        (fivefold, ("it has a hand-written backward pass (Fivefold)",)),
-        (with_tensor_hook, ("it reads requires_grad", "it sets hooks on gradients")),
-        (nn.Dropout(0.5), ("it draws random numbers",)),
-        (lambda y: y + torch.randn_like(y), ("it draws random numbers",)),
-        (lambda y: y.uniform_(), ("it draws random numbers",)),
+        (fivefold, ("the model has a hand-written backward pass (Fivefold)",)),
+        (with_tensor_hook, ("the model reads requires_grad", "the model sets hooks on gradients")),
+        (nn.Dropout(0.5), ("then draws random numbers",)),
+        (lambda y: y + torch.randn_like(y), ("the model draws random numbers",)),
+        (lambda y: y.uniform_(), ("the model draws random numbers",)),
     ],
 )
 def test_what_a_graph_does_not_hold_is_said(then, reasons):
@@ -277,7 +277,7 @@ def test_writes_without_gradients_are_said():
             y.mul_(2)
         return y
 
-    assert record(Net(then), (torch.rand(1, 3, 5, 5),)).unfaithful == ("it writes in place without gradients",)
+    assert record(Net(then), (torch.rand(1, 3, 5, 5),)).unfaithful == ("the model writes in place without gradients",)
 
 
 def test_a_question_for_gradients_is_answered_as_with_an_input_that_has_them():
@@ -290,7 +290,7 @@ def test_a_question_for_gradients_is_answered_as_with_an_input_that_has_them():
 def test_backward_hooks_are_said_and_stay():
     module = Net(torch.sin)
     module.conv.register_full_backward_hook(lambda *_: None)
-    assert record(module, (torch.rand(1, 3, 5, 5),)).unfaithful == ("it has backward hooks",)
+    assert record(module, (torch.rand(1, 3, 5, 5),)).unfaithful == ("conv has backward hooks",)
     assert len(module.conv._backward_hooks) == 1
 
 

@@ -232,8 +232,8 @@ HOSTILE = {
 
 #: Why the model itself is run.
 PLAIN = {
-    "a forward that looks for gradients": "it reads requires_grad",
-    "random columns by a seed": "it draws random numbers",
+    "a forward that looks for gradients": "reads requires_grad",
+    "random columns by a seed": "draws random numbers",
 }
 
 
@@ -242,7 +242,7 @@ def test_what_a_unit_needs_gives_the_map_of_plain_autograd(name):
     torch.manual_seed(0)
     net = Chain([HOSTILE[name]()])
     if name in PLAIN:
-        assert load(scrambled(net), SPACE).why_plain("last") == PLAIN[name]
+        assert load(scrambled(net), SPACE).why_plain.endswith(PLAIN[name])
     else:
         exact(net)
 
@@ -254,21 +254,8 @@ def hooked(m, x):
     return y.sin()
 
 
-def saved_otherwise(m, x):
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * t.shape[-1] if t.dim() == 4 else t, lambda t: t):
-        return x.sin() * x.cos()
-
-
-def module_hooked(m, x):
-    if not m.inner._backward_hooks:
-        m.inner.register_full_backward_hook(lambda _m, into, _out: tuple(g.flip(3) for g in into))
-    return m.inner(x).sin()
-
-
 GRADIENTS = {
-    "register_hook": (hooked, "it reads requires_grad"),
-    "saved_tensors_hooks": (saved_otherwise, "hooks"),
-    "a module's hook": (module_hooked, "hooks"),
+    "register_hook": (hooked, "reads requires_grad"),
 }
 
 
@@ -276,7 +263,7 @@ GRADIENTS = {
 def test_a_hook_that_the_forward_sets_means_that_the_model_is_run(name):
     torch.manual_seed(0)
     function, why = GRADIENTS[name]
-    assert why in load(scrambled(Chain([Does(function, inner=conv())])), SPACE).why_plain("last")
+    assert why in load(scrambled(Chain([Does(function, inner=conv())])), SPACE).why_plain
 
 
 def test_checkpoints_are_no_hooks():
@@ -311,7 +298,7 @@ RANDOM = {
 def test_a_model_that_draws_random_numbers_is_run_itself(name):
     torch.manual_seed(0)
     model = load(scrambled(Chain([Does(RANDOM[name])])), SPACE)
-    assert model.why_plain("last") == "it draws random numbers"
+    assert model.why_plain.endswith("draws random numbers")
 
 
 def convlstm(m, x):
