@@ -15,7 +15,7 @@ from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
-from click.exceptions import Exit, NoSuchCommand
+from click.exceptions import Exit, NoSuchCommand, NoSuchOption
 
 import erfscope
 from erfscope.cli import config
@@ -174,7 +174,12 @@ def _one_line(error: BaseException) -> tuple[str, int]:
 
 def _usage(error: click.ClickException) -> str:
     """A complaint of the argument parser, with the place of a setting that was not given on the command line."""
+    from erfscope.options.keywords import FORMER
+
     text = error.format_message().rstrip(".")
+    former = {f"--{prefix}{name}": new for name, new in FORMER.items() for prefix in ("", "no-")}
+    if isinstance(error, NoSuchOption) and error.option_name in former:
+        return f"--{former[error.option_name]} stands in the place of --no-{error.option_name.rpartition('-')[2]}"
     if isinstance(error, NoSuchCommand) and not error.possibilities:
         return f"{text}; did you mean `erfscope analyze {error.command_name}`?"
     context: click.Context | None = getattr(error, "ctx", None)

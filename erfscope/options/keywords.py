@@ -54,6 +54,8 @@ PLAIN: dict[Any, tuple[Any, str]] = {
 }
 #: Other names of options -> their own.
 ALIASES = {"image": "images"}
+#: Options that are called otherwise now, and say the opposite.
+FORMER = {"cone": "plain"}
 
 
 def rename(options: Options | Building) -> None:
@@ -81,6 +83,8 @@ def check(options: Options | Building) -> None:
     rename(options)
     known = list(Options.__annotations__)
     for name in options:
+        if name in FORMER:
+            raise ErfscopeError(f"{FORMER[name]}=True stands in the place of {name}=False; leave {name} out")
         if name not in known:
             raise unknown("option", name, known, limit=len(known))
     _refuse_types(options)

@@ -84,6 +84,8 @@ def identity_words(result: Result, *, gap: str) -> list[str]:
     words += [size_text(result.input.size), images_text(result), convention_text(result)]
     if result.method != "gradient":
         words.append(result.method)
+    if result.computed is not None:
+        words.append(f"path {result.computed.path}")
     return [*words, *option_words(result).values()]
 
 
