@@ -18,6 +18,7 @@ from erfscope.graph.graph import Graph
 from erfscope.graph.record import RecordingError, record, tensors_of
 from erfscope.graph.recording import STAGES, Guess, Pass, Recording
 from erfscope.graph.tape import DRAWS
+from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
@@ -79,8 +80,14 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
             return Recording(graph, tensors_of(adapter.module), partial(_guess, there, images), why)
-    # With numbers, and of one image, a model fails as it would when it is measured.
-    raise _refused(adapter, failures[-1]) from failures[-1].__cause__
+    why = first_line(failures[-1].__cause__ or failures[-1])
+    try:
+        with borrowed(adapter.module):
+            x = _input(adapter, 1, device_of(adapter.module))
+            graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
+    except Exception:  # the model itself fails
+        raise _refused(adapter, failures[-1]) from failures[-1].__cause__
+    return Recording(graph, {}, partial(_guess, there, 1), why)
 
 
 def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
@@ -96,17 +103,18 @@ def _guess(adapter: ModuleAdapter, images: int, shape: tuple[int, ...]) -> Guess
 
 
 def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
-    def forward(module: nn.Module, x: Tensor) -> Mapping[str, Any]:
-        with contain_exits():
-            output, stages = adapter.outputs(module, x)
-        return {"output": output, STAGES: stages}
-
     before = random_states()
     with borrowed(adapter.module):
-        graph = record(adapter.module, (x,), forward=forward)
+        graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
     # PyTorch's own are seen among the operations.
     drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}
     return replace(graph, unfaithful=(*graph.unfaithful, f"the model {DRAWS}")) if drawn else graph
+
+
+def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[str, Any]:
+    with contain_exits():
+        output, stages = adapter.outputs(module, x)
+    return {"output": output, STAGES: stages}
 
 
 def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from erfscope.graph.record import RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
 from erfscope.graph.tape import DRAWS
+from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -58,6 +59,11 @@ class LoadedModel:
         """What to say where the model could not be recorded without numbers; None where it could."""
         if not (why := self.recording.needed_numbers):
             return None
+        if self.recording.graph.by == UNRECORDED:
+            return (
+                f"the operations of {self.label} cannot be recorded ({why}): where its units stand is assumed from"
+                " shapes, and what they can see at all is not known"
+            )
         return (
             f"{self.label} has data-dependent control flow; recorded once with random input ({why}): its theoretical"
             " receptive fields (TRFs) hold for the path it took"
@@ -90,7 +96,7 @@ class LoadedModel:
     def why_plain(self) -> str:
         """Why the model itself is run, and not its graph, in words; "" where the graph is."""
         if self.recording.needed_numbers:
-            return "it cannot be recorded without numbers"
+            return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
         return next(iter(self.recording.graph.unfaithful), "")
 
     @property

@@ -45,7 +45,8 @@ class Graph:
     marks: Mapping[str, Mark]
     #: What the forward pass itself returned.
     returned: Mapping[Path, fx.Node]
-    #: "shapes" where the recording needed no numbers, else "path taken": right for inputs that take the same path.
+    #: "shapes" where the recording needed no numbers; "path taken": right for inputs that take the same path;
+    #: "shapes of a pass" where nothing but these could be noted.
     by: str
     #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
     unfaithful: tuple[str, ...]

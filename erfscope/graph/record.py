@@ -65,7 +65,7 @@ def record(
         RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
     """
     given = (inputs, dict(kwargs or {}))
-    tensors = [*tensors_of(module).values(), *(tensor for _, tensor in _tensors_in(given))]
+    tensors = [*tensors_of(module).values(), *(tensor for _, tensor in tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
     with _lock, _quiet():
         try:
@@ -85,18 +85,19 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Return every tensor that a module holds, also in lists and dictionaries, by name."""
     found = {}
     for prefix, part in module.named_modules():
-        for path, tensor in _tensors_in(vars(part)):
+        for path, tensor in tensors_in(vars(part)):
             names = [str(each) for each in path if each not in ("_parameters", "_buffers")]
             found[".".join([prefix, *names] if prefix else names)] = tensor
     return found
 
 
-def _tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """Yield every tensor in tuples, lists and dictionaries, with the items on the way to it."""
     if isinstance(given, Tensor):
         yield path, given
     elif isinstance(given, dict | list | tuple):
         for key, each in given.items() if isinstance(given, dict) else enumerate(given):
-            yield from _tensors_in(each, (*path, key))
+            yield from tensors_in(each, (*path, key))
 
 
 def _record(
@@ -108,13 +109,13 @@ def _record(
     made: list[weakref.ref[Tensor]],
 ) -> Graph:
     own = tensors_of(module)
-    devices = [each.device for _, each in (*own.items(), *_tensors_in((inputs, kwargs))) if not each.is_meta]
+    devices = [each.device for _, each in (*own.items(), *tensors_in((inputs, kwargs))) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     twin = copy.deepcopy(module, dict(stand_ins))
     args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
-    for _, tensor in _tensors_in((args, named)):
+    for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)
     _drop_backward_hooks(twin, tape)
     calls: dict[str, list[Mark]] = {}
@@ -189,7 +190,7 @@ def _mark_calls(name: str, part: nn.Module, found: list[Mark], turns: Iterator[i
 
 
 def _nodes(tensors: Any, tape: Tape) -> dict[Path, fx.Node]:
-    return {path: tape.node_of(tensor) for path, tensor in _tensors_in(tensors)}
+    return {path: tape.node_of(tensor) for path, tensor in tensors_in(tensors)}
 
 
 @contextmanager
