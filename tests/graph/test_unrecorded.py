@@ -36,5 +36,5 @@ def test_a_model_that_fails_is_told_so():
         def forward(self, x):
             raise ValueError("no")
 
-    with pytest.raises(erfscope.errors.MeasurementError, match="fails on an input of 3 channels at 32x32: no"):
-        erfscope.analyze(Failing(), input_size=32)
+    (row,) = erfscope.sweep(Failing(), input_size=32)
+    assert row.error == "fails on an input of 3 channels at 32x32: ValueError: no"

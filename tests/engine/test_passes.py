@@ -1,0 +1,71 @@
+"""A measured batch is one forward pass, from the first batch on, recording aside."""
+
+import pytest
+
+import erfscope
+from erfscope.adapters import load, recorded
+from erfscope.graph.run import Forward
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """What runs: the number of images of each recorded pass, of each pass of the graph and of each of the model."""
+    found = {"recorded": [], "graph": [], "model": []}
+    record, run = recorded.record, Forward.__call__
+
+    def recording(module, inputs, **options):
+        found["recorded"].append(len(inputs[0]))
+        return record(module, inputs, **options)
+
+    def running(forward, image):
+        found["graph"].append(len(image))
+        return run(forward, image)
+
+    monkeypatch.setattr(recorded, "record", recording)
+    monkeypatch.setattr(Forward, "__call__", running)
+    return found
+
+
+@pytest.fixture
+def adapter(passes):
+    adapter = load("test_resnet", weights="random", input_size=64)
+    features = adapter.features
+
+    def counted(x, *arguments, **options):
+        passes["model"].append(len(x))
+        return features(x, *arguments, **options)
+
+    adapter.features = counted
+    return adapter
+
+
+def test_a_first_call_records_and_a_second_does_not(adapter, passes):
+    erfscope.analyze(adapter, samples=8, batch_size=8)
+    assert passes == {"recorded": [2, 8], "graph": [8], "model": []}
+    erfscope.analyze(adapter, samples=8, batch_size=8)
+    assert passes == {"recorded": [2, 8], "graph": [8, 8], "model": []}
+
+
+def test_one_image_needs_no_recorded_pass_of_its_own(adapter, passes):
+    erfscope.analyze(adapter, samples=1)
+    assert passes == {"recorded": [2], "graph": [1], "model": []}
+
+
+def test_fewer_images_take_the_recorded_pass_of_a_full_batch(adapter, passes):
+    erfscope.analyze(adapter, samples=11, batch_size=4)
+    assert passes == {"recorded": [2, 4], "graph": [4, 4, 3], "model": []}
+
+
+def test_the_plain_path_is_one_pass_of_the_model_for_each_batch(adapter, passes):
+    erfscope.analyze(adapter, samples=8, batch_size=8, plain=True)
+    assert passes == {"recorded": [2], "graph": [], "model": [8]}
+
+
+def test_the_first_image_alone_tells_a_readout_without_signs_from_rounding_noise(adapter, passes):
+    erfscope.analyze(adapter, samples=8, batch_size=8, convention="replknet")
+    assert passes["graph"] == [1, 7]
+
+
+def test_units_together_are_one_pass(adapter, passes):
+    erfscope.sweep(adapter, samples=2, unit="grid:6")
+    assert passes["graph"] == [2]
