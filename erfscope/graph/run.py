@@ -18,8 +18,9 @@ from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, shape_of, value
 from erfscope.graph.layouts import unit_box
-from erfscope.graph.rules.parts import Part, Parts, cut, frozen, is_divisible, made, needs, run, united, whole
+from erfscope.graph.rules.parts import Part, Parts, cut, is_divisible, made, needs, run, united, whole
 from erfscope.graph.rules.reading import Call, Edge, call_of, edges_of
+from erfscope.graph.rules.runs import frozen
 
 #: Gives the number of a node that does not depend on the input, or None.
 Numbers = Callable[[fx.Node], Tensor | None]

@@ -117,7 +117,7 @@ def test_the_default_layer_of_a_program_is_that_of_its_model(
     assert measured(str(files["one"]), layer=None).layer == measured(net, layer=None, input_size=SIZE).layer == "down"
     # The norm at its end takes no layer's output but a sum, so that its own is the deepest map.
     assert (
-        measured(str(files["attending"]), layer=None).layer
+        measured(str(files["attending"]), layer=None, dtype="float32").layer
         == measured(attending, layer=None, input_size=SIZE).layer
         == "output"
     )

@@ -53,5 +53,5 @@ def test_layers_behind_it_can_be_asked_for():
     )
     assert "gradient_unproved" in {
         finding.code
-        for finding in erfscope.analyze(Net(DOES["rrelu in training"][0]), input_size=(32, 32), samples=1).warnings
+        for finding in erfscope.analyze(Net(DOES["rrelu in training"]), input_size=(32, 32), samples=1).warnings
     }

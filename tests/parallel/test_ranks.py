@@ -221,6 +221,7 @@ def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monk
     for name, value in {"PYTHONPATH": path, "GOES": str(goes), "HOW": how}.items():
         monkeypatch.setenv(name, value)
     asked = ["--input-size", "32", "--samples", "12", "--batch-size", "1", "--measures", "r50", "--convention", "luo"]
+    asked += ["--plain"]  # the model itself runs, and goes
     output = tmp_path / "stored.json"
     ranks = start(2, "-m", "erfscope", "analyze", "going:Going", *asked, "-o", str(output))
     ranks[goes].communicate(timeout=60)

@@ -4,6 +4,7 @@ infidelity."""
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,16 +44,16 @@ class Found:
 
 
 @contextlib.contextmanager
-def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[None]:
+def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[ModuleAdapter]:
     """Let a share of a module's output pass no gradient: y -> s y.detach() + (1 - s) y, with the values exactly as they
-    were."""
+    were. Yields an adapter of its own, since each is recorded once."""
 
     def mix(_module: object, _args: object, y: Tensor) -> Tensor:
         return y.detach() + (1 - share) * (y - y.detach())
 
     handle = adapter.module.get_submodule(place).register_forward_hook(mix)
     try:
-        yield
+        yield copy.copy(adapter)
     finally:
         handle.remove()
 
@@ -70,7 +71,7 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
     Raises:
         MeasurementError: the unit has no gradient.
     """
-    with detached(adapter, place, share) if share else contextlib.nullcontext():
+    with detached(adapter, place, share) if share else contextlib.nullcontext(adapter) as adapter:
         result = erfscope.analyze(adapter, samples=IMAGES, seed=seed, trust=True, measures=["r50"])
         trust, unit = result.trust, result.unit
         if trust is None or trust.ratio is None or unit is None:
