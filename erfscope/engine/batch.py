@@ -71,7 +71,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
 
 def _compares(plan: Plan, sums: Sums) -> bool:
     """Whether the next image is measured alone, with a second backward pass, to tell gradients from rounding noise."""
-    return not plan.convention.random and len(sums.ratios) < len(plan.units)
+    return plan.may_cancel and len(sums.ratios) < len(plan.units)
 
 
 class _Pending:
@@ -89,11 +89,8 @@ class _Pending:
             self._unit, self._draws = draw.unit, []
         self._draws.append(draw)
         # Draws with random signs need no others to be compared with.
-        if (
-            draw.unit not in self._sums.ratios
-            and (len(images) == 1 or self._random)
-            and (ratio := _ratio(draw)) is not None
-        ):
+        compared = self._random or draw.random_sign_norm is not None
+        if draw.unit not in self._sums.ratios and compared and (ratio := _ratio(draw)) is not None:
             self._sums.ratios[draw.unit] = ratio
 
     def store(self, images: Sequence[int]) -> None:
@@ -129,12 +126,13 @@ def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterato
     Args:
         plan: What is measured.
         x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies.
-        images: Their indices. One alone has the norm of its gradient with random signs taken too.
+        images: Their indices. One alone has the norm of its gradient with random signs taken too, where its gradient
+            may be rounding noise.
         most: How many images a batch will have at most.
     """
     settings = plan.settings
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
-    compares = len(images) == 1
+    compares = plan.may_cancel and len(images) == 1
     if settings.method == "gradient":
         amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
         words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}

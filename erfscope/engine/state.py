@@ -70,6 +70,11 @@ class Plan:
         return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
 
     @cached_property
+    def may_cancel(self) -> bool:
+        """Whether the readout's gradient may be rounding noise, so that it is compared with one with random signs."""
+        return not self.convention.random and self.model.recording.may_cancel(self.layer, self.settings.wrt)
+
+    @cached_property
     def _weights(self) -> dict[str, Tensor]:
         return tensors_of(self.model.adapter.module)
 

@@ -20,7 +20,7 @@ from erfscope.graph.graph import Graph, Path, name_of, shape_of
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.places import describe
 from erfscope.graph.positions import Positions
-from erfscope.graph.rules.reading import Shape
+from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
 from erfscope.graph.tape import DRAWS
 
@@ -34,6 +34,15 @@ WITHOUT_DERIVATIVE = frozenset(
         *("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
         *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
         *("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "quantize_per_tensor", "quantize_per_channel"),
+    )
+)
+#: Operations behind which a sum of channels may be the same whatever they are, so that its gradient is rounding noise:
+#: those that subtract a mean or divide by a sum.
+NORMALISING = frozenset(
+    (
+        *("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm", "rms_norm"),
+        *("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "logsumexp", "mean", "sum"),
+        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"),
     )
 )
 #: What a user can do about positions that are not known.
@@ -333,13 +342,25 @@ class Recording(Pass):
         node = self._known(layer).node
         return self.positions.own_resizing(node) if node in self.graph.live else None
 
-    def doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
-        """What may make the gradient another than the layer's derivative, in words, in the order of execution."""
-        found = dict[str, None]()
+    def _way(self, layer: str, wrt: str) -> list[fx.Node]:
+        """The operations from a reference to a layer, in the order of execution."""
         start = self._layer(layer)[0].node
         fields = self._fields_of(layer, start, wrt)
         way = [node for node in self.positions.ancestors(start) if node in fields and node is not fields.reference]
-        for node in sorted(way, key=self.positions.order.__getitem__):
+        return sorted(way, key=self.positions.order.__getitem__)
+
+    def may_cancel(self, layer: str, wrt: str = IMAGE) -> bool:
+        """Whether the gradient of a sum of channels may be rounding noise: some operation normalises, or may do so."""
+        for node in self._way(layer, wrt):
+            call = call_of(node)
+            if call is None or call.name in NORMALISING or ("batch_norm" in call.name and call.args.get("training")):
+                return True
+        return False
+
+    def doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """What may make the gradient another than the layer's derivative, in words, in the order of execution."""
+        found = dict[str, None]()
+        for node in self._way(layer, wrt):
             if (name := name_of(node).rstrip("_")) in WITHOUT_DERIVATIVE:
                 found[describe(node, name)] = None
             elif node.meta["no_grad"]:

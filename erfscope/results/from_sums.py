@@ -145,9 +145,8 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
         )
     if average.groups == 0:
         return "error", f"none of the {seen} images could be read"
-    ratio = part.ratio or 0.0
-    if ratio < noise_floor(result.amp_dtype or result.dtype):
-        text = f"the gradient is {ratio:.1e} of a random-sign draw's where channels have cancelled"
+    if part.ratio is not None and part.ratio < noise_floor(result.amp_dtype or result.dtype):
+        text = f"the gradient is {part.ratio:.1e} of a random-sign draw's where channels have cancelled"
         return "degenerate", f"{text}: rounding noise, not an ERF; use --convention jacobian"
     return "ok", None
 

@@ -166,7 +166,8 @@ class Result:
     hops: HopProfile | None = None
     #: Of a map of removed nodes: Spearman's rank correlation with the gradient's map of the same images.
     rank_correlation: float | None = None
-    #: Norm of the gradient relative to a random-sign draw; healthy models are near 1.
+    #: Norm of the gradient relative to a random-sign draw; healthy models are near 1. None where it was not compared,
+    #: since no operation on the way normalises, so that it cannot be rounding noise.
     gradient_ratio: float | None = None
     #: What forward passes with noise say of the gradient; None where it was not asked for.
     trust: Trust | None = None

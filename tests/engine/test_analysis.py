@@ -120,7 +120,7 @@ def test_the_batch_size_changes_nothing(convention):
         np.testing.assert_allclose(
             other.map.values, first.map.values, rtol=1e-9, atol=1e-12 * np.abs(first.map.values).max()
         )
-        assert other.gradient_ratio == pytest.approx(first.gradient_ratio, rel=1e-9)
+        assert (other.gradient_ratio or 0) == pytest.approx(first.gradient_ratio or 0, rel=1e-9)
         assert [finding.text for finding in other.warnings] == [finding.text for finding in first.warnings]
         for name, value in first.measures.items():
             if value.se is not None and not name.startswith("gaussian"):
@@ -240,7 +240,6 @@ def test_a_useless_first_image_does_not_condemn_the_others(first):
     for size in (1, 6):
         result = erfscope.analyze(net, images=x, convention="luo", batch_size=size, measures="r50")
         assert result.ok
-        assert result.gradient_ratio > 0.1
         assert result.input.dead == ("tensor[0]",)
 
 
@@ -420,17 +419,19 @@ def test_signed_sums_over_the_channels_before_a_layernorm_are_degenerate(method,
 def test_a_healthy_net_has_a_ratio_near_one_whatever_the_readouts_scale(convention):
     """kim's mean over 2048 channels has a gradient 2048 times smaller, which is no sign of noise."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 2048, 3, 1, 1))
-    result = erfscope.analyze(net, input_size=(16, 16), samples=2, convention=convention, measures="r50")
+    layers = nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 2048, 3, 1, 1)
+    options = {"input_size": (16, 16), "samples": 2, "convention": convention, "measures": "r50"}
+    result = erfscope.analyze(nn.Sequential(nn.GroupNorm(1, 3), *layers), **options)
     assert result.ok
     assert 0.2 < result.gradient_ratio < 5
+    # Where nothing normalises, no sum of channels can cancel.
+    assert erfscope.analyze(nn.Sequential(*layers), **options).gradient_ratio is None
 
 
 def test_a_tiny_custom_readout_is_not_mistaken_for_noise():
     tiny = (lambda y, signs: 1e-9 * y[:, 0], lambda g: g.abs().sum(1))
     result = erfscope.analyze(relu_net(), images=pictures(2), convention=tiny, measures="r50")
     assert result.ok
-    assert 0.1 < result.gradient_ratio < 10
     assert result.convention == "custom"
 
 

@@ -111,7 +111,7 @@ def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) 
     assert len(found) == len(expected) > 1
     for one, other in zip(found, expected, strict=True):
         assert one.input == other.input
-        assert one.gradient_ratio == pytest.approx(other.gradient_ratio, rel=1e-12)
+        assert (one.gradient_ratio or 0) == pytest.approx(other.gradient_ratio or 0, rel=1e-12)
         np.testing.assert_allclose(
             one.map.values, other.map.values, rtol=1e-12, atol=1e-12 * np.abs(other.map.values).max()
         )

@@ -61,9 +61,11 @@ def test_the_plain_path_is_one_pass_of_the_model_for_each_batch(adapter, passes)
     assert passes == {"recorded": [2], "graph": [], "model": [8]}
 
 
-def test_the_first_image_alone_tells_a_readout_without_signs_from_rounding_noise(adapter, passes):
-    erfscope.analyze(adapter, samples=8, batch_size=8, convention="replknet")
+def test_the_first_image_alone_tells_a_readout_from_rounding_noise_where_something_normalises(adapter, passes):
+    erfscope.analyze("test_vit", weights="random", samples=8, batch_size=8, convention="replknet")
     assert passes["graph"] == [1, 7]
+    erfscope.analyze(adapter, samples=8, batch_size=8, convention="replknet")
+    assert passes["graph"] == [1, 7, 8]
 
 
 def test_units_together_are_one_pass(adapter, passes):

@@ -205,7 +205,7 @@ def _forward(run: _Run, images: list[int]) -> Features:
 def _add(run: _Run, features: Features, images: list[int], totals: dict[int, FieldSum]) -> None:
     """Add a batch's contributions to the units of one group."""
     plan, numbers = run.plan, list(totals)
-    compare = any(total.ratio is None for total in totals.values())
+    compare = plan.may_cancel and any(total.ratio is None for total in totals.values())
     asked = GradientRequest(
         convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare
     )

@@ -208,7 +208,7 @@ def _moved(edges: Sequence[Edge], part: Part, parts: Parts, dtype: torch.dtype) 
 
 
 def through(edge: Edge, part: Part, parts: Parts, fill: float = 0.0) -> Tensor:
-    """The part of an output that an edge leads to, by moving what its input has; ``fill`` where nothing is moved from."""
+    """The part of an output that an edge leads to, made by moves of its input; ``fill`` where nothing is moved from."""
     shapes, asked = [shape_of(edge.source), *(step.shape for step in edge.steps)], asked_of(edge, part) or []
     tensor = cut(parts[edge.source], parts.needed[edge.source], asked[0])
     for step, shape, have, want in zip(edge.steps, shapes[:-1], asked[:-1], asked[1:], strict=True):
