@@ -26,7 +26,8 @@ from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, named_layout, recognise
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.default_layer import default_layer
-from erfscope.graph.recording import Guess, Pass, Recording
+from erfscope.graph.named import Pass
+from erfscope.graph.recording import Guess, Recording
 
 Forward = Callable[[nn.Module, Tensor], Any]
 

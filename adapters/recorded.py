@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from erfscope.adapters.state import borrowed, device_of, dtype_of
 from erfscope.errors import ErfscopeError
 from erfscope.graph.graph import Graph
+from erfscope.graph.named import STAGES, Pass
 from erfscope.graph.record import RecordingError, record, tensors_of
-from erfscope.graph.recording import STAGES, Guess, Pass, Recording
+from erfscope.graph.recording import Guess, Recording
 from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from erfscope.finding import Finding
-    from erfscope.graph.recording import Pass, Recording
+    from erfscope.graph.named import Pass
+    from erfscope.graph.recording import Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

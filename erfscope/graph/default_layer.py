@@ -11,7 +11,8 @@ from torch import fx
 from erfscope.errors import MeasurementError
 from erfscope.geometry.names import INPUT, OUTPUT
 from erfscope.graph.graph import name_of, shape_of
-from erfscope.graph.recording import NamedTensor, Recording, looks_spatial
+from erfscope.graph.named import NamedTensor
+from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import MOVES, Dims, Whole, call_of
 
 #: Operations that only copy.
@@ -53,7 +54,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     unplaced = [
         name
         for name, each in seen.items()
-        if recording.reading_of(each).layout is None and _is_live(recording, each) and looks_spatial(each.shape)
+        if recording.reading_of(each).layout is None and _is_live(recording, each) and _looks_spatial(each.shape)
         if (each.node in trunk or name == meant) and (chosen is None or each.order > seen[chosen].order)
     ]
     if unplaced:
@@ -234,3 +235,8 @@ def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) 
         return False
     unit = tuple(side // 2 for side in mine.space(seen.shape))
     return recording.fields(other.node, theirs, "a layer").looks_further(seen.node, mine, unit)
+
+
+def _looks_spatial(shape: Sequence[int]) -> bool:
+    """Whether a tensor could be a map by its shape: several vectors for each image."""
+    return len(shape) >= 3 and math.prod(shape[2:]) > 1 and max(shape[1:-1]) > 1

@@ -232,6 +232,8 @@ class _GradientQuestions(TorchFunctionMode):
         if func == Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
             self.tape.note("reads requires_grad")
             return self.tape.is_live(args[0]) or func(*args)
+        if func in (Tensor.numpy, Tensor.__array__) and self.tape.is_live(args[0]):
+            self.tape.exposed = True
         if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
             self.tape.note("sets hooks on gradients")
             return RemovableHandle(OrderedDict())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,11 +11,11 @@ from torch import Tensor, fx
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
-from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
+from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
-from erfscope.graph.graph import Graph, Path, name_of, shape_of
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Graph, name_of
+from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.places import describe
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
@@ -25,8 +23,6 @@ from erfscope.graph.run import Crop, Wanted, crop
 from erfscope.graph.tape import DRAWS
 
 FIRST = Layout(order="channels_first")
-#: Path of the stages in what a recorded pass returns.
-STAGES = "stages"
 #: Operations without a derivative, or with one that is zero almost everywhere.
 WITHOUT_DERIVATIVE = frozenset(
     (
@@ -73,19 +69,6 @@ class LayerReading(NamedTuple):
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class NamedTensor:
-    """A tensor of the pass that can be asked for."""
-
-    node: fx.Node
-    shape: Shape
-    #: Whether it is one of the model's stages, which the library declares to be (B, C, *space).
-    stage: bool
-    order: int
-    #: How often the module ran; what it gave last is meant.
-    calls: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
     """A layer that holds a map."""
@@ -97,42 +80,6 @@ class LayerRecord:
     stage: bool
     #: Position in the order of execution.
     order: int
-
-
-class Pass:
-    """One recorded forward pass by names.
-
-    Args:
-        graph: The pass, of the images (B, C_in, *space) alone; it returns the stages under :data:`STAGES`.
-        tensors: The module's own tensors by name.
-    """
-
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        self.graph = graph
-        self.numbers = Numbers(graph, tensors)
-        #: What modules gave and got, by name, in the order of execution, and the stages.
-        self.modules = _modules(graph)
-        self.stages = _stages(graph, self.modules)
-        #: What was cropped of it.
-        self.crops: dict[object, Crop | None] = {}
-
-    @property
-    def images(self) -> int:
-        """How many images the pass was recorded with."""
-        return shape_of(self.graph.inputs[0])[0]
-
-    def find(self, name: str) -> NamedTensor | None:
-        """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""
-        found = self.stages.get(name) or self.modules.get(name)
-        mark = self.graph.marks.get(name)
-        node = None if mark is None else mark.outputs.get(())
-        if found is not None or mark is None or node is None:
-            return found
-        return NamedTensor(node=node, shape=shape_of(node), stage=False, order=mark.order, calls=1)
-
-    def is_call(self, name: str) -> bool:
-        """Whether a name means one of several calls of a module."""
-        return name in self.graph.marks and name not in self.modules and name not in self.stages and name != ""
 
 
 class Recording(Pass):
@@ -404,43 +351,3 @@ class Recording(Pass):
         if node not in self._fields:
             self._fields[node] = Fields(self.positions, node, layout, name=name)
         return self._fields[node]
-
-
-def _modules(graph: Graph) -> dict[str, NamedTensor]:
-    """What modules gave and got, in the order of execution."""
-    found: dict[str, NamedTensor] = {}
-    marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
-    for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):
-        every = list(calls)
-        name, last = module or OUTPUT, every[-1]
-        named = {name + _items(path): node for path, node in last.outputs.items()}
-        if (taken := last.inputs.get((0,))) is not None:
-            named[name + INPUT] = taken
-        for each, node in named.items():
-            found[each] = NamedTensor(node=node, shape=shape_of(node), stage=False, order=last.order, calls=len(every))
-    return dict(sorted(found.items(), key=lambda item: item[1].order))
-
-
-def _stages(graph: Graph, modules: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """The stages, which come when their modules do."""
-    found = [(str(path[1]), node) for path, node in graph.returned.items() if path[:1] == (STAGES,)]
-    last = len(graph.marks)
-    return {
-        name: NamedTensor(
-            node=node,
-            shape=shape_of(node),
-            stage=True,
-            order=modules[name].order if name in modules else last + number,
-            calls=1,
-        )
-        for number, (name, node) in enumerate(found)
-    }
-
-
-def _items(path: Path) -> str:
-    return "".join(f"[{each}]" for each in path)
-
-
-def looks_spatial(shape: Sequence[int]) -> bool:
-    """Whether a tensor could be a map by its shape: several vectors for each image."""
-    return len(shape) >= 3 and math.prod(shape[2:]) > 1 and max(shape[1:-1]) > 1

@@ -87,6 +87,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
         self.notes: dict[str, None] = {}
+        #: Whether numbers that depend on an input were taken out of PyTorch, where nobody follows them.
+        self.exposed = False
         #: Names of the modules that run, the innermost last.
         self.running: list[str] = []
         self._names, self._made = names, made
@@ -148,7 +150,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen = self._seen[id(tensor)] = _Seen(tensor, node, base, node, source, None, base.memory)
             seen.version = base.memory.version
         elif name is None:
-            if isinstance(tensor, FakeTensor):
+            if isinstance(tensor, FakeTensor) or self.exposed:
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
             with unset_fake_temporarily():
