@@ -17,7 +17,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import STAGES, Pass
 from erfscope.graph.record import RecordingError, record, tensors_of
-from erfscope.graph.recording import Guess, Recording
+from erfscope.graph.recording import Recording
 from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
@@ -80,7 +80,7 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
                 failures.append(error)
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
-            return Recording(graph, tensors_of(adapter.module), partial(_guess, there, images), why)
+            return Recording(graph, tensors_of(adapter.module), partial(there.guess, images=images), why)
     why = first_line(failures[-1].__cause__ or failures[-1])
     try:
         with borrowed(adapter.module):
@@ -88,7 +88,7 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
             graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
     except Exception:  # the model itself fails
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
-    return Recording(graph, {}, partial(_guess, there, 1), why)
+    return Recording(graph, {}, partial(there.guess, images=1), why)
 
 
 def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
@@ -97,10 +97,6 @@ def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
     if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
         return cause
     return model_failed(adapter.spec, adapter, cause)
-
-
-def _guess(adapter: ModuleAdapter, images: int, shape: tuple[int, ...]) -> Guess:
-    return adapter.guess(shape, images)
 
 
 def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:

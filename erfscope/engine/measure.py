@@ -26,6 +26,7 @@ from erfscope.engine.trust.witness import witness
 from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
+from erfscope.geometry.names import INPUT
 from erfscope.geometry.unit import CENTRE, is_every_unit, resolve_units
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
@@ -204,8 +205,9 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     if is_every_unit(settings.unit):
         check_every_unit(space, layer)
     plain = _why_plain(model, settings)
+    beside = "--verify compares with it" * settings.verify or "--unit all takes it" * is_every_unit(settings.unit)
     for name in (layer, settings.wrt):
-        _check_calls(model, name, plain)
+        _check_calls(model, name, plain or beside)
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         text = (
             f"{settings.method} runs several copies of an image as one batch, and these may see each other through"
@@ -235,9 +237,10 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
 def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
     """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
     if (calls := model.recording.calls(name)) > 1:
+        module, side = name.removesuffix(INPUT), INPUT * name.endswith(INPUT)
         raise MeasurementError(
-            f"{name!r} of {model.label} runs {calls} times per forward pass, so it has no one output; choose a layer"
-            f" around it, or one call: {name}@0 to {name}@{calls - 1}"
+            f"{name!r} of {model.label} runs {calls} times per forward pass, so that no one tensor is meant; choose a"
+            f" layer around it, or one call: {module}@0{side} to {module}@{calls - 1}{side}"
         )
     if plain and model.recording.is_call(name):
         raise MeasurementError(

@@ -61,6 +61,7 @@ class Plan:
     draws: Draws = 1
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
+    _passes: dict[int, list[Forward]] = field(default_factory=dict, init=False)
 
     @cached_property
     def crops(self) -> list[Crop]:
@@ -77,10 +78,6 @@ class Plan:
     @cached_property
     def _weights(self) -> dict[str, Tensor]:
         return tensors_of(self.model.adapter.module)
-
-    @cached_property
-    def _passes(self) -> dict[int, list[Forward]]:
-        return {}
 
     def passes(self, images: int, most: int) -> list[Forward]:
         """The passes of the graph for a batch of so many images, of at most ``most``, made once."""

@@ -56,15 +56,16 @@ class Pass:
     def find(self, name: str) -> NamedTensor | None:
         """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""
         found = self.stages.get(name) or self.modules.get(name)
-        mark = self.graph.marks.get(name)
-        node = None if mark is None else mark.outputs.get(())
+        mark = self.graph.marks.get(name.removesuffix(INPUT))
+        node = None if mark is None else mark.inputs.get((0,)) if name.endswith(INPUT) else mark.outputs.get(())
         if found is not None or mark is None or node is None:
             return found
         return NamedTensor(node=node, shape=shape_of(node), stage=False, order=mark.order, calls=1)
 
     def is_call(self, name: str) -> bool:
         """Whether a name means one of several calls of a module."""
-        return name in self.graph.marks and name not in self.modules and name not in self.stages and name != ""
+        known = name in self.modules or name in self.stages
+        return not known and name.removesuffix(INPUT) in {*self.graph.marks} - {""}
 
 
 def _modules(graph: Graph) -> dict[str, NamedTensor]:

@@ -116,7 +116,7 @@ def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
             f"{several}, but run{'s' * (len(names) == 1)} several times per forward pass, so that no one output is"
             " meant by the name"
         )
-        hint = "name an item of the output with --layer, or wrap the model so that it returns what is meant"
+        hint = f"name one call with --layer, such as {names[0]}@{recording.calls(names[0]) - 1}"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
     if len(separate := separate_outputs(recording)) > 1:
         sizes = {entry.name: "x".join(map(str, entry.shape[2:])) for entry in recording.layers}
