@@ -117,6 +117,8 @@ class Forward:
 
     def __init__(self, plan: Crop, tensors: Mapping[str, Tensor]) -> None:
         self.plan = plan
+        #: Whether folded weights have their channels last.
+        self._is_last = False
         self._constants: dict[fx.Node, Tensor] = dict(plan.graph.constants)
         self._constants |= {node: tensors[name].detach() for node, name in plan.graph.held.items()}
         with torch.no_grad():
@@ -156,6 +158,11 @@ class Forward:
             only what the units need has its numbers.
         """
         plan, found = self.plan, dict[fx.Node, Tensor]()
+        if image.dim() == 4 and not image.is_contiguous() and not self._is_last:
+            # Else each pass would put the weights into the order of its images, and keep them.
+            self._is_last = True
+            last = {"memory_format": torch.channels_last}
+            self._folded = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._folded.items()}
         self._device = image.device
         source = plan.graph.inputs[0]
         reference = image

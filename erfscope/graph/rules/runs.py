@@ -24,26 +24,27 @@ def _per_dim(values: Any, count: int) -> list[int]:
     return entries * count if len(entries) == 1 else entries
 
 
-def _padded(call: Call, part: Part, parts: Parts, window: Sequence[Sequence[int]], fill: float) -> Tensor:
-    """The input of a window (kernel, stride, padding, dilation along each dimension) with what lies beyond its
-    borders.
+def _padded(
+    call: Call, part: Part, parts: Parts, window: Sequence[Sequence[int]], fill: float
+) -> tuple[Tensor, list[int]]:
+    """The input of a window (kernel, stride, padding, dilation along each dimension), and the padding on both sides
+    that the operation adds by itself; what lies beyond one border alone is there already.
     """
     x = call.tensor("input", "self")
-    amounts: list[int] = []
+    more, both = list[int](), list[int]()
     spatial = range(len(call.shape) - len(window), len(call.shape))
-    for dim, (kernel, stride, padding, dilation) in reversed([*zip(spatial, window, strict=True)]):
-        first, last = (
-            int(part[dim][0]) * stride - padding,
-            int(part[dim][-1]) * stride - padding + dilation * (kernel - 1),
-        )
-        have = parts.needed[x][dim]
-        amounts += [int(have[0]) - first, last - int(have[-1])]
-    return F.pad(parts[x], amounts, value=fill) if any(amounts) else parts[x]
+    for dim, (kernel, stride, padding, dilation) in zip(spatial, window, strict=True):
+        first = int(part[dim][0]) * stride - padding
+        last = int(part[dim][-1]) * stride - padding + dilation * (kernel - 1)
+        low, high = int(parts.needed[x][dim][0]) - first, last - int(parts.needed[x][dim][-1])
+        both.append(min(low, high))
+        more = [low - both[-1], high - both[-1], *more]
+    return (F.pad(parts[x], more, value=fill) if any(more) else parts[x]), both
 
 
 @runs("conv1d", "conv2d", "conv3d")
 def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
-    """Convolution without padding of the padded part."""
+    """Convolution of the padded part."""
     weight, bias = call.args["weight"], call.args["bias"]
     kernels = shape_of(weight)[2:]
     strides, dilations = (_per_dim(call.args[key], len(kernels)) for key in ("stride", "dilation"))
@@ -51,24 +52,21 @@ def convolution(call: Call, part: Part, parts: Parts) -> Tensor:
     if isinstance(paddings, str):
         paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
     window = [*zip(kernels, strides, _per_dim(paddings, len(kernels)), dilations, strict=True)]
-    x = _padded(call, part, parts, window, 0.0)
+    x, own = _padded(call, part, parts, window, 0.0)
     function = (F.conv1d, F.conv2d, F.conv3d)[len(kernels) - 1]
     kernel, shift = parts.weights or (parts[weight], None if bias is None else parts[bias])
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        # Else the kernel would put them into this order in the forward and in the backward pass.
-        kernel = kernel.contiguous(memory_format=torch.channels_last)
-    return function(x, kernel, shift, strides, 0, dilations, call.args["groups"])
+    return function(x, kernel, shift, strides, own, dilations, call.args["groups"])
 
 
 @runs("max_pool1d", "max_pool2d", "max_pool3d")
 def max_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
-    """Maximum pooling without padding of the part padded with what is never the greatest."""
+    """Maximum pooling of the part padded with what is never the greatest."""
     count = int(call.name[8])
     kernels = _per_dim(call.args["kernel_size"], count)
     strides = _per_dim(call.args["stride"] or kernels, count)
     paddings, dilations = _per_dim(call.args["padding"], count), _per_dim(call.args["dilation"], count)
-    x = _padded(call, part, parts, [*zip(kernels, strides, paddings, dilations, strict=True)], -math.inf)
-    return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[count - 1](x, kernels, strides, 0, dilations)
+    x, own = _padded(call, part, parts, [*zip(kernels, strides, paddings, dilations, strict=True)], -math.inf)
+    return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[count - 1](x, kernels, strides, own, dilations)
 
 
 @runs("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -77,8 +75,8 @@ def average_pooling(call: Call, part: Part, parts: Parts) -> Tensor:
     count, shape = int(call.name[8]), shape_of(call.tensor())
     kernels = _per_dim(call.args["kernel_size"], count)
     strides, paddings = _per_dim(call.args["stride"] or kernels, count), _per_dim(call.args["padding"], count)
-    x = _padded(call, part, parts, [*zip(kernels, strides, paddings, [1] * count, strict=True)], 0.0)
-    out = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[count - 1](x, kernels, strides)
+    x, own = _padded(call, part, parts, [*zip(kernels, strides, paddings, [1] * count, strict=True)], 0.0)
+    out = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[count - 1](x, kernels, strides, own)
     for dim, kernel, stride, padding in zip(
         range(len(part) - count, len(part)), kernels, strides, paddings, strict=True
     ):
