@@ -35,7 +35,8 @@ from erfscope.graph.layouts import cells_of, unit_box
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape, is_tensor
+from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
+from erfscope.graph.units import line_of, places_of_units
 
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
@@ -82,6 +83,8 @@ class Fields:
         self._met: dict[fx.Node, tuple[Met, Met]] = {}
         self._words: dict[fx.Node, str] = {}
         self._strides: dict[object, float] = {}
+        self._nearest: dict[object, tuple[int, ...]] = {}
+        self._trfs: dict[object, Trf] = {}
         start = self._start()
         nodes = positions.graph.nodes
         for node in nodes[positions.order[start] + 1 :]:
@@ -194,7 +197,14 @@ class Fields:
         Raises:
             ErfscopeError: nothing of the reference reaches this unit.
         """
-        unit = tuple(unit)
+        if self.reference is not self.positions.image or node not in self._ends:
+            return self._trf(node, layout, tuple(unit))
+        same = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node)
+        if (asked := (*same, layout, tuple(unit))) not in self._trfs:
+            self._trfs[asked] = self._trf(node, layout, tuple(unit))
+        return self._trfs[asked]
+
+    def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
         found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
         if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
@@ -261,7 +271,7 @@ class Fields:
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-        if (asked := (node, layout, axis)) not in self._strides:
+        if (asked := (self.positions.key(node), layout, axis)) not in self._strides:
             mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
             found = self.sizes[axis] / self._units(node, layout, axis)
             if mine is not None and theirs is not None:
@@ -309,6 +319,11 @@ class Fields:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
         one with the larger index.
         """
+        if (asked := (self.positions.key(node), layout)) not in self._nearest:
+            self._nearest[asked] = self._nearest_unit(node, layout)
+        return self._nearest[asked]
+
+    def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
@@ -353,59 +368,3 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
         return cells.reshape(1, -1, *(1,) * (len(shape) - 2))
     dim = axis + (2 if layout.order == "channels_first" else 1)
     return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
-
-
-def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> FloatArray:
-    """Where units, (units, axes of the map), stand along an axis of the image, in pixels: (answers, units), several
-    answers where branches disagree; NaN for nowhere.
-    """
-    if node not in positions or not is_tensor(node):
-        return np.full((1, len(units)), np.nan)
-    centers = positions.places(node)[axis].centers
-    if layout.order == "factors":
-        boxes = [unit_box(shape_of(node), layout, unit) for unit in units.tolist()]
-        taken = [_taken(centers, box) for box in boxes]
-    else:
-        first = 2 if layout.order == "channels_first" else 1
-        dims = {first + i: units[:, i] for i in range(units.shape[1])}
-        if layout.order == "tokens":
-            dims = {1: layout.prefix + np.ravel_multi_index(tuple(units.T), layout.grid)}
-        rest = [i for i in range(centers.ndim) if i - 1 not in dims]
-        moved = centers.transpose(*(1 + dim for dim in dims), *rest)
-        index = tuple(where if moved.shape[k] > 1 else where * 0 for k, where in enumerate(dims.values()))
-        taken = list(moved[index].reshape(len(units), len(centers), -1))
-    return np.array([_middle(each) for each in taken]).T
-
-
-def _taken(centers: FloatArray, box: Sequence[IntArray]) -> FloatArray:
-    """The centres (answers, elements) of a part of a tensor."""
-    for dim, entries in enumerate(box):
-        centers = centers.take(entries, 1 + dim) if centers.shape[1 + dim] > 1 else centers
-    return centers.reshape(len(centers), -1)
-
-
-def _middle(centers: FloatArray) -> FloatArray:
-    """The middle of elements (answers, elements) that stand somewhere, (answers,); NaN where none does."""
-    there = centers[:, np.isfinite(centers[0])]
-    return (there.min(1) + there.max(1)) / 2 if there.size else np.full(len(centers), np.nan)
-
-
-def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
-    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None
-    where that is not known.
-    """
-    space = layout.space(shape_of(node))
-    if len(space) != len(positions.space):
-        return None
-    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, min(1, space[axis] - 1))]
-    first, second = places_of_units(positions, node, layout, np.array(ends), axis).T.tolist()
-    if not np.isfinite([*first, *second]).all():
-        return None
-    if space[axis] == 1:
-        place = positions.places(node)[axis]
-        slope = next(
-            (each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step
-        )
-        return [(center, slope) for center in first]
-    found = [(low, high - low) for low, high in zip(first, second, strict=True)]
-    return found if all(step for _, step in found) else None

@@ -45,6 +45,7 @@ class Positions:
         #: What every node reads of those that depend on the image.
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
+        self._readings: dict[object, Reading] = {}
         #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
         self.led: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
@@ -149,7 +150,17 @@ class Positions:
 
     def reading(self, node: fx.Node) -> Reading:
         """How a tensor holds a map, or why it holds none."""
-        return read_places(self._places[node], shape_of(node)) if node in self._places else Reading("none")
+        if node not in self._places:
+            return Reading("none")
+        if (asked := self.key(node)) not in self._readings:
+            self._readings[asked] = read_places(self._places[node], shape_of(node))
+        return self._readings[asked]
+
+    def key(self, node: fx.Node) -> object:
+        """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
+        places = self._places.get(node, ())
+        kept = ((place.slope, place.step, place.doubt, place.why, place.astray) for place in places)
+        return shape_of(node), *(id(place.centers) for place in places), *kept
 
     def ancestors(self, node: fx.Node) -> set[fx.Node]:
         """A tensor and all that depend on the image that it was computed from."""
