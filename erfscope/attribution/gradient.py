@@ -16,7 +16,8 @@ from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.batch_norm import ExactBatchNorm
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_channels
-from erfscope.geometry.box import inside
+from erfscope.errors import MeasurementError
+from erfscope.geometry.box import around, box_at, inside
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
@@ -167,6 +168,9 @@ def graph_draws(
         number = 0
         for forward in passes:
             plan = forward.plan
+            if around([plan.image, box_at(first, x.shape[2:])]) != box_at(first, x.shape[2:]):
+                text = "a batch needs more of its images than one image alone"
+                raise MeasurementError(f"{text}; use --batch-size 1 or --plain (batch_size=1, plain=True)")
             with guarded(x.device, exact_norms=False):
                 image = x[inside(plan.image, first)]
                 channels, reference = forward(as_leaf(image, faster_order(image)) if plan.is_of_image else image)

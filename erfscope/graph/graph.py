@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,18 @@ class Graph:
     by: str
     #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
     unfaithful: tuple[str, ...]
+
+
+def by_name(calls: Iterable[Mark]) -> dict[str, Mark]:
+    """The calls of modules, in the order of their turns, under the names that :attr:`Graph.marks` has."""
+    every: dict[str, list[Mark]] = {}
+    for mark in calls:
+        every.setdefault(mark.module, []).append(mark)
+    return {
+        f"{module}@{number}" if len(found) > 1 else module: mark
+        for module, found in every.items()
+        for number, mark in enumerate(found)
+    }
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:

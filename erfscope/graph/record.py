@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.errors import MeasurementError
-from erfscope.graph.graph import Graph, Mark, Path
+from erfscope.graph.graph import Graph, Mark, Path, by_name
 from erfscope.graph.tape import Form, Tape, map_form
 
 #: Held while a module is recorded: what is replaced in PyTorch for that time is the process's.
@@ -124,8 +124,7 @@ def _record(
         _mark_calls(name, part, calls.setdefault(name, []), turns, tape)
     with _recording(tape, mode):
         returned = _nodes(forward(twin, *args, **named), tape)
-    numbered = [(name, i, len(found) > 1, mark) for name, found in calls.items() for i, mark in enumerate(found)]
-    marks = {f"{name}@{i}" if several else name: mark for name, i, several, mark in numbered if mark.order >= 0}
+    marks = by_name(mark for found in calls.values() for mark in found if mark.order >= 0)
     return _graph(tape, marks, returned, "shapes" if mode else "path taken")
 
 

@@ -104,7 +104,6 @@ class Recording(Pass):
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, LayerReading] = {}
         self._fields: dict[fx.Node, Fields] = {}
-        self._trfs: dict[object, Trf] = {}
 
     @property
     def takes_one_image(self) -> bool:
@@ -114,25 +113,23 @@ class Recording(Pass):
     @cached_property
     def layers(self) -> tuple[LayerRecord, ...]:
         """Every layer whose output holds a map, in the order of execution."""
-        found = [
-            LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=name in self.stages, order=seen.order)
-            for name, seen in (self.modules | self.stages).items()
-            if not name.endswith(INPUT) and (layout := self.reading_of(seen).layout) is not None
-        ]
-        return tuple(sorted(found, key=lambda layer: layer.order))
+        every = (self.modules | self.stages).items()
+        found = [self._record(name, seen) for name, seen in every if not name.endswith(INPUT)]
+        return tuple(sorted(filter(None, found), key=lambda layer: layer.order))
 
     def layer(self, name: str) -> LayerRecord | None:
         """A layer that holds a map, one call of a module that runs several times among them; None for none."""
         found = next((each for each in self.layers if each.name == name), None)
         if found is not None or not self.is_call(name) or (seen := self.find(name)) is None:
             return found
+        return self._record(name, seen)
+
+    def _record(self, name: str, seen: NamedTensor) -> LayerRecord | None:
         layout = self.reading_of(seen).layout
         if layout is None:
             return None
-        return LayerRecord(name=name, shape=self._map_shape(seen, layout), stage=False, order=seen.order)
-
-    def _map_shape(self, seen: NamedTensor, layout: Layout) -> Shape:
-        return (1, *layout.map_shape(seen.shape)[1:])
+        shape = (1, *layout.map_shape(seen.shape)[1:])
+        return LayerRecord(name=name, shape=shape, stage=name in self.stages, order=seen.order)
 
     def _known(self, name: str) -> NamedTensor:
         seen = self.find(name)
@@ -216,14 +213,16 @@ class Recording(Pass):
         reference, read_so = self._reference(layer, seen.node, wrt)
         there = of or self
         target = there.find(layer)
-        if target is None or (wrt != IMAGE and reference is None):
+        if target is None:
             return None
         if len(target.shape) != len(seen.shape):
             raise has_lost_an_axis(len(seen.shape), target.shape)
         goal = there.graph.inputs[0]
         if reference is not None:
             found = there.stages.get(wrt) if reference.stage else there.modules.get(wrt) or there.find(wrt)
-            goal = target.node if found is None else found.node
+            if found is None:
+                return None
+            goal = found.node
         if images != there.images and "factors" in (layout.order, read_so.order):
             return None
         asked = (target.node, goal, tuple(units), images)
@@ -254,14 +253,11 @@ class Recording(Pass):
             raise ErfscopeError(
                 f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
             )
-        asked = (seen.node, layout, tuple(unit), wrt)
-        if asked not in self._trfs:
-            found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
-            if self.needed_numbers and found.center_exact:
-                doubt = "it was recorded with random numbers, and may be elsewhere with others"
-                found = replace(found, center_exact=False, center_doubt=doubt)
-            self._trfs[asked] = found
-        return self._trfs[asked]
+        found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
+        if not self.needed_numbers or not found.center_exact:
+            return found
+        doubt = "it was recorded with random numbers, and may be elsewhere with others"
+        return replace(found, center_exact=False, center_doubt=doubt)
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from erfscope.graph.graph import Graph, Mark, Path
+from erfscope.graph.graph import Graph, Mark, Path, by_name
 from erfscope.graph.record import Forward, tensors_in
 
 
@@ -58,8 +58,6 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
 
             stack.callback(part.register_forward_hook(after).remove)
         returned = nodes(forward(module, *inputs))
-    calls = {mark.module: [other for other in marks if other.module == mark.module] for mark in marks}
-    named = [(name, i, len(found) > 1, mark) for name, found in calls.items() for i, mark in enumerate(found)]
     every = tuple(graph.nodes)
     return Graph(
         nodes=every,
@@ -67,7 +65,7 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
         live=frozenset(every),
         held={},
         constants={},
-        marks={f"{name}@{i}" if several else name: mark for name, i, several, mark in named},
+        marks=by_name(marks),
         returned=returned,
         by=UNRECORDED,
         unfaithful=(),
