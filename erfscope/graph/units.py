@@ -23,7 +23,7 @@ def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: 
     centers = positions.places(node)[axis].centers
     if layout.order == "factors":
         boxes = [unit_box(shape_of(node), layout, unit) for unit in units.tolist()]
-        taken = [_taken(centers, box) for box in boxes]
+        taken = np.stack([_taken(centers, box) for box in boxes])
     else:
         first = 2 if layout.order == "channels_first" else 1
         dims = {first + i: units[:, i] for i in range(units.shape[1])}
@@ -32,8 +32,8 @@ def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: 
         rest = [i for i in range(centers.ndim) if i - 1 not in dims]
         moved = centers.transpose(*(1 + dim for dim in dims), *rest)
         index = tuple(where if moved.shape[k] > 1 else where * 0 for k, where in enumerate(dims.values()))
-        taken = list(moved[index].reshape(len(units), len(centers), -1))
-    return np.array([_middle(each) for each in taken]).T
+        taken = moved[index].reshape(len(units), len(centers), -1)
+    return _middle(taken).T
 
 
 def _taken(centers: FloatArray, box: Sequence[IntArray]) -> FloatArray:
@@ -44,9 +44,13 @@ def _taken(centers: FloatArray, box: Sequence[IntArray]) -> FloatArray:
 
 
 def _middle(centers: FloatArray) -> FloatArray:
-    """The middle of elements (answers, elements) that stand somewhere, (answers,); NaN where none does."""
-    there = centers[:, np.isfinite(centers[0])]
-    return (there.min(1) + there.max(1)) / 2 if there.size else np.full(len(centers), np.nan)
+    """The middle (units, answers) of those elements (units, answers, elements) that stand somewhere; NaN for none."""
+    there = np.isfinite(centers[:, :1])
+    low = np.where(there, centers, np.inf).min(2, initial=np.inf)
+    high = np.where(there, centers, -np.inf).max(2, initial=-np.inf)
+    with np.errstate(invalid="ignore"):  # inf - inf, where none stands anywhere
+        middle: FloatArray = (low + high) / 2
+    return middle
 
 
 def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
