@@ -105,7 +105,7 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
     # PyTorch's own are seen among the operations.
     drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}
-    return replace(graph, unfaithful=(*graph.unfaithful, f"the model {DRAWS}")) if drawn else graph
+    return replace(graph, unfaithful={**graph.unfaithful, f"the model {DRAWS}": ""}) if drawn else graph
 
 
 def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[str, Any]:

@@ -153,7 +153,7 @@ def test_every_public_name_can_be_had():
 
 
 def test_few_functions_lie_between_the_public_one_and_autograd(monkeypatch):
-    """sweep, _sweep, measure_with_host, measure, accumulate, unit_contributions, backward."""
+    """sweep, _sweep, measure_with_host, measure, accumulate, contributions, backward."""
     import torch
 
     import erfscope

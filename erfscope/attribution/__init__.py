@@ -3,6 +3,6 @@
 May import: ``graph`` and below.
 """
 
-from erfscope.attribution.gradient import Contribution, gradient_draws, guarded
+from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws, guarded
 
-__all__ = ["Contribution", "gradient_draws", "guarded"]
+__all__ = ["Contribution", "GradientRequest", "gradient_draws", "guarded"]

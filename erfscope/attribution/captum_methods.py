@@ -164,15 +164,14 @@ def captum_draws(
             for draw in range(draws if convention.random else 1):
                 readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw, known=known)
                 g, y = _attribution(attribute, readout, single, wrt)
-                norm = None
+                maps, squares = convention.contribution(g), None
                 if with_random_signs and draw == 0 and not convention.random:
                     signed = UnitReadout(
                         adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known
                     )
-                    norm = _norm(_attribution(attribute, signed, single, wrt)[0])
-                maps = convention.contribution(g)
-                norms = remaining_squares(convention, g, maps).flatten(1).sum(1).sqrt().cpu()
-                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), norms=norms, random_sign_norm=norm)
+                    other, _ = _attribution(attribute, signed, single, wrt)
+                    squares = remaining_squares(convention, g, maps).cpu(), other.square().sum(1).cpu()
+                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), squares=squares)
                 mask_nonfinite(found, y)
                 yield found
 
@@ -248,11 +247,6 @@ def _seed_image(readout: UnitReadout, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(number)
         yield
-
-
-def _norm(g: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
-    return norm.cpu()
 
 
 def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:

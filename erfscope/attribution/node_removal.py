@@ -74,8 +74,7 @@ def removal_draws(
         for number, (y, change) in enumerate(zip(whole, parts, strict=True)):
             g = _as_gradients(convention, y, change, features.reference.space)
             maps = torch.stack([convention.contribution(each) for each in g]).sum(0).cpu()
-            norm = torch.stack([each.square().sum() for each in g]).sum().sqrt().reshape(1).cpu()
-            found = Contribution(unit=number, draw=0, maps=maps, norms=norm)
+            found = Contribution(unit=number, draw=0, maps=maps)
             mask_nonfinite(found, y)
             yield found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,13 @@ from erfscope.geometry.unit import Unit
 
 def unit_channels(features: Tensor, unit: Unit) -> Tensor:
     """Channels of one unit that are read: (B, C, *space) -> (B, C)."""
-    for index in unit.index:
-        features = features.select(2, index)
-    return features if unit.channels is None else features[:, list(unit.channels)]
+    return unit_rows(features, [unit])
+
+
+def unit_rows(features: Tensor, units: Sequence[Unit]) -> Tensor:
+    """The same of n units that read the same channels, (B * n, C): those of an image's units beside each other."""
+    rows = torch.stack([features[:, :, *unit.index] for unit in units], 1).flatten(0, 1)
+    return rows if units[0].channels is None else rows[:, list(units[0].channels)]
 
 
 class UnitReadout(nn.Module):

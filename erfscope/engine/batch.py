@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from erfscope.attribution.gradient import (
     Contribution,
-    GradientOptions,
     GradientRequest,
     gradient_draws,
     graph_draws,
@@ -45,28 +45,18 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     done = 0
     while done < len(batch):
         part = batch[done : done + (1 if _compares(plan, sums) else sums.at_once)]
-        x: Tensor | None = None
-        draw: Contribution | None = None
-        pending = _Pending(sums, random=plan.convention.random)
-        loaded = False
         try:
             x, images = _load(plan, sums, part, read)
-            loaded = True
-            for draw in draws(plan, x, images, most=sums.at_once) if images else ():
-                pending.take(draw, images)
-            pending.store(images)
+            every = draws(plan, x, images, most=sums.at_once) if images else iter(())
+            for number, found in groupby(every, attrgetter("unit")):
+                _add(sums, number, images, list(found))
             done += len(part)
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
-            if not loaded and not ran_out(error):
-                raise
             if not ran_out(error) or len(part) == 1:
                 raise model_failed(plan.model.label, plan.model.adapter, error) from error
             sums.at_once = len(part) // 2
-        # Whatever holds the graph of a pass that did not fit is let go of before the next one.
-        x = draw = None
-        del pending
 
 
 def _compares(plan: Plan, sums: Sums) -> bool:
@@ -74,32 +64,14 @@ def _compares(plan: Plan, sums: Sums) -> bool:
     return plan.may_cancel and len(sums.ratios) < len(plan.units)
 
 
-class _Pending:
-    """Draws of one unit and one batch, until they are all there."""
-
-    def __init__(self, sums: Sums, *, random: bool) -> None:
-        self._sums, self._random = sums, random
-        self._unit = 0
-        self._draws: list[Contribution] = []
-
-    def take(self, draw: Contribution, images: Sequence[int]) -> None:
-        """Keep a draw; those of the unit before it are stored."""
-        if draw.unit != self._unit:
-            self.store(images)
-            self._unit, self._draws = draw.unit, []
-        self._draws.append(draw)
-        # Draws with random signs need no others to be compared with.
-        compared = self._random or draw.random_sign_norm is not None
-        if draw.unit not in self._sums.ratios and compared and (ratio := _ratio(draw)) is not None:
-            self._sums.ratios[draw.unit] = ratio
-
-    def store(self, images: Sequence[int]) -> None:
-        """Add the unit's contributions, each image's once, however often its batch is tried."""
-        for position, image in enumerate(images):
-            if image >= self._sums.counted.get(self._unit, 0):
-                maps = [draw.maps[position].numpy() for draw in self._draws]
-                self._sums.averages[self._unit].add(image, maps, self._draws[0].origin)
-                self._sums.counted[self._unit] = image + 1
+def _add(sums: Sums, number: int, images: list[int], found: list[Contribution]) -> None:
+    """Add the draws of one unit, each image's once, however often its batch is tried."""
+    if number not in sums.ratios and (ratio := _ratio(found[0])) is not None:
+        sums.ratios[number] = ratio
+    for position, image in enumerate(images):
+        if image >= sums.counted.get(number, 0):
+            sums.averages[number].add(image, [draw.maps[position].numpy() for draw in found], found[0].origin)
+            sums.counted[number] = image + 1
 
 
 def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple[Tensor, list[int]]:
@@ -134,13 +106,17 @@ def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterato
     known = plan.model.recording.layouts(plan.layer, settings.wrt)
     compares = plan.may_cancel and len(images) == 1
     if settings.method == "gradient":
-        amp = getattr(torch, settings.amp_dtype) if settings.amp_dtype else None
-        words: GradientOptions = {"images": images, "seed": settings.seed, "draws": plan.draws, "amp_dtype": amp}
-        words |= {"with_random_signs": compares}
+        asked = GradientRequest(
+            convention=plan.convention,
+            images=images,
+            seed=settings.seed,
+            draws=plan.draws,
+            with_random_signs=compares,
+            amp_dtype=getattr(torch, settings.amp_dtype) if settings.amp_dtype else None,
+        )
         if plan.plain:
-            where = {"layer": plan.layer, "wrt": settings.wrt, "known": known}
-            return gradient_draws(plan.model.adapter, x, plan.units, plan.convention, **where, **words)  # type: ignore[arg-type]
-        asked = GradientRequest(convention=plan.convention, **words)
+            adapter, layer, wrt = plan.model.adapter, plan.layer, settings.wrt
+            return gradient_draws(adapter, x, plan.units, asked, layer=layer, wrt=wrt, known=known)
         first = [low for low, _ in plan.box or ()]
         return graph_draws(plan.passes(len(images), most), x, plan.units, asked, first=first)
     if by_removal(settings):
@@ -166,15 +142,9 @@ def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterato
 
 def _ratio(draw: Contribution) -> float | None:
     """How large the gradient is against one with random signs, for the first image that has a gradient; None if none
-    has."""
-    norms = draw.norms.numpy()
-    random_sign_norm = norms if draw.random_sign_norm is None else draw.random_sign_norm.numpy()
-    usable = np.flatnonzero(np.isfinite(norms) & np.isfinite(random_sign_norm) & (norms > 0))
-    if not usable.size:
-        return None
-    return _noise_ratio(float(norms[usable[0]]), float(random_sign_norm[usable[0]]))
-
-
-def _noise_ratio(norm: float, random: float) -> float:
-    # Two channels alike may cancel with random signs and not with the readout's.
-    return norm / random if random > 0 else math.inf
+    has, or it was not asked for."""
+    for norm, other in zip(*(each.flatten(1).sum(1).sqrt().tolist() for each in draw.squares or ()), strict=True):
+        if math.isfinite(norm) and math.isfinite(other) and norm > 0:
+            # Two channels alike may cancel with random signs and not with the readout's.
+            return norm / other if other > 0 else math.inf
+    return None

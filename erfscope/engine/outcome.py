@@ -97,7 +97,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         names={index: plan.feed.name(index) for index in sorted(lost)},
         # Where some images have a gradient, nobody asks.
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
-        ratio=sums.ratios.get(number),
+        ratio=1.0 if plan.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.text,
         measures=tuple(plan.settings.measure_names()),
         hops=_hops(plan, plan.trfs[number]),
@@ -123,10 +123,9 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared
     it."""
     settings = plan.settings
-    doubts = (
-        [] if settings.trust or settings.method != "gradient" else plan.model.recording.doubts(plan.layer, settings.wrt)
-    )
-    if doubts:
+    if settings.trust or settings.method != "gradient":
+        return
+    if doubts := list(plan.model.recording.doubts(plan.layer, settings.wrt)):
         more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
         text = (
             f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Adapter
-from erfscope.attribution.gradient import Contribution, gradient_draws
+from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws
 from erfscope.engine.batch import draws
 from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
 from erfscope.engine.double import copy_in_double, run_in_double
@@ -66,14 +66,9 @@ def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
 
 def _plain(plan: Plan, double: Adapter, x: Tensor, index: int) -> list[tuple[Tensor, Tensor]]:
     known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
-    asked = {
-        "layer": plan.layer,
-        "wrt": plan.settings.wrt,
-        "known": known,
-        "images": [index],
-        "seed": plan.settings.seed,
-    }
-    return _by_unit(plan, gradient_draws(double, x, plan.units, plan.convention, draws=plan.draws, **asked))  # type: ignore[arg-type]
+    asked = GradientRequest(convention=plan.convention, images=[index], seed=plan.settings.seed, draws=plan.draws)
+    layer, wrt = plan.layer, plan.settings.wrt
+    return _by_unit(plan, gradient_draws(double, x, plan.units, asked, layer=layer, wrt=wrt, known=known))
 
 
 def _by_unit(plan: Plan, contributions: Iterable[Contribution]) -> list[tuple[Tensor, Tensor]]:
@@ -88,7 +83,7 @@ def _by_unit(plan: Plan, contributions: Iterable[Contribution]) -> list[tuple[Te
         sums[each.unit][where] += found
         counts[each.unit] += 1
         assert each.value is not None
-        values[each.unit] = each.value[0]
+        values[each.unit] = each.value[0, 0]
     return [(values[number], total / counts[number]) for number, total in enumerate(sums)]
 
 

@@ -48,8 +48,9 @@ class Graph:
     #: "shapes" where the recording needed no numbers; "path taken": right for inputs that take the same path;
     #: "shapes of a pass" where nothing but these could be noted.
     by: str
-    #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
-    unfaithful: tuple[str, ...]
+    #: Why autograd on these operations may differ from autograd on the module, each with the name of the module that is
+    #: the reason; empty where it does not.
+    unfaithful: Mapping[str, str]
 
 
 def by_name(calls: Iterable[Mark]) -> dict[str, Mark]:

@@ -261,7 +261,7 @@ def _graph(tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Nod
         marks=marks,
         returned=returned,
         by=by,
-        unfaithful=tuple(tape.notes),
+        unfaithful=tape.notes,
     )
 
 

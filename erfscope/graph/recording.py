@@ -16,7 +16,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph, name_of
 from erfscope.graph.named import NamedTensor, Pass
-from erfscope.graph.places import describe
+from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
@@ -300,17 +300,18 @@ class Recording(Pass):
                 return True
         return False
 
-    def doubts(self, layer: str, wrt: str = IMAGE) -> list[str]:
-        """What may make the gradient another than the layer's derivative, in words, in the order of execution."""
-        found = dict[str, None]()
+    def doubts(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
+        """What may make the gradient another than the layer's derivative, each with the name of its module, in the
+        order of execution."""
+        found = dict[str, str]()
         for node in self._way(layer, wrt):
             if (name := name_of(node).rstrip("_")) in WITHOUT_DERIVATIVE:
-                found[describe(node, name)] = None
+                found[describe(node, name)] = module_of(node)
             elif node.meta["no_grad"]:
-                found[describe(node, f"{name} without gradients")] = None
+                found[describe(node, f"{name} without gradients")] = module_of(node)
             elif node.meta.get("draws"):
-                found[describe(node, "random numbers")] = None
-        return [*found, *(why for why in self.graph.unfaithful if not why.endswith(DRAWS))]
+                found[describe(node, "random numbers")] = module_of(node)
+        return found | {why: module for why, module in self.graph.unfaithful.items() if not why.endswith(DRAWS)}
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)

@@ -86,7 +86,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants: dict[fx.Node, Tensor] = {}
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
-        self.notes: dict[str, None] = {}
+        self.notes: dict[str, str] = {}
         #: Whether numbers that depend on an input were taken out of PyTorch, where nobody follows them.
         self.exposed = False
         #: Names of the modules that run, the innermost last.
@@ -99,7 +99,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, text: str, where: str | None = None) -> None:
         """Note what a module does, by default the innermost one that runs."""
         name = where if where is not None else next(reversed(self.running), "")
-        self.notes[f"{name or 'the model'} {text}"] = None
+        self.notes[f"{name or 'the model'} {text}"] = name
 
     def add_input(self, tensor: Tensor) -> None:
         """Let a tensor be the next input."""

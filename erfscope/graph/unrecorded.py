@@ -68,7 +68,7 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
         marks=by_name(marks),
         returned=returned,
         by=UNRECORDED,
-        unfaithful=(),
+        unfaithful={},
     )
 
 

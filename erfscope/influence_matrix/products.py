@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from erfscope.engine.memory import OVERHEAD, LiveBytes
+from erfscope.engine.batch_size import OVERHEAD
 from erfscope.environment import available_bytes
+from erfscope.influence_matrix.live_bytes import LiveBytes
 
 #: Bytes that products taken together may use at once. Larger groups leave the processor's caches and are no faster.
 BUDGET = 64 * 2**20

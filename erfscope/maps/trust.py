@@ -88,8 +88,8 @@ class Trust:
     not_finite: int = 0
     #: What one standard deviation of the reference is in grey levels of 255; None where it is no image.
     grey_levels: float | None = None
-    #: The first module whose own derivative is not what noise finds, "" for the model's own forward outside of its
-    #: modules; None where it was not looked for, or is none.
+    #: Where the gradient disagrees, the module of the first operation whose gradient may not be its derivative, as the
+    #: model's recording tells; "" for the model's own forward, None where no operation is known to be one.
     module: str | None = None
     #: Why no passes were made in float64, in words; "" where they were, or were not needed.
     not_in_double: str = ""

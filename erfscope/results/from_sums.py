@@ -119,13 +119,9 @@ def disagreement(trust: Trust) -> str:
         energy = f"noise moves the unit with {value:.3g} ± {se:.2g} times the energy it predicts"
         missed = f"and {trust.missed:.0%} of the change, in root mean square, otherwise than it predicts"
         text = f"the gradient disagrees with forward passes: {energy}, {missed}"
-    if trust.module == "":
-        return f"{text}; what is wrong lies in the model's own forward, outside of its modules"
-    return (
-        text
-        if trust.module is None
-        else f"{text}; the first module whose derivative is not the true one: {trust.module}"
-    )
+    if trust.module is None:
+        return text
+    return f"{text}; the first operation without a true derivative is in {trust.module or 'the model itself'}"
 
 
 def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:

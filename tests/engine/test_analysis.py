@@ -736,13 +736,12 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
 
 
 def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
-    from erfscope.attribution import gradient_draws
+    from erfscope.attribution import GradientRequest, gradient_draws
 
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():
-        draws = gradient_draws(
-            small, x, [Unit(index=(1, 1))], CONVENTIONS["jacobian"], layer="down", images=[0], draws=3
-        )
+        asked = GradientRequest(convention=CONVENTIONS["jacobian"], images=[0], draws=3)
+        draws = gradient_draws(small, x, [Unit(index=(1, 1))], asked, layer="down")
         for _ in draws:
             assert not torch.is_grad_enabled()
     with torch.inference_mode():

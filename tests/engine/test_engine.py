@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import attribution
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import gradient_draws
+from erfscope.attribution import GradientRequest
 from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.geometry.unit import Unit
 from erfscope.maps.erf_map import FloatArray
@@ -18,6 +19,11 @@ from erfscope.maps.erf_map import FloatArray
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 UNIT = Unit(index=(3, 4))
+
+
+def gradient_draws(adapter, x, units, convention, *, layer, wrt="image", known=None, **asked):
+    request = GradientRequest(convention=convention, **asked)
+    return attribution.gradient_draws(adapter, x, units, request, layer=layer, wrt=wrt, known=known)
 
 
 def maps(adapter: ModuleAdapter, x: Tensor, convention: str, **options) -> FloatArray:

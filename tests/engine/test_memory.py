@@ -22,12 +22,12 @@ from erfscope.adapters import ModuleAdapter
 from erfscope.attribution.captum_methods import BESIDE, captum_draws
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.gradient import guarded
-from erfscope.engine.batch_size import FIRST_PASS, MAPS_TO_MEASURE, Need, needs, plan_batches
-from erfscope.engine.memory import OVERHEAD, LiveBytes
+from erfscope.engine.batch_size import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
 from erfscope.geometry.unit import Unit
+from erfscope.influence_matrix.live_bytes import LiveBytes
 
 CPU = torch.device("cpu")
 GIB = 2**30

@@ -337,25 +337,6 @@ def test_what_may_carry_a_gradient_elsewhere_is_measured_one_by_one(kind, maps):
     assert found.alone
 
 
-def test_fields_that_are_wrong_are_noticed(monkeypatch, maps):
-    """Were a field smaller than what a unit sees, its neighbours' gradients would be taken for its own."""
-    right = every_unit.fields_of
-
-    def shrunk(plan, sums):
-        every = right(plan, sums)
-        fields = [tuple(((a + b) // 2, (a + b) // 2) for a, b in field) for field in every.fields]
-        groups = colour_units(fields, every.space)
-        assert len(groups) < len(every.groups)
-        object.__setattr__(every, "fields", fields)
-        object.__setattr__(every, "groups", groups)
-        return every
-
-    monkeypatch.setattr(every_unit, "fields_of", shrunk)
-    found = check_alone(conv(), maps, [(0, 0), (6, 6)], images=numbers(2, 3, 12, 12), layer="output")
-    assert found.passes == found.units
-    assert "field" in found.alone or "differed" in found.alone
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -500,7 +481,7 @@ def test_a_failed_pass_is_a_row_with_its_reason(monkeypatch):
     def broken(*_given):
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr(every_unit, "joint_contributions", broken)
+    monkeypatch.setattr(every_unit, "contributions", broken)
     row = erfscope.sweep(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")[0]
     assert row.status == "error"
     assert "no kernel" in row.error

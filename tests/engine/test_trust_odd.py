@@ -1,7 +1,5 @@
 """Whether a gradient is the model's derivative, of models whose forward passes are hard to compare with."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -218,62 +216,8 @@ def test_a_module_that_is_wrong_in_a_residual_branch_is_named(share):
     assert trust.module == "2.norm"
 
 
-class Between(nn.Module):
-    """Modules of a net between which no plain tensors go."""
-
-    def __init__(self, enter, giver, taker, leave):
-        super().__init__()
-        self.enter, self.giver, self.taker, self.leave = enter, Does(giver), Does(taker), leave
-        self.before, self.after = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
-
-    def forward(self, x):
-        return self.after(self.leave(self.taker(self.giver(self.enter(self.before(x))))))
-
-
-@dataclass
-class Named:
-    map: torch.Tensor
-    count: int
-
-
 def partly_detached(x):
     return 0.3 * x.detach() + 0.7 * x
-
-
-def plain(x):
-    return x
-
-
-ODD = {
-    "complex": (torch.fft.fft2, partly_detached, lambda z: z * (1 + 2j), lambda z: torch.fft.ifft2(z).real),
-    "conjugates": (
-        torch.fft.fft2,
-        lambda z: z.conj(),
-        lambda z: torch.complex(z.real, z.imag.detach()),
-        lambda z: torch.fft.ifft2(z).real,
-    ),
-    "dataclass given": (plain, lambda x: Named(partly_detached(x), 3), lambda named: torch.tanh(named.map), plain),
-    "dataclass taken": (plain, lambda x: Named(torch.tanh(x), 3), lambda named: partly_detached(named.map), plain),
-    "tuple": (plain, lambda x: (x.tanh(), [partly_detached(x)]), lambda pair: pair[0] + pair[1][0], plain),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_a_module_is_named_whatever_it_takes_and_gives(name):
-    torch.manual_seed(0)
-    trust = erfscope.analyze(Between(*ODD[name]), **SMALL).trust
-    assert trust.disagrees
-    assert trust.module == ("taker" if name in ("conjugates", "dataclass taken") else "giver")
-
-
-def test_a_module_that_cannot_be_called_once_more_is_not_named():
-    def only_once(x):
-        assert x.grad_fn is None or "Clone" not in type(x.grad_fn).__name__, "called once more"
-        return x
-
-    trust = erfscope.analyze(seeded(only_once, partly_detached), **SMALL).trust
-    assert trust.disagrees
-    assert trust.module == "between.1"
 
 
 def test_flat_parts_of_an_image_do_not_make_max_pooling_the_wrong_module():

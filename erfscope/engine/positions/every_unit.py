@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Features
-from erfscope.attribution.disjoint_units import JointContribution, joint_contributions
-from erfscope.attribution.gradient import GradientRequest, guarded
+from erfscope.attribution.gradient import Contribution, ForwardPass, GradientRequest, contributions, guarded
 from erfscope.attribution.readout import as_leaf
 from erfscope.engine.batch_size import FLOAT64, device_and_dtype, gib, plan_batches
 from erfscope.engine.positions.fields import UnitFields, fields_of
@@ -28,16 +27,6 @@ from erfscope.results.positions import MEASURED, Positions
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
-#: Share of a contribution that rounding may leave outside the TRFs of a group.
-OUTSIDE = 1e-9
-#: How far, in relative L1, a unit's share of a common backward pass may be from its own: both pass the same operations
-#: with the same numbers, and other numbers only where the unit sees nothing.
-SAME = {torch.float64: 1e-9}
-SAME_OTHERWISE = 1e-3
-
-
-class FieldsOverlap(Exception):
-    """Units of one group are not as independent as their TRFs say."""
 
 
 @dataclass(kw_only=True)
@@ -48,8 +37,6 @@ class _Run:
     every: UnitFields
     images: Sequence[int]
     at_once: int
-    #: Units that are also measured alone, to see that sharing changes nothing.
-    to_check: set[int]
     #: The only batch's images and their forward pass, where one batch holds them all.
     kept: tuple[list[int], Features] | None = field(default=None)
 
@@ -70,13 +57,6 @@ def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
         MeasurementError: the model fails, or does not fit into memory with one image.
     """
     every = fields_of(plan, sums)
-    try:
-        return _positions(plan, sums, every, hooks)
-    except FieldsOverlap as error:
-        return _positions(plan, sums, every.one_by_one(str(error)), hooks)
-
-
-def _positions(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Positions | None:
     found = {name: np.full(len(every.units), math.nan) for name in MEASURED}
     for number, erf in unit_maps(plan, sums, every, hooks):
         for name, value in sizes(erf).items():
@@ -100,7 +80,7 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
     for portion in portions:
         try:
             totals = _summed(run, portion, hooks)
-        except (ErfscopeError, FieldsOverlap):
+        except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
             raise model_failed(plan.model.label, plan.model.adapter, error) from error
@@ -122,10 +102,7 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     plan = replace(plan, plain=plan.plain or "every unit is measured")
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
     at_once = min(plan_batches(plan).at_once, sums.at_once)
-    shared = [group for group in every.groups if len(group) > 1]
-    # One of the middle and one of the border.
-    to_check = {group[len(group) // 2] for group in shared[len(shared) // 2 :][:1]} | {group[0] for group in shared[:1]}
-    return _Run(plan=plan, every=every, images=images, at_once=at_once, to_check=to_check)
+    return _Run(plan=plan, every=every, images=images, at_once=at_once)
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
@@ -204,63 +181,30 @@ def _forward(run: _Run, images: list[int]) -> Features:
 
 def _add(run: _Run, features: Features, images: list[int], totals: dict[int, FieldSum]) -> None:
     """Add a batch's contributions to the units of one group."""
-    plan, numbers = run.plan, list(totals)
+    plan = run.plan
     compare = plan.may_cancel and any(total.ratio is None for total in totals.values())
     asked = GradientRequest(
         convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare
     )
     mean: Tensor | None = None
     count = 0
-    for found in joint_contributions(features, [run.every.units[number] for number in numbers], asked):
+    together = ForwardPass(features, [run.every.units[number] for number in totals], 0, None, keep=True)
+    for found in contributions(together, asked):
         mean, count = found.maps if mean is None else mean + found.maps, count + 1
-        if found.draw == 0:
-            _check_sharing(run, features, asked, found, numbers)
-            _compare_with_noise(found, totals)
+        _compare_with_noise(found, totals)
     assert mean is not None
+    assert found.value is not None
     maps: FloatArray = (mean / count).numpy()
-    finite = found.finite.numpy()
-    for position in range(len(images)):
-        inside = 0.0
-        for column, total in enumerate(totals.values()):
-            if finite[position, column]:
-                part = total.add(maps[position][total.part], plan.convention)
-                inside += part if math.isfinite(part) else 0.0
-        everything = float(np.abs(maps[position]).sum())
-        if finite[position].all() and everything - inside > OUTSIDE * everything:
-            raise FieldsOverlap("a gradient was found outside the theoretical receptive fields (TRFs)")
+    for position, finite in enumerate(found.value.isfinite().all(2).tolist()):
+        for is_finite, total in zip(finite, totals.values(), strict=True):
+            if is_finite:
+                total.add(maps[position][total.part], plan.convention)
 
 
-def _compare_with_noise(found: JointContribution, totals: dict[int, FieldSum]) -> None:
+def _compare_with_noise(found: Contribution, totals: dict[int, FieldSum]) -> None:
     """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
-    if found.squares is None or found.random_sign_squares is None:
-        return
-    for ours, random in zip(found.squares.numpy(), found.random_sign_squares.numpy(), strict=True):
+    for ours, random in zip(*(each.numpy() for each in found.squares or ()), strict=True):
         for total in totals.values():
             norm, other = (float(np.sqrt(values[total.part].sum())) for values in (ours, random))
             if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):
                 total.ratio = norm / other if other > 0 else math.inf
-
-
-def _check_sharing(
-    run: _Run, features: Features, asked: GradientRequest, found: JointContribution, numbers: Sequence[int]
-) -> None:
-    """See that units which shared a backward pass have the map that they have alone.
-
-    Raises:
-        FieldsOverlap: one has another.
-    """
-    tolerance = (
-        SAME.get(device_and_dtype(run.plan)[1], SAME_OTHERWISE)
-        if run.plan.settings.amp_dtype is None
-        else SAME_OTHERWISE
-    )
-    for number in run.to_check & set(numbers):
-        run.to_check.discard(number)
-        request = replace(asked, draws="all" if asked.draws == "all" else 1, with_random_signs=False)
-        alone = next(joint_contributions(features, [run.every.units[number]], request)).maps.numpy()
-        part = (slice(None), *FieldSum(run.every.fields[number]).part)
-        mine = np.zeros_like(alone)
-        mine[part] = found.maps.numpy()[part]
-        off, whole = float(np.abs(mine - alone).sum()), float(np.abs(alone).sum())
-        if math.isfinite(whole) and off > tolerance * whole:
-            raise FieldsOverlap(f"a unit's map differed by {off / whole:.1e} from its map alone")

@@ -32,8 +32,8 @@ class FieldSum:
         self._total: FloatArray | None = None
         self._images = 0
 
-    def add(self, contribution: FloatArray, convention: Convention) -> float:
-        """Add one image's mean contribution over draws, on the TRF; return the sum of its absolute values.
+    def add(self, contribution: FloatArray, convention: Convention) -> None:
+        """Add one image's mean contribution over draws, on the TRF.
 
         An image whose contribution is zero or not finite is left out of the map.
         """
@@ -42,7 +42,6 @@ class FieldSum:
             scaled = contribution / total if convention.per_image else contribution
             self._total = scaled.copy() if self._total is None else self._total + scaled
             self._images += 1
-        return total
 
     def map(self, center_px: Sequence[float], stride_px: Sequence[float], convention: Convention) -> ErfMap | None:
         """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a

@@ -10,12 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
-from erfscope.engine.double import NoDoublePrecision, copy_in_double, run_in_double
+from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.double import found_in_double
 from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
-from erfscope.engine.trust.place import first_wrong_module
 from erfscope.engine.trust.probes import Noise, of_gradient, probes_of, sigmas
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.erf_map import ErfMap
@@ -71,7 +69,10 @@ def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
         found = replace(
             found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images
         )
-    return replace(found, module=_module(plan, images[0], found.is_in_double)) if found.disagrees else found
+    if not found.disagrees:
+        return found
+    doubts = plan.model.recording.doubts(plan.layer, plan.settings.wrt)
+    return replace(found, module=next(iter(doubts.values()), None))
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
@@ -90,23 +91,6 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
         passes=found.passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
         grey_levels=_grey_levels(plan, gradient.spread),
     )
-
-
-def _module(plan: Plan, image: int, is_in_double: bool) -> str | None:
-    """The first module whose own derivative is not the true one, in the precision that showed it; None where that
-    cannot be run."""
-    device, dtype = device_and_dtype(plan)
-    adapter, x = plan.model.adapter, plan.feed.batch([image]).to(device=device, dtype=dtype)
-    try:
-        if not is_in_double:
-            return first_wrong_module(adapter, x, sigmas(dtype))
-        # The whole image, where what fitted was a part of it.
-        if lacks_for_double(plan, plan.model.pass_bytes(plan.layer, plan.settings.wrt)):
-            return None
-        double = copy_in_double(adapter)
-        return run_in_double(lambda: first_wrong_module(double, x.double(), sigmas(torch.float64)))
-    except NoDoublePrecision:
-        return None
 
 
 def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]:

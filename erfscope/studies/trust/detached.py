@@ -32,7 +32,7 @@ class Found:
     share: float
     ratio: Estimate
     disagrees: bool
-    #: The module that is named as the first whose derivative is wrong.
+    #: The module that is named, of the first operation without a true derivative.
     module: str | None
     #: Standard deviation of the noise that Captum is given, in those of an image.
     sigma: float

@@ -1,4 +1,4 @@
-"""How much memory operations take: the bytes that live at once, and what a run takes beside them."""
+"""How much memory operations take: the bytes of the tensors that live at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-#: What a run takes for each byte that :func:`erfscope.graph.cost.pass_bytes` counts, at most. Measured on the CPU as
-#: the growth of the anonymous resident memory over 224 x 224 and 512 x 512: resnet50 1.1 to 1.2, convnext_tiny 1.3 to
-#: 1.45, vit_small 1.4 to 1.5; the first pass of a process 1.3 to 1.6. The rest is scratch memory of kernels and holes
-#: between blocks of the heap.
-OVERHEAD = 1.6
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
