@@ -23,7 +23,8 @@ def unit_channels(features: Tensor, unit: Unit) -> Tensor:
 
 def unit_rows(features: Tensor, units: Sequence[Unit]) -> Tensor:
     """The same of n units that read the same channels, (B * n, C): those of an image's units beside each other."""
-    rows = torch.stack([features[:, :, *unit.index] for unit in units], 1).flatten(0, 1)
+    at: list[tuple[int | slice, ...]] = [(slice(None), slice(None), *unit.index) for unit in units]
+    rows = torch.stack([features[each] for each in at], 1).flatten(0, 1)
     return rows if units[0].channels is None else rows[:, list(units[0].channels)]
 
 

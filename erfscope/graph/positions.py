@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, fx
 
-from erfscope.geometry.names import OUTPUT
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
 from erfscope.graph.places import Place, finer, joined, through, turned
@@ -41,7 +40,6 @@ class Positions:
         #: Spatial size of the image; the axis after the last is the batch's.
         self.space = shape[2:]
         self.order = {node: number for number, node in enumerate(graph.nodes)}
-        _note_modules(graph, self.order)
         #: What every node reads of those that depend on the image.
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
@@ -212,20 +210,6 @@ def _numbered(shape: Shape, dim: int) -> Place:
     """The place along an axis that is one dimension of the image."""
     centers = np.arange(shape[dim], dtype=float).reshape(1, *(shape[dim] if i == dim else 1 for i in range(len(shape))))
     return Place(centers, tuple(float(i == dim) for i in range(len(shape))), 1.0)
-
-
-def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
-    """Note at every operation the innermost module that it ran in."""
-    for mark in sorted(graph.marks.values(), key=lambda mark: (mark.module != "", mark.module.count("."))):
-        first = max((order[node] for node in mark.inputs.values()), default=len(order))
-        stack = [*mark.outputs.values()]
-        seen = set(mark.inputs.values())
-        while stack:
-            node = stack.pop()
-            if node not in seen and order[node] > first:
-                seen.add(node)
-                node.meta["module"] = mark.module or OUTPUT
-                stack.extend(node.all_input_nodes)
 
 
 def _is_move(node: fx.Node) -> bool:

@@ -190,7 +190,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _emit(self, func: Any, args: Any, kwargs: Any, form: Any) -> fx.Node:
         """Append an operation whose result has a given form."""
         node = self.graph.create_node("call_function", func, args, kwargs)
-        node.meta.update(form=form, no_grad=not torch.is_grad_enabled())
+        module = next(reversed(self.running), "")
+        node.meta.update(form=form, no_grad=not torch.is_grad_enabled(), module=module)
         if any(each in self.live for each in node.all_input_nodes):
             self.live.add(node)
         if _draws(node):

@@ -273,7 +273,7 @@ def test_masked_attention_is_an_upper_bound(options):
 
     field = Seen(Net(forward, conv=conv()), (6, 5)).trf((2, 2))
     assert field.inexact_by == ("attention mask",)
-    assert field.global_by == "softmax attention (output)"
+    assert field.global_by == "softmax attention"
 
 
 def test_a_mask_on_scores_makes_an_upper_bound():
