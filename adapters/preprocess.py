@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Preprocess
 from erfscope.errors import ErfscopeError
@@ -111,12 +112,12 @@ def input_config(
 
 def module_config(
     module: nn.Module,
+    name: str,
     *,
     input_size: Sequence[int] | None = None,
     in_chans: int | None = None,
     mean: Numbers = None,
     std: Numbers = None,
-    name: str | None = None,
 ) -> InputConfig:
     """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first
     convolution says.
@@ -127,29 +128,32 @@ def module_config(
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
             says.
+        name: What to call it in errors.
         input_size: As ``size`` of :func:`input_config`.
         in_chans: As ``channels`` there.
         mean: As there.
         std: As there.
-        name: What to call the module in errors; its class name if None.
 
     Raises:
-        ErfscopeError: as :func:`input_config`, or no size for a first convolution with three axes.
+        ErfscopeError: as :func:`input_config`, no size for a first convolution with three axes, or lazy parameters that
+            have no shape yet.
     """
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise ErfscopeError(
+            "has lazy parameters without a shape yet; call it once on an example input first", model=name
+        )
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:
-        first = _first_convolution(module)
+        convolutions = (part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d))
+        first = next(convolutions, None)
         is_line = input_size is not None and len(input_size) == 1 and not isinstance(input_size, EverySide)
-        # Lazy convolutions have 0 channels until they ran.
-        channels, rank = (
-            (None, 1 if is_line else 2) if first is None else (first.in_channels or None, len(first.kernel_size))
-        )
+        channels, rank = (None, 1 if is_line else 2) if first is None else (first.in_channels, len(first.kernel_size))
         if rank == 3 and input_size is None:
             raise ErfscopeError(
                 "states no input size, and its first convolution takes three axes (frames or slices, height, width):"
                 f" name one, such as {size_words(CLIP_SIZE)}",
-                model=name or type(module).__name__,
+                model=name,
             )
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
     traits: Any = getattr(module, "_traits", {})
@@ -157,13 +161,9 @@ def module_config(
     built = traits.get("img_size") or getattr(patches, "img_size", None)
     fixed = bool(traits.get("fixed_input_size", cfg.get("fixed_input_size", False)))
     channels, *space = cfg.get("input_size") or (3, *DEFAULT_SIZE)
-    known = cfg | {"input_size": (_own_channels(module) or channels, *(built or space))}
+    own: Any = getattr(module, "in_chans", None)
+    known = cfg | {"input_size": (own if isinstance(own, int) else channels, *(built or space))}
     return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
-
-
-def _first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | None:
-    """The first convolution of a module in the order of its parts."""
-    return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
 
 
 def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
@@ -220,11 +220,6 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         scale_text="" if transform else f"mean {_listed(config.mean)}, std {_listed(config.std)}",
         assumed=() if transform else config.assumed,
     )
-
-
-def _own_channels(module: nn.Module) -> int | None:
-    channels = getattr(module, "in_chans", None)
-    return channels if isinstance(channels, int) else None
 
 
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:

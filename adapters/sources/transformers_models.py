@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.preprocess import input_config
+from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.store import Store, hub_store
 from erfscope.adapters.weights.weights import obtain, on_hub
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError
 from erfscope.model_errors import errors_as_one_line, first_line
 
 SCHEME = "transformers"
@@ -39,64 +40,28 @@ class BackboneAdapter(ModuleAdapter):
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages, by transformers' own names."""
-        return tuple(self._model.out_features)
-
-    @property
-    def _model(self) -> Any:
-        return self.module
-
-    def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
-        if not self._is_stage(layer):
-            return super()._map(output, layer, tap)
-        found = output.feature_maps[self.stages.index(layer)]
-        if not isinstance(found, Tensor) or found.ndim != 4:
-            raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
-        return found
+        model: Any = self.module
+        return tuple(model.out_features)
 
     def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Run all of the model, with its stages; see :class:`ModuleAdapter`."""
         output = self._forward(module, x)
         return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
-    def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__(module, **options)
-        # Registers come with a class token, and both before the patches.
-        self._has_class = any(name.endswith("cls_token") for name, _ in module.named_parameters())
-        if self.prefix_tokens is None and self._has_class:
-            self.prefix_tokens = 1 + (getattr(self._model.config, "num_register_tokens", 0) or 0)
 
-    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
-        patch = getattr(self._model.config, "patch_size", None)
-        return tuple(side // patch for side in space) if self._has_class and isinstance(patch, int) else ()
-
-
-def backbone(
-    spec: str,
-    *,
-    policy: str,
-    seed: int,
-    options: Mapping[str, object],
-    in_chans: int | None = None,
-    unsafe: bool = False,
-) -> tuple[nn.Module, Weights, dict[str, Any], tuple[str, ...]]:
+def backbone(spec: str, options: SourceOptions) -> Source:
     """Build the backbone that ``transformers:PLACE`` names.
 
     Args:
         spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or
             ``/`` or exists.
-        policy: As for :func:`erfscope.adapters.weights.weights.obtain`; ``"random"`` reads the configuration only.
-        seed: Seed of random weights.
-        options: Fields of the configuration to replace.
-        in_chans: Channels of the input.
-        unsafe: Also read pickled weights, which may run code.
-
-    Returns:
-        The backbone, its weights' origin, what its image processor says in timm's words, and what a reader must know.
+        options: ``model_kwargs`` replace fields of the configuration; with random weights that alone is read.
 
     Raises:
         ErfscopeError: transformers is not installed, no such place, a model without a backbone, or weights that cannot
             be had.
     """
+    policy, unsafe, channels = options.weights, options.unsafe_load, options.in_chans
     library = _library()
     place = spec.partition(":")[2]
     is_folder = place.startswith((".", "/", "~")) or Path(place).is_dir()
@@ -113,7 +78,8 @@ def backbone(
 
     with errors_as_one_line(f"the configuration of {spec!r} cannot be had"), _silent(library):
         given = config_file(True) if is_folder else on_hub(f"{SCHEME}:{where}", policy, config_file)
-    config = _config(library, spec, given, {**options, **({} if in_chans is None else {"num_channels": in_chans})})
+    replaced = {**options.model_kwargs, **({} if channels is None else {"num_channels": channels})}
+    config = _config(library, spec, given, replaced)
     if is_folder and not unsafe and policy in ("auto", "pretrained"):
         _refuse_pickles(spec, Path(where))
     notes: list[str] = []
@@ -128,13 +94,16 @@ def backbone(
         return _without_last_norms(module)
 
     store = Store(name=spec, origin=where, cached=True) if is_folder else hub_store(spec, place)
-    with errors_as_one_line(f"transformers could not build {spec!r}", options):
-        module, weights = obtain(make, store, policy=policy, seed=seed)
-    return (
-        module,
-        weights,
-        _words(_processor(where, is_folder, revision, policy), config),
-        tuple(notes) if weights.source == "pretrained" else (),
+    with errors_as_one_line(f"transformers could not build {spec!r}", options.model_kwargs):
+        module, weights = obtain(make, store, policy=policy, seed=options.seed)
+    words = _words(_processor(where, is_folder, revision, policy), config)
+    return Source(
+        module=module,
+        spec=spec,
+        weights=weights,
+        config=input_config(words, size=options.input_size, channels=channels, mean=options.mean, std=options.std),
+        notes=tuple(notes) if weights.source == "pretrained" else (),
+        adapter=BackboneAdapter,
     )
 
 
@@ -145,13 +114,8 @@ def _library() -> ModuleType:
 
             _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
     except (ImportError, RuntimeError, OSError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-            raise ErfscopeError(
-                "models of transformers need the package transformers; pip install 'erfscope[hf]'"
-            ) from error
-        raise ErfscopeError(
-            f"transformers cannot be imported ({first_line(error)}); pip install 'erfscope[hf]'"
-        ) from error
+        text = f"models of transformers need the package transformers ({first_line(error)})"
+        raise ErfscopeError(f"{text}; pip install 'erfscope[hf]'") from error
     return transformers
 
 
