@@ -194,14 +194,15 @@ def test_nearest_neighbours_are_those_of_the_distances_of_every_picture():
         np.fill_diagonal(distance, np.inf)
         for p in range(N):
             assert set(np.flatnonzero(adjacency[p])) == set(np.argsort(distance[p])[:4])
+    table = graph.on(x)
     for normalisation in ("none", "row", "symmetric"):
-        mixed = graph.mix(x, normalisation).flatten(2).numpy()
+        mixed = table.mix(x, normalisation).flatten(2).numpy()
         for b in range(len(found)):
             np.testing.assert_allclose(
                 mixed[b], dense_mix(found[b], x[b : b + 1].flatten(2).numpy(), normalisation)[0], atol=1e-12
             )
-    values, mask = graph.neighbours(x)
-    torch.testing.assert_close((values * mask).sum(2), graph.mix(x, "none"))
+    values, mask = table.neighbours(x)
+    torch.testing.assert_close((values * mask).sum(2), table.mix(x, "none"))
 
 
 def test_of_equally_near_nodes_the_first_are_taken():
@@ -307,7 +308,7 @@ def test_on_a_large_grid_nothing_grows_with_the_square_of_its_nodes(block):
         (lambda: as_graph(FullGraph(), self_loops=False), "is made already"),
         (lambda: NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
         (
-            lambda: NearestGraph(20).mix(features()),
+            lambda: NearestGraph(20).on(features()),
             "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19",
         ),
         (lambda: NearestGraph().adjacency(H, W), "depends on the input; ask adjacency_of"),
