@@ -89,14 +89,19 @@ def input_config(
     stated = tuple(known.get("input_size") or ())
     space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
+    if bands < 1:
+        raise ErfscopeError(f"a model with {bands} input channels was asked for; there must be at least 1")
     assumed = [] if size or stated else ["size"]
     numbers = {}
     for name, asked, standard in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
         given = asked if asked is not None else known.get(name)
-        values, exact = _per_channel(name, standard if given is None else given, bands, strict=asked is not None)
-        numbers[name] = values
-        if given is None or not exact:
+        if given is None:
+            given = standard
             assumed.append(name)
+        if asked is None and isinstance(given, Sequence) and len(given) not in (0, 1, bands):
+            given = sum(given) / len(given)
+            assumed.append(name)
+        numbers[name] = _per_channel(name, given, bands)
     return InputConfig(
         size=space,
         channels=bands,
@@ -106,7 +111,7 @@ def input_config(
         crop_pct=float(known.get("crop_pct") or DEFAULT_CROP_PCT),
         crop_mode=known.get("crop_mode") or "center",
         fixed=fixed,
-        assumed=tuple(assumed),
+        assumed=tuple(dict.fromkeys(assumed)),
     )
 
 
@@ -243,24 +248,16 @@ def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tupl
     return space
 
 
-def _per_channel(
-    name: str, given: Sequence[float] | float, channels: int, *, strict: bool
-) -> tuple[tuple[float, ...], bool]:
-    """One number per channel, and whether they are as given rather than averaged."""
+def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tuple[float, ...]:
+    """One number for each channel."""
     values = (float(given),) if isinstance(given, int | float) else tuple(float(value) for value in given)
-    if channels < 1:
-        raise ErfscopeError(f"a model with {channels} input channels was asked for; there must be at least 1")
     if name == "std" and min(values, default=0.0) <= 0:
         raise ErfscopeError(f"std {values} was given; every value must be positive")
-    if len(values) == channels:
-        return values, True
-    if len(values) == 1:
-        return values * channels, True
-    if strict or not values:
+    if len(values) not in (1, channels):
         raise ErfscopeError(
             f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}"
         )
-    return (sum(values) / len(values),) * channels, False
+    return values if len(values) == channels else values * channels
 
 
 def _crop_pct(crop: int, resize: int) -> float:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from erfscope.adapters.blocks.graph_nets.given import GivenGraph
 from erfscope.adapters.blocks.graph_nets.graph import Graph, gathered
-from erfscope.adapters.blocks.graph_nets.grid import GridGraph, Links
+from erfscope.adapters.blocks.graph_nets.grid import GridGraph
 from erfscope.adapters.blocks.maps import whole
 from erfscope.errors import ErfscopeError, unknown
 
-__all__ = ["FullGraph", "GivenGraph", "Graph", "GridGraph", "Links", "NearestGraph", "TableGraph", "as_graph"]
+__all__ = ["FullGraph", "GivenGraph", "Graph", "GridGraph", "NearestGraph", "TableGraph", "as_graph"]
 _WORDS = ("grid4", "grid8", "full", "knn")
 
 
@@ -126,7 +126,7 @@ class NearestGraph(Graph):
 
 
 def as_graph(
-    graph: Any = "grid4", *, k: int | None = None, links: Links | None = None, self_loops: bool | None = None
+    graph: Any = "grid4", *, k: int | None = None, links: str | None = None, self_loops: bool | None = None
 ) -> Graph:
     """A graph from a word, a matrix, or a graph.
 
@@ -134,7 +134,7 @@ def as_graph(
         graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency
             (n, n); or a :class:`Graph`, which is used as it is.
         k: Of ``"knn"``: how many, 8 if not said.
-        links: Of a grid: links to far cells, see :data:`Links`.
+        links: Of a grid: ``"opposite"`` for links to the point reflection.
         self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency
             is given.
 
