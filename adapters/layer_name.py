@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from erfscope.errors import ErfscopeError
+from erfscope.graph.record import tensors_in
 
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 
@@ -42,33 +42,18 @@ def parse(text: str) -> LayerName:
     return LayerName(module=match["module"], items=items, is_input=match["side"] is not None)
 
 
-def tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor inside a module's output with the name that addresses it."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors(item, f"{name}[{key}]")
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes | torch.Size):
-        for index, item in enumerate(value):
-            yield from tensors(item, f"{name}[{index}]")
-
-
 def pick(value: Any, layer: LayerName, text: str) -> Tensor:
     """The tensor that ``layer`` means in a module's output.
 
     Raises:
         ErfscopeError: no such item, or the output is a container and no item was named.
     """
-    found = dict(tensors(value, layer.module))
+    found = {layer.module + "".join(f"[{key}]" for key in path): tensor for path, tensor in tensors_in(value)}
     wanted = layer.module + "".join(f"[{item}]" for item in layer.items)
     if wanted in found:
         return found[wanted]
-    if not found:
-        raise ErfscopeError(f"{text!r} returns {type(value).__name__}, which holds no tensor; name a layer inside it")
-    raise ErfscopeError(
-        f"{text!r} returns {type(value).__name__}; ask for one of its tensors: {', '.join(list(found)[:8])}"
-    )
+    fix = f"ask for one of its tensors: {', '.join(list(found)[:8])}" if found else "name a layer inside it"
+    raise ErfscopeError(f"{text!r} returns {type(value).__name__}; {fix}")
 
 
 def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Tensor]) -> Any:
@@ -79,10 +64,9 @@ def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Ten
     """
     old = pick(value, layer, text)
     leaves, form = tree_flatten(value)
-    places = [number for number, leaf in enumerate(leaves) if leaf is old]
-    if not places:
+    if not any(leaf is old for leaf in leaves):
         raise ErfscopeError(
             f"{text!r} returns {type(value).__name__}, which cannot be made again with another tensor in it"
         )
     new = by(old)
-    return tree_unflatten([new if number in places else leaf for number, leaf in enumerate(leaves)], form)
+    return tree_unflatten([new if leaf is old else leaf for leaf in leaves], form)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -21,13 +20,14 @@ from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, recording_of
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
 from erfscope.copies import cast_module
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, named_layout, recognise
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.default_layer import default_layer
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Guess, Recording
+from erfscope.model_errors import errors_as_one_line
 
 Forward = Callable[[nn.Module, Tensor], Any]
 
@@ -46,8 +46,7 @@ class ModuleAdapter:
         preprocess: How images become its input.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
             operations.
-        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for what the model's library
-            says.
+        prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for none or one.
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: What the report should say about the model.
@@ -78,9 +77,7 @@ class ModuleAdapter:
         self.remarks: tuple[Finding, ...] = ()
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
-        self._layout = layout
-        #: How many tokens come before those of the map, where the user or the model's library says.
-        self.prefix_tokens = prefix_tokens
+        self._layout, self._prefix_tokens = layout, prefix_tokens
         #: The host's default layer, for a model with a block.
         self._declared_layer: str | None = None
         self._forward = forward
@@ -125,52 +122,23 @@ class ModuleAdapter:
         return pass_of(self, images, exactly=exactly)
 
     def features(
-        self,
-        x: Tensor,
-        layer: str,
-        wrt: str = IMAGE,
-        *,
-        known: Mapping[str, Layout] | None = None,
-        parameters: bool = False,
+        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None
     ) -> Features:
         """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see
-        :class:`erfscope.adapter.Adapter`.
-
-        With ``parameters`` the model's parameters are in the autograd graph too.
-        """
-        ends_early = known is not None
+        :class:`erfscope.adapter.Adapter`."""
+        is_stage = layer in self.stages
+        targets = {name: self._module(name) for name in {wrt, *(() if is_stage else (layer,))} - {IMAGE}}
+        # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
+        awaited = None if known is None or is_stage else set(targets)
         if known is None:
             known = self.layouts(x, layer, wrt) or {}
-        names = [
-            name for name in dict.fromkeys((layer, wrt)) if name != IMAGE and (name == wrt or not self._is_stage(name))
-        ]
-        taps: list[_Tap] = []
-        # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
-        missing = set(names)
-
-        def seen(name: str) -> None:
-            missing.discard(name)
-            if ends_early and not self._is_stage(layer) and not missing:
-                raise _Reached
-
-        for name in names:
-            taps.append(_Tap(name, self._module(name), known.get(name), seen))
-        output = None
-        with (
-            borrowed(self.module, parameters=parameters),
-            hooked(tap.handle for tap in taps),
-            contextlib.suppress(_Reached),
-        ):
-            output = self._run(x, layer)
-        found = {tap.text: tap for tap in taps}
-        for tap in taps:
-            tap.check(self.spec)
-        reference = (
-            found[wrt].reference()
-            if wrt in found
-            else Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
-        )
-        tensor = self._map(output, layer, found.get(layer))
+        taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
+        output: Any = None
+        with borrowed(self.module), hooked(tap.handle for tap in taps.values()), contextlib.suppress(_Reached):
+            output = self._stage(x, layer) if is_stage else self._forward(self.module, x)
+        found = {name: tap.found(self.spec) for name, tap in taps.items()}
+        image = Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
+        tensor: Tensor = output if is_stage else found[layer][0]
         if tensor.shape[0] != x.shape[0]:
             text = (
                 f"{layer!r} of {self.spec} gives a map of shape {tuple(tensor.shape)} for {x.shape[0]}"
@@ -179,7 +147,7 @@ class ModuleAdapter:
             raise MeasurementError(
                 f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images"
             )
-        return Features(map=tensor, reference=reference)
+        return Features(map=tensor, reference=image if wrt == IMAGE else found[wrt][1])
 
     @contextlib.contextmanager
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> Iterator[None]:
@@ -232,19 +200,12 @@ class ModuleAdapter:
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
         other = copy.copy(self)
-        module = self.module if self._owned and not copied else self._copy_of_module()
-        other.module = cast_module(module, device=device, dtype=dtype)
+        if copied or not self._owned:
+            fix = "move the module yourself, and leave --device and --dtype out"
+            with errors_as_one_line(f"cannot be copied to another device or dtype; {fix}", model=self.spec):
+                other.module = copy.deepcopy(self.module)
+        cast_module(other.module, device=device, dtype=dtype)
         return other
-
-    def _copy_of_module(self) -> nn.Module:
-        try:
-            return copy.deepcopy(self.module)
-        except Exception as error:  # what a module holds may refuse to be copied in any way
-            text = (
-                f"cannot be copied to another device or dtype ({error}); move the module yourself, and leave --device"
-                " and --dtype out"
-            )
-            raise ErfscopeError(text, model=self.spec) from error
 
     def _modules(self) -> dict[str, nn.Module]:
         return {name or OUTPUT: module for name, module in self.module.named_modules()}
@@ -255,23 +216,14 @@ class ModuleAdapter:
             raise unknown("layer", text, self.layer_names, where=self.spec)
         return layer, modules[layer.module]
 
-    def _is_stage(self, layer: str) -> bool:
-        """Whether the run itself returns the layer's map, so that no hook is needed."""
-        return layer in self.stages
-
-    def _run(self, x: Tensor, layer: str) -> Any:
-        return self._forward(self.module, x)
-
-    def _map(self, output: Any, layer: str, tap: _Tap | None) -> Tensor:
-        assert tap is not None
-        return tap.map()
+    def _stage(self, x: Tensor, layer: str) -> Tensor:
+        """The map of a stage, (B, C, *space)."""
+        return self.outputs(self.module, x)[1][layer]
 
     def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
         """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
-        if wrt == IMAGE and self._is_stage(layer):
+        if wrt == IMAGE and layer in self.stages:
             return {}
-        for name in {layer, wrt} - {IMAGE, *(() if layer == wrt else self.stages)}:
-            self._module(name)  # an unknown name is told before anything is run
         at_size = self
         if (self.preprocess.channels, *self.preprocess.size) != tuple(x.shape[1:]):
             at_size = copy.copy(self)
@@ -285,20 +237,9 @@ class ModuleAdapter:
         if self._layout is not None and len(self._layout) == len(shape):
             # Where it does not fit, it was named for another layer.
             with contextlib.suppress(MeasurementError):
-                grid = self._grid(space)
-                return Guess(
-                    named_layout(self._layout, shape, space, prefix=self.prefix_tokens, grid=grid), declared=True
-                )
+                return Guess(named_layout(self._layout, shape, space, prefix=self._prefix_tokens), declared=True)
         # Tables of positions have a batch of one.
-        return Guess(self._guess(shape, space) if shape and shape[0] in (1, images) else None)
-
-    def _guess(self, shape: tuple[int, ...], space: tuple[int, ...]) -> Layout | None:
-        """By shape alone; a list of tokens is no map unless the model's library says what grid they form."""
-        return recognise(shape, space, prefix=self.prefix_tokens or 0, grid=self._grid(space))
-
-    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
-        """The grid of tokens that the model's library declares for an input of this size; () if it does not."""
-        return ()
+        return Guess(recognise(shape, space) if shape and shape[0] in (1, images) else None)
 
 
 class _Reached(BaseException):
@@ -306,66 +247,54 @@ class _Reached(BaseException):
 
 
 class _Tap:
-    """A hook on one module that keeps the tensor (and its place in the autograd graph) that a layer name means."""
+    """A hook on one module that keeps the map, and its place in the autograd graph, that a layer name means.
+
+    ``awaited`` holds the names of all layers that a pass is run for: it ends when none of them is left.
+    """
 
     def __init__(
-        self,
-        text: str,
-        target: tuple[LayerName, nn.Module],
-        layout: Layout | None,
-        seen: Callable[[str], None],
+        self, text: str, target: tuple[LayerName, nn.Module], layout: Layout | None, awaited: set[str] | None
     ) -> None:
-        self.text = text
         self.layer, module = target
-        self.calls = 0
-        self._thread = threading.get_ident()
-        self._layout, self._seen = layout, seen
-        self._shape: tuple[int, ...] = ()
-        self._tensor: Tensor | None = None
-        self._reference: Reference | None = None
+        self._text, self._layout, self._awaited = text, layout, awaited
+        self._calls, self._shape = 0, tuple[int, ...]()
+        self._found: tuple[Tensor, Reference] | None = None
         self.handle = (
-            module.register_forward_pre_hook(self._before)
+            module.register_forward_pre_hook(lambda _module, args: self._keep(args[0] if args else None))
             if self.layer.is_input
-            else module.register_forward_hook(self._after)
+            else module.register_forward_hook(lambda _module, _args, output: self._keep(output))
         )
 
-    def _before(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._keep(args[0] if len(args) == 1 or (args and isinstance(args[0], Tensor)) else args)
-
-    def _after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        self._keep(output)
-
     def _keep(self, value: Any) -> None:
-        if threading.get_ident() != self._thread:  # another thread runs the module too
-            return
-        self.calls += 1
-        tensor = pick(value, self.layer, self.text)
+        self._calls += 1
+        tensor = pick(value, self.layer, self._text)
         self._shape = tuple(tensor.shape)
         if self._layout is None:
             return
         # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
-        self._tensor = self._layout.to_map(tensor)
-        self._reference = Reference(name=self.text, edge=edge, layout=self._layout, shape=tuple(tensor.shape))
-        self._seen(self.text)
+        reference = Reference(name=self._text, edge=edge, layout=self._layout, shape=self._shape)
+        self._found = self._layout.to_map(tensor), reference
+        if self._awaited is not None:
+            self._awaited.discard(self._text)
+            if not self._awaited:
+                raise _Reached
 
-    def check(self, spec: str) -> None:
-        if self.calls == 0:
-            raise MeasurementError(f"{self.text!r} of {spec} does not run in a forward pass; choose another layer")
-        if self.calls > 1:
+    def found(self, spec: str) -> tuple[Tensor, Reference]:
+        """What the pass showed.
+
+        Raises:
+            MeasurementError: the module did not run once, or gave no map.
+        """
+        if self._calls == 0:
+            raise MeasurementError(f"{self._text!r} of {spec} does not run in a forward pass; choose another layer")
+        if self._calls > 1:
             raise MeasurementError(
-                f"{self.text!r} of {spec} runs {self.calls} times per forward pass, so it has no one output; choose a"
+                f"{self._text!r} of {spec} runs {self._calls} times per forward pass, so it has no one output; choose a"
                 " layer around it"
             )
-        if self._layout is None:
+        if self._found is None:
             raise MeasurementError(
-                f"{self.text!r} gives a tensor of shape {self._shape}, which is no spatial map; choose another layer"
+                f"{self._text!r} gives a tensor of shape {self._shape}, which is no spatial map; choose another layer"
             )
-
-    def map(self) -> Tensor:
-        assert self._tensor is not None
-        return self._tensor
-
-    def reference(self) -> Reference:
-        assert self._reference is not None
-        return self._reference
+        return self._found

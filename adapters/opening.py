@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Weights
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
 from erfscope.adapters.sources.sources import build
-from erfscope.adapters.state import ordinary_copy, unwrapped
+from erfscope.adapters.state import unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.needed import needed_keys
@@ -84,14 +83,12 @@ def load(
     Raises:
         ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
     """
-    asked = input_size_of(input_size)
-    wanted = "random-raw" if checkpoint is not None and weights == "auto" else weights
-    with _buildable(spec):
+    with errors_as_one_line("could not be built", model=spec):
         source = build(
             spec,
-            weights=wanted,
+            weights="random-raw" if checkpoint is not None and weights == "auto" else weights,
             seed=seed,
-            input_size=asked,
+            input_size=input_size_of(input_size),
             in_chans=in_chans,
             mean=mean,
             std=std,
@@ -116,41 +113,24 @@ def load(
         adapter.weights = replace(adapter.weights, unsafe_load=True)
         adapter.remarks = (*adapter.remarks, Finding(code="unsafe_load", text=UNSAFE))
     if adapter.weights.fallback:
-        text = (
+        warnings.warn(
             f"{spec}: no pretrained weights ({adapter.weights.reason}); random ones stand in, which describe the"
-            " architecture only"
+            f" architecture only; erfscope doctor --fix-hint {adapter.spec} says how to get them",
+            FallbackWarning,
+            stacklevel=2,
         )
-        text += f"; erfscope doctor --fix-hint {adapter.spec} says how to get them"
-        warnings.warn(text, FallbackWarning, stacklevel=2)
     return adapter
 
 
 def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
     """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer,
     depends on."""
-    with errors_as_one_line(
-        "fails on its own input size, so that the layers a checkpoint must fill are not known", model=adapter.spec
-    ):
-        needed = needed_keys(adapter, layer or adapter.default_layer)
+    needed = needed_keys(adapter, layer or adapter.default_layer)
     with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
     if adapter.weights.origin != str(checkpoint):
         text = f"averaged weights (EMA) are measured: {adapter.weights.origin}"
         adapter.remarks = (*adapter.remarks, Finding(code="averaged", text=text))
-
-
-@contextlib.contextmanager
-def _buildable(spec: str) -> Iterator[None]:
-    """One line for a model that cannot be built, with the fix where its layers have no shape yet."""
-    try:
-        with errors_as_one_line("could not be built", model=spec):
-            yield
-    except ErfscopeError as error:
-        if "uninitialized parameter" not in str(error):
-            raise
-        raise ErfscopeError(
-            "has lazy parameters without a shape yet; let its factory call it once on an example input", model=spec
-        ) from error
 
 
 @torch.inference_mode(False)
@@ -190,16 +170,11 @@ def wrap(
         ErfscopeError: a module with lazy parameters that has not run yet, a size that is none, or none for a model of
             clips or volumes, or parameters that are sharded over processes.
     """
-    _refuse_sharded(unwrapped(module))
     plain = unwrapped(module)
-    if any(is_lazy(tensor) for tensor in (*plain.parameters(), *plain.buffers())):
-        raise ErfscopeError(
-            f"{type(plain).__name__} has lazy parameters without a shape yet; call it once on an example input first"
-        )
+    _refuse_sharded(plain)
     plain = _differentiable(plain)
-    name = name or type(plain).__name__
-    asked = input_size_of(input_size)
-    config = module_config(plain, input_size=asked, in_chans=in_chans, mean=mean, std=std, name=name)
+    name, size = name or type(plain).__name__, input_size_of(input_size)
+    config = module_config(plain, name, input_size=size, in_chans=in_chans, mean=mean, std=std)
     made_by = None if forward is None else partial(ModuleAdapter, forward=forward)
     weights = Weights(source="given", sha256=sha256(plain))
     return _adapter(
@@ -222,7 +197,7 @@ def _refuse_sharded(module: nn.Module) -> None:
 def _differentiable(module: nn.Module) -> nn.Module:
     """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
     made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
-    return ordinary_copy(module) if made_so else module
+    return copy.deepcopy(module) if made_so else module
 
 
 def _adapter(

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Preprocess
 from erfscope.errors import ErfscopeError
@@ -88,14 +89,19 @@ def input_config(
     stated = tuple(known.get("input_size") or ())
     space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
+    if bands < 1:
+        raise ErfscopeError(f"a model with {bands} input channels was asked for; there must be at least 1")
     assumed = [] if size or stated else ["size"]
     numbers = {}
     for name, asked, standard in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
         given = asked if asked is not None else known.get(name)
-        values, exact = _per_channel(name, standard if given is None else given, bands, strict=asked is not None)
-        numbers[name] = values
-        if given is None or not exact:
+        if given is None:
+            given = standard
             assumed.append(name)
+        if asked is None and isinstance(given, Sequence) and len(given) not in (0, 1, bands):
+            given = sum(given) / len(given)
+            assumed.append(name)
+        numbers[name] = _per_channel(name, given, bands)
     return InputConfig(
         size=space,
         channels=bands,
@@ -105,18 +111,18 @@ def input_config(
         crop_pct=float(known.get("crop_pct") or DEFAULT_CROP_PCT),
         crop_mode=known.get("crop_mode") or "center",
         fixed=fixed,
-        assumed=tuple(assumed),
+        assumed=tuple(dict.fromkeys(assumed)),
     )
 
 
 def module_config(
     module: nn.Module,
+    name: str,
     *,
     input_size: Sequence[int] | None = None,
     in_chans: int | None = None,
     mean: Numbers = None,
     std: Numbers = None,
-    name: str | None = None,
 ) -> InputConfig:
     """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first
     convolution says.
@@ -127,29 +133,32 @@ def module_config(
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
             says.
+        name: What to call it in errors.
         input_size: As ``size`` of :func:`input_config`.
         in_chans: As ``channels`` there.
         mean: As there.
         std: As there.
-        name: What to call the module in errors; its class name if None.
 
     Raises:
-        ErfscopeError: as :func:`input_config`, or no size for a first convolution with three axes.
+        ErfscopeError: as :func:`input_config`, no size for a first convolution with three axes, or lazy parameters that
+            have no shape yet.
     """
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise ErfscopeError(
+            "has lazy parameters without a shape yet; call it once on an example input first", model=name
+        )
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:
-        first = _first_convolution(module)
+        convolutions = (part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d))
+        first = next(convolutions, None)
         is_line = input_size is not None and len(input_size) == 1 and not isinstance(input_size, EverySide)
-        # Lazy convolutions have 0 channels until they ran.
-        channels, rank = (
-            (None, 1 if is_line else 2) if first is None else (first.in_channels or None, len(first.kernel_size))
-        )
+        channels, rank = (None, 1 if is_line else 2) if first is None else (first.in_channels, len(first.kernel_size))
         if rank == 3 and input_size is None:
             raise ErfscopeError(
                 "states no input size, and its first convolution takes three axes (frames or slices, height, width):"
                 f" name one, such as {size_words(CLIP_SIZE)}",
-                model=name or type(module).__name__,
+                model=name,
             )
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
     traits: Any = getattr(module, "_traits", {})
@@ -157,13 +166,9 @@ def module_config(
     built = traits.get("img_size") or getattr(patches, "img_size", None)
     fixed = bool(traits.get("fixed_input_size", cfg.get("fixed_input_size", False)))
     channels, *space = cfg.get("input_size") or (3, *DEFAULT_SIZE)
-    known = cfg | {"input_size": (_own_channels(module) or channels, *(built or space))}
+    own: Any = getattr(module, "in_chans", None)
+    known = cfg | {"input_size": (own if isinstance(own, int) else channels, *(built or space))}
     return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
-
-
-def _first_convolution(module: nn.Module) -> nn.Conv1d | nn.Conv2d | nn.Conv3d | None:
-    """The first convolution of a module in the order of its parts."""
-    return next((part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
 
 
 def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
@@ -222,11 +227,6 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
     )
 
 
-def _own_channels(module: nn.Module) -> int | None:
-    channels = getattr(module, "in_chans", None)
-    return channels if isinstance(channels, int) else None
-
-
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:
     """Size of the input: the one asked for, else the one stated, else 224 on each axis of an image or a sequence."""
     rank = len(stated) or rank
@@ -248,24 +248,16 @@ def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tupl
     return space
 
 
-def _per_channel(
-    name: str, given: Sequence[float] | float, channels: int, *, strict: bool
-) -> tuple[tuple[float, ...], bool]:
-    """One number per channel, and whether they are as given rather than averaged."""
+def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tuple[float, ...]:
+    """One number for each channel."""
     values = (float(given),) if isinstance(given, int | float) else tuple(float(value) for value in given)
-    if channels < 1:
-        raise ErfscopeError(f"a model with {channels} input channels was asked for; there must be at least 1")
     if name == "std" and min(values, default=0.0) <= 0:
         raise ErfscopeError(f"std {values} was given; every value must be positive")
-    if len(values) == channels:
-        return values, True
-    if len(values) == 1:
-        return values * channels, True
-    if strict or not values:
+    if len(values) not in (1, channels):
         raise ErfscopeError(
             f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}"
         )
-    return (sum(values) / len(values),) * channels, False
+    return values if len(values) == channels else values * channels
 
 
 def _crop_pct(crop: int, resize: int) -> float:

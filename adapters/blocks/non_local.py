@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks.attention import attend, attend_window, checked_mask
+from erfscope.adapters.blocks.attention import attend, attend_window
+from erfscope.adapters.blocks.graph_nets.grid import window_offsets
 from erfscope.adapters.blocks.maps import MapBlock, divided, one_of, whole
 from erfscope.errors import ErfscopeError
 
@@ -32,8 +33,6 @@ class NonLocal(MapBlock):
         use_scale: Whether the embedded Gaussian's scores are divided by sqrt(d), d the channels of a head.
         window: Side of a square window, odd, outside of which a cell sees nothing. Computed locally; n stays that of
             the map.
-        mask: (n, n), nonzero where p (row) may see i (column); with ``sub_sample`` the columns are those of the pooled
-            map.
         norm: Whether a BatchNorm follows ``conv_out``.
         zero_init: Whether the block starts as the identity: the norm's weight is zero, or, without a norm, a gain
             ``gamma``.
@@ -46,8 +45,6 @@ class NonLocal(MapBlock):
     Source: Wang et al. 2018, arXiv:1711.07971; names as in mmcv's ``NonLocal2d``; ``gamma`` as in Zhang et al. 2019,
     arXiv:1805.08318."""
 
-    mask: Tensor | None
-
     def __init__(
         self,
         in_channels: int,
@@ -58,7 +55,6 @@ class NonLocal(MapBlock):
         use_scale: bool = True,
         *,
         window: int | None = None,
-        mask: Any = None,
         norm: bool = True,
         zero_init: bool = True,
         bias: bool = True,
@@ -70,8 +66,14 @@ class NonLocal(MapBlock):
         self.heads, self.mode, self.window = heads, one_of("mode", mode, MODES), window
         per_head = divided("in_channels" if mode == "gaussian" else "inter_channels", keys, heads)
         self.scale = per_head**-0.5 if use_scale and mode == "embedded_gaussian" else 1.0
-        self.register_buffer("mask", checked_mask(mask, window))
-        _allowed(self.mode, heads, sub_sample, window)
+        if window is not None:
+            window_offsets(window)
+            if sub_sample:
+                raise ErfscopeError(
+                    "a window is one of cells of the map, which sub_sample has not: ask for one of them"
+                )
+        if mode == "concatenation" and (heads > 1 or window is not None):
+            raise ErfscopeError("mode='concatenation' has one head and no window")
         embedded = mode != "gaussian"
         self.theta = nn.Conv2d(in_channels, inter, 1, bias=bias) if embedded else nn.Identity()
         self.phi = nn.Conv2d(in_channels, inter, 1, bias=bias) if embedded else nn.Identity()
@@ -103,7 +105,7 @@ class NonLocal(MapBlock):
         scale = self.scale if softmax else 1 / (g.shape[2] * g.shape[3])
         if self.window is not None:
             return attend_window(theta, phi, g, self.heads, self.window, softmax=softmax, scale=scale)
-        return attend(theta, phi, g, self.heads, softmax=softmax, scale=scale, mask=self.mask)
+        return attend(theta, phi, g, self.heads, softmax=softmax, scale=scale)
 
     def _concatenated(self, theta: Tensor, phi: Tensor, g: Tensor) -> Tensor:
         """relu(w_theta . theta_p + w_phi . phi_i) / n; the two parts are computed apart, since w is linear in their
@@ -111,20 +113,5 @@ class NonLocal(MapBlock):
         assert self.concat_project is not None
         mine, theirs = torch.split(self.concat_project.weight, theta.shape[1], 1)
         scores = F.relu(F.conv2d(theta, mine).flatten(2).transpose(1, 2) + F.conv2d(phi, theirs).flatten(2))
-        if self.mask is not None:
-            if scores.shape[1:] != self.mask.shape:
-                raise ErfscopeError(
-                    f"the mask is {'x'.join(map(str, self.mask.shape))}, and the scores are"
-                    f" {scores.shape[1]}x{scores.shape[2]}"
-                )
-            scores = scores * self.mask
         y = g.flatten(2) @ scores.transpose(1, 2) / scores.shape[2]
         return torch.unflatten(y, 2, theta.shape[2:])
-
-
-def _allowed(mode: str, heads: int, sub_sample: bool, window: int | None) -> None:
-    """Raises ErfscopeError for options that exclude each other."""
-    if window is not None and sub_sample:
-        raise ErfscopeError("a window is one of cells of the map, which sub_sample has not: ask for one of them")
-    if mode == "concatenation" and (heads > 1 or window is not None):
-        raise ErfscopeError("mode='concatenation' has one head and no window")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,49 +85,32 @@ def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> Block
 
 
 def _piped(
-    description: str, layer: Callable[..., nn.Module], *, options: tuple[str, ...], act: str | None = None
+    description: str, layer: Callable[..., nn.Module], *but: str, kind: Callable[..., object], act: str | None = None
 ) -> BlockEntry:
-    """Layers in a :class:`Pipeline`; ``layer`` takes the number of channels, which it keeps, and its options."""
-    on_graph = "graph" in options
+    """Layers in a :class:`Pipeline`; ``layer`` takes c of its input and of its output, and the options of ``kind``."""
+    own = _names(kind, "in_channels", "out_channels", *but)
+    graph = _GRAPH if "graph" in own else ()
 
-    def build(in_channels: int, **given: object) -> Pipeline:
+    def build(in_channels: int, **given: Any) -> Pipeline:
         outer = {"act": act} | {name: given.pop(name) for name in _PIPELINE if name in given}
-        wish = {name: given.pop(name) for name in _GRAPH if name in given}
+        wish = {name: given.pop(name) for name in graph if name in given}
 
         def one(channels: int) -> nn.Module:
-            return layer(channels, **given, **({"graph": as_graph(**wish)} if on_graph else {}))  # type: ignore[arg-type]
+            return layer(channels, channels, **given, **({"graph": as_graph(**wish)} if graph else {}))
 
-        return Pipeline(in_channels, one, **outer)  # type: ignore[arg-type]
+        return Pipeline(in_channels, one, **outer)
 
-    return BlockEntry(description=description, build=build, options=(*_PIPELINE, *options))
-
-
-def _graph_layer(kind: Callable[..., nn.Module], *but: str) -> tuple[str, ...]:
-    return (*_GRAPH, *_names(kind, "in_channels", "out_channels", "graph", *but))
+    options = (*_PIPELINE, *graph, *(name for name in own if name not in graph))
+    return BlockEntry(description=description, build=build, options=options)
 
 
-def _attention(channels: int, **options: object) -> nn.Module:
-    return SelfAttention(channels, channels, **options)  # type: ignore[arg-type]
+def _side_by_side(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Graph attention whose heads share its output channels between them."""
 
+    def layer(channels: int, out: int, *, heads: int = 1, concat: bool = True, **options: Any) -> nn.Module:
+        return kind(channels, divided("inner", out, heads) if concat else out, heads, concat, **options)
 
-def _gcn(channels: int, **options: object) -> nn.Module:
-    return GCN(channels, channels, 1, **options)  # type: ignore[arg-type]
-
-
-def _gat(channels: int, *, heads: int = 1, concat: bool = True, **options: object) -> nn.Module:
-    return GAT(channels, divided("inner", channels, heads) if concat else channels, heads, concat, **options)  # type: ignore[arg-type]
-
-
-def _gatv2(channels: int, *, heads: int = 1, concat: bool = True, **options: object) -> nn.Module:
-    return GATv2(channels, divided("inner", channels, heads) if concat else channels, heads, concat, **options)  # type: ignore[arg-type]
-
-
-def _cheb(channels: int, **options: object) -> nn.Module:
-    return ChebNet(channels, channels, **options)  # type: ignore[arg-type]
-
-
-def _chebygin(channels: int, **options: object) -> nn.Module:
-    return ChebyGIN(channels, channels, **options)  # type: ignore[arg-type]
+    return layer
 
 
 #: Every block that can be asked for by name.
@@ -133,35 +118,32 @@ BLOCKS: dict[str, BlockEntry] = {
     "nonlocal": _plain("Non-Local block: every cell attends to all, with its own skip (Wang et al. 2018)", NonLocal),
     "attention": _piped(
         "self-attention layers between two 1x1 convolutions, with a skip (Nicolicioiu & Duta)",
-        _attention,
-        options=_names(SelfAttention, "in_channels", "out_channels"),
+        SelfAttention,
+        kind=SelfAttention,
     ),
     "gcn": _piped(
         "graph convolutions between two 1x1 convolutions, with a skip (Kipf & Welling 2017)",
-        _gcn,
-        options=_graph_layer(GCN, "hidden_channels", "num_layers", "act"),
+        partial(GCN, num_layers=1),
+        *("hidden_channels", "num_layers", "act"),
+        kind=GCN,
         act="relu",
     ),
-    "gat": _piped("graph attention, likewise (Velickovic et al. 2018)", _gat, options=_graph_layer(GAT), act="elu"),
+    "gat": _piped("graph attention, likewise (Velickovic et al. 2018)", _side_by_side(GAT), kind=GAT, act="elu"),
     "gatv2": _piped(
         "graph attention that ranks neighbours per node, likewise (Brody et al. 2022)",
-        _gatv2,
-        options=_graph_layer(GATv2),
+        _side_by_side(GATv2),
+        kind=GATv2,
         act="elu",
     ),
-    "gin": _piped(
-        "sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, options=_graph_layer(GIN), act="relu"
-    ),
+    "gin": _piped("sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, kind=GIN, act="relu"),
     "cheb": _piped(
-        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)",
-        _cheb,
-        options=_graph_layer(ChebNet),
-        act="relu",
+        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)", ChebNet, kind=ChebNet, act="relu"
     ),
     "chebygin": _piped(
         "the same scaled by degrees, through an MLP, likewise (Knyazev et al. 2019)",
-        _chebygin,
-        options=_graph_layer(ChebyGIN, "act"),
+        ChebyGIN,
+        "act",
+        kind=ChebyGIN,
         act="relu",
     ),
     "gc": _plain(

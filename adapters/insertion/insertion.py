@@ -128,18 +128,30 @@ def parse(text: str) -> BlockRequest:
             f"cannot read --insert {text!r}; write BLOCK@LAYER or BLOCK@LAYER:NAME=VALUE,..., as in"
             " nonlocal@layer2:heads=4"
         )
-    found: dict[str, object] = {}
-    for part in _split(options) if colon else ():
-        name, equals, value = (side.strip() for side in part.partition("="))
-        if not equals or not name.isidentifier():
-            raise ErfscopeError(
-                f"cannot read {part.strip()!r} in --insert {text!r}; options are NAME=VALUE, separated by commas"
-            )
-        try:
-            found[name] = _WORDS[value.lower()] if value.lower() in _WORDS else ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            found[name] = value
+    try:
+        # As the keywords of a call; other words than literals stand for themselves.
+        source = f"f({options})"
+        call = ast.parse(source, mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args or not all(each.arg for each in call.keywords):
+            raise SyntaxError
+    except SyntaxError as error:
+        raise ErfscopeError(
+            f"cannot read the options in --insert {text!r}; they are NAME=VALUE, separated by commas"
+        ) from error
+    found = {str(each.arg): _value(each.value, source) for each in call.keywords}
     return BlockRequest(block=block.strip(), at=at.strip(), options=found)
+
+
+def _value(node: ast.expr, source: str) -> object:
+    """What an option's value stands for: a literal, a word for a truth value, or its own text."""
+    text = ast.get_source_segment(source, node) or ""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return text
 
 
 @overload
@@ -246,7 +258,8 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
     failure: ErfscopeError | None = None
     for owner in _owners(module, host):
         taken = {*dir(owner), *((IMAGE, OUTPUT) if owner is module else ())}
-        own = next(each for each in _numbered(name) if each not in taken)
+        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        own = next(each for each in numbered if each not in taken)
         owner.add_module(own, insertion)
         path: str = next(path for path, each in module.named_modules() if each is insertion)
         try:
@@ -324,19 +337,3 @@ def _reactivated(block: nn.Module) -> int:
             draw()
             count += 1
     return count
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in itertools.count(2))
-
-
-def _split(text: str) -> Iterator[str]:
-    """Parts between the commas that stand in no bracket."""
-    depth, start = 0, 0
-    for position, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-    yield text[start:]

@@ -16,7 +16,7 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.model_errors import contain_exits, errors_as_one_line, first_line
+from erfscope.model_errors import errors_as_one_line
 from erfscope.restore import restored, seed_generators
 
 
@@ -73,17 +73,15 @@ def _load_module(where: str, spec: str) -> ModuleType:
         kinds = "timm's hf-hub: or local-dir:, torchvision:, a Python module or a .py file"
         raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
     importlib.invalidate_caches()
-    try:
-        with contain_exits():
+    with errors_as_one_line(f"importing {where} failed"):
+        try:
             return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name and (where == error.name or where.startswith(f"{error.name}.")):
-            raise ErfscopeError(
-                f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed"
-            ) from error
-        raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
-    except Exception as error:
-        raise ErfscopeError(f"importing {where} failed: {first_line(error)}") from error
+        except ModuleNotFoundError as error:
+            if error.name and f"{where}.".startswith(f"{error.name}."):
+                raise ErfscopeError(
+                    f"there is no Python module {error.name!r} for {spec}, neither in {Path.cwd()} nor installed"
+                ) from error
+            raise
 
 
 def _load_file(path: Path, name: str) -> ModuleType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +14,12 @@ from torch import nn
 from erfscope.adapter import Weights
 from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, module_config
+from erfscope.adapters.preprocess import InputConfig, input_config, module_config
 from erfscope.adapters.sources.exported import open_program
 from erfscope.adapters.sources.factory import run
-from erfscope.adapters.torchvision_model import torchvision_model, torchvision_store
-from erfscope.adapters.transformers_model import BackboneAdapter, backbone
+from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.sources.torchvision_models import torchvision_model, torchvision_store
+from erfscope.adapters.sources.transformers_models import backbone
 from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, check_room, obtain, on_hub, sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
@@ -48,46 +48,6 @@ _INSTEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A model that a spec named."""
-
-    module: nn.Module
-    #: Without the label.
-    spec: str
-    #: What tables call it: the label, or the spec.
-    label: str
-    #: "timm", "torchvision", "transformers", "exported" or "factory".
-    kind: str
-    weights: Weights
-    config: InputConfig
-    #: What a reader of the results has to know.
-    notes: tuple[str, ...] = ()
-    #: Makes its adapter; None where that follows from the module.
-    adapter: Callable[..., ModuleAdapter] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What was asked of a model besides its name; its own is taken for what is None."""
-
-    #: "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own,
-    #: whatever is asked.
-    weights: str = "auto"
-    #: Of random weights, and of the generators while a factory runs.
-    seed: int = 0
-    #: Spatial size, one to three numbers. Models of a fixed size are built for it.
-    input_size: tuple[int, ...] | None = None
-    in_chans: int | None = None
-    #: Of the normalisation, one number or one per channel; ImageNet's where the model has none of its own.
-    mean: Numbers = None
-    std: Numbers = None
-    #: Passed to whatever builds the model.
-    model_kwargs: Mapping[str, object] = field(default_factory=dict)
-    #: Also read files that may run code: pickled weights, exported programs.
-    unsafe_load: bool = False
-
-
 def build(spec: str, **options: Any) -> Source:
     """Build the model that a spec names.
 
@@ -107,9 +67,9 @@ def build(spec: str, **options: Any) -> Source:
     asked = SourceOptions(**options)
     if asked.weights not in (*POLICIES, NO_NUMBERS):
         raise unknown("--weights", asked.weights, POLICIES)
-    label, plain = split_label(spec)
+    plain = split_label(spec)[1]
     _refuse(plain)
-    return replace(_kind(plain)(plain, asked), label=label or plain)
+    return _kind(plain)(plain, asked)
 
 
 def pretrained_store(spec: str) -> Store | None:
@@ -120,11 +80,11 @@ def pretrained_store(spec: str) -> Store | None:
     """
     plain = split_label(spec)[1]
     kind, (scheme, _, name) = _kind(plain), plain.partition(":")
-    if kind is _torchvision:
+    if kind is torchvision_model:
         return torchvision_store(plain)
     if kind is _timm and not name:
         return _timm_config(plain, "auto")[1]
-    is_on_hub = kind in (_timm, _transformers) and scheme.lower() != "local-dir" and not Path(name).is_dir()
+    is_on_hub = kind in (_timm, backbone) and scheme.lower() != "local-dir" and not Path(name).is_dir()
     return hub_store(plain, name) if is_on_hub else None
 
 
@@ -203,11 +163,12 @@ def names_code(spec: str) -> bool:
 
 
 def _kind(spec: str) -> Callable[[str, SourceOptions], Source]:
+    """What builds the model of a spec."""
     scheme = spec.partition(":")[0].lower()
     if scheme == "torchvision":
-        return _torchvision
+        return torchvision_model
     if scheme == "transformers":
-        return _transformers
+        return backbone
     if Path(spec).suffix.lower() == ".pt2":
         return _exported
     if scheme in ("hf-hub", "hf_hub", "local-dir") or ":" not in spec:
@@ -215,8 +176,9 @@ def _kind(spec: str) -> Callable[[str, SourceOptions], Source]:
     return _factory
 
 
-def _source(kind: str, spec: str, module: nn.Module, weights: Weights, config: InputConfig, **more: Any) -> Source:
-    return Source(module=module, spec=spec, label=spec, kind=kind, weights=weights, config=config, **more)
+def _module_config(module: nn.Module, spec: str, asked: SourceOptions) -> InputConfig:
+    size, channels = asked.input_size, asked.in_chans
+    return module_config(module, spec, input_size=size, in_chans=channels, mean=asked.mean, std=asked.std)
 
 
 # --- timm -----------------------------------------------------------------------------------------
@@ -239,10 +201,8 @@ def _timm(spec: str, options: SourceOptions) -> Source:
         if "img_size" in kwargs:
             check_room(make)
         module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
-    config = module_config(
-        module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
-    )
-    return _source("timm", spec, module, weights, config)
+    config = _module_config(module, spec, options)
+    return Source(module=module, spec=spec, weights=weights, config=config)
 
 
 def _is_flexible(kwargs: Mapping[str, object]) -> bool:
@@ -296,37 +256,7 @@ def _registered(spec: str) -> dict[str, Any]:
     return cfg.to_dict() if cfg else {}
 
 
-# --- torchvision, transformers and exported programs ----------------------------------------------
-
-
-def _torchvision(spec: str, options: SourceOptions) -> Source:
-    if options.in_chans not in (None, 3):
-        raise ErfscopeError(
-            f"takes 3 input channels, not {options.in_chans}; timm's models take --in-chans", model=spec
-        )
-    module, weights, config = torchvision_model(
-        spec,
-        policy=options.weights,
-        seed=options.seed,
-        options=options.model_kwargs,
-        size=options.input_size,
-        mean=options.mean,
-        std=options.std,
-    )
-    return _source("torchvision", spec, module, weights, config)
-
-
-def _transformers(spec: str, options: SourceOptions) -> Source:
-    module, weights, words, notes = backbone(
-        spec,
-        policy=options.weights,
-        seed=options.seed,
-        options=options.model_kwargs,
-        in_chans=options.in_chans,
-        unsafe=options.unsafe_load,
-    )
-    config = input_config(words, size=options.input_size, channels=options.in_chans, mean=options.mean, std=options.std)
-    return _source("transformers", spec, module, weights, config, notes=notes, adapter=BackboneAdapter)
+# --- exported programs ----------------------------------------------------------------------------
 
 
 def _exported(spec: str, options: SourceOptions) -> Source:
@@ -348,7 +278,7 @@ def _exported(spec: str, options: SourceOptions) -> Source:
     words = {"input_size": tuple(map(int, (channels, *size)))}
     config = input_config(words, mean=options.mean, std=options.std)
     made_by = functools.partial(ModuleAdapter, at_once=batch if isinstance(batch, int) else None)
-    return _source("exported", spec, module, weights, config, adapter=made_by)
+    return Source(module=module, spec=spec, weights=weights, config=config, adapter=made_by)
 
 
 # --- functions, classes and modules by dotted name ------------------------------------------------
@@ -356,8 +286,6 @@ def _exported(spec: str, options: SourceOptions) -> Source:
 
 def _factory(spec: str, options: SourceOptions) -> Source:
     module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
-    config = module_config(
-        module, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std, name=spec
-    )
+    config = _module_config(module, spec, options)
     origin = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
-    return _source("factory", spec, module, origin, config)
+    return Source(module=module, spec=spec, weights=origin, config=config)

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import torch
+from torch import fx
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.state import device_of, dtype_of
-from erfscope.geometry.layout import Layout
-from erfscope.model_errors import blaming
+from erfscope.errors import unknown
+from erfscope.graph.record import tensors_of
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
-    """Names in the state dict that ``layer``'s map depends on: the parameters in its autograd graph, and the buffers
-    beside them.
+    """Names in the state dict of what ``layer`` was computed from in the recorded pass; all of them where the pass
+    could not be recorded.
 
     Raises:
         ErfscopeError: unknown layer.
         MeasurementError: the model fails on an input of its size.
     """
-    shape = (1, adapter.preprocess.channels, *adapter.preprocess.size)
-    x = torch.zeros(shape, device=device_of(adapter.module), dtype=dtype_of(adapter.module))
-    with blaming(adapter.spec, adapter), torch.enable_grad():
-        # Only the graph counts, however the tensor holds its map.
-        features = adapter.features(x, layer, known={layer: Layout(order="channels_first")}, parameters=True)
-    reached, stack = set(), [features.map.grad_fn]
+    recording, state = adapter.recording, adapter.module.state_dict(keep_vars=True)
+    seen = recording.find(layer)
+    if seen is None:
+        raise unknown("layer", layer, adapter.layer_names, where=adapter.spec)
+    if not recording.graph.held:
+        return set(state)
+    reached, stack = set[fx.Node](), [seen.node]
     while stack:
         node = stack.pop()
-        if node is not None and node not in reached:
+        if node not in reached:
             reached.add(node)
-            stack.extend(parent for parent, _ in node.next_functions)
-    used = {id(node.variable) for node in reached if hasattr(node, "variable")}
-    found = {
-        name for name, parameter in adapter.module.named_parameters(remove_duplicate=False) if id(parameter) in used
-    }
-    owners = {name.rpartition(".")[0] for name in found}
-    return found | {name for name, _ in adapter.module.named_buffers() if name.rpartition(".")[0] in owners}
+            stack.extend(node.all_input_nodes)
+    held, tensors = recording.graph.held, tensors_of(adapter.module)
+    used = {id(tensors[held[node]]) for node in reached if node in held}
+    return {name for name, tensor in state.items() if id(tensor) in used}

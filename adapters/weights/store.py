@@ -21,6 +21,9 @@ class Store:
     host: str | None = None
     #: Whether they seem to be in the local cache.
     cached: bool = False
+    #: Where they are read from: a folder of the hub's cache or a file of ``torch.hub``'s; None where no host serves
+    #: them.
+    place: Path | None = None
 
 
 def url_store(name: str, url: str | None) -> Store:
@@ -29,7 +32,8 @@ def url_store(name: str, url: str | None) -> Store:
         return Store(name=name, origin=None)
     parts = urlparse(url)
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
-    return Store(name=name, origin=url, host=f"{parts.scheme}://{parts.netloc}", cached=file.is_file())
+    host = f"{parts.scheme}://{parts.netloc}"
+    return Store(name=name, origin=url, host=host, cached=file.is_file(), place=file)
 
 
 def hub_store(name: str, repo: str, file: str | None = None) -> Store:
@@ -41,29 +45,18 @@ def hub_store(name: str, repo: str, file: str | None = None) -> Store:
         file: Name of the weights' file; None for timm's default names.
     """
     from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.file_download import repo_folder_name
 
     repo_id, _, revision = repo.partition("@")
     names = [file, f"{Path(file).stem}.safetensors"] if file else ["model.safetensors", "pytorch_model.bin"]
     cached = any(isinstance(try_to_load_from_cache(repo_id, each, revision=revision or None), str) for each in names)
-    return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached)
-
-
-def place(store: Store) -> Path | None:
-    """Where weights are read from: a folder of the hub's cache or a file of ``torch.hub``'s; None where no host serves
-    them."""
-    if store.origin is None or store.host is None:
-        return None
-    if _is_url(store):
-        return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(store.origin).path).name
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=store.origin.partition("@")[0], repo_type="model")
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo_id, repo_type="model")
+    return Store(name=name, origin=repo, host=constants.ENDPOINT, cached=cached, place=folder)
 
 
 def ways(store: Store) -> str:
     """What to do where weights cannot be fetched, in few words."""
-    target = place(store)
+    target = store.place
     if target is None:
         return "use --weights random" + (" or --checkpoint FILE" if store.origin is None else "")
     other = f"put {target.name} into {target.parent}, or use --checkpoint FILE, local-dir:PATH or --weights random"
@@ -77,7 +70,7 @@ def hint(model: str) -> str:
 
 def remedy(store: Store) -> str:
     """How weights are fetched on another machine and brought here, in one line."""
-    target = place(store)
+    target = store.place
     if target is None:
         return f"no pretrained weights exist for {store.name}; use --checkpoint FILE, or --weights random"
     where, variable = (

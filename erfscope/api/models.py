@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.finding import Finding
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
@@ -96,7 +93,9 @@ def load_model(
     # Somebody else holds an adapter that was given, and its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
     loaded = LoadedModel(
-        adapter=adapter, label=one_line(name or adapter.spec), weights_findings=partial(_weights_findings, adapter)
+        adapter=adapter,
+        label=one_line(name or adapter.spec),
+        weights_findings=lambda _first: zero_branches(adapter.module, adapter.weights),
     )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 
@@ -111,11 +110,6 @@ def refuse_weights(model: Model, options: Options) -> None:
         raise ErfscopeError(
             "weights is for models that erfscope builds; a live module or an adapter has its weights already"
         )
-
-
-def _weights_findings(adapter: ModuleAdapter, first: Callable[[], Tensor] | None) -> Iterator[Finding]:
-    """What is to be said of a model's weights as they are; ``first`` makes an input."""
-    yield from zero_branches(adapter.module, adapter.weights, None if first is None else lambda: adapter.run(first()))
 
 
 def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:

@@ -165,43 +165,26 @@ def _rest(dim: Sequence[Factor]) -> int:
     return math.prod(factor.size for factor in dim if factor.role != BATCH)
 
 
-def recognise(
-    shape: Sequence[int],
-    input_space: Sequence[int],
-    *,
-    prefix: int = 0,
-    grid: Sequence[int] = (),
-    prefer_last: bool = False,
-) -> Layout | None:
+def recognise(shape: Sequence[int], input_space: Sequence[int]) -> Layout | None:
     """Layout of a tensor of this shape, computed from an input of this spatial size; None if it holds no map.
 
-    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. Where
-    both readings fit, ``prefer_last`` decides.
+    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. How many
+    tokens there are says nothing of where they stand.
 
     Args:
         shape: Shape of the tensor, batch first.
         input_space: Spatial size of the input, one to three axes.
-        prefix: Number of prefix tokens the model declares.
-        grid: Token grid the model declares, () if unknown: how many tokens there are says nothing of where they stand.
-        prefer_last: The model is known to work channels-last inside.
-
-    Returns:
-        The layout, or None.
     """
     rank = len(input_space)
-    if len(shape) == rank + 2:
-        first, last = tuple(shape[2:]), tuple(shape[1:-1])
-        if _even(last, input_space) and (prefer_last or not _even(first, input_space)):
-            return Layout(order="channels_last")
-        return None if _grows_and_shrinks(first, input_space) else Layout(order="channels_first")
-    if len(shape) == 3 and grid and math.prod(grid) + prefix == shape[1]:
-        return Layout(order="tokens", grid=tuple(grid), prefix=prefix)
-    return None
+    if len(shape) != rank + 2:
+        return None
+    first, last = tuple(shape[2:]), tuple(shape[1:-1])
+    if _even(last, input_space) and not _even(first, input_space):
+        return Layout(order="channels_last")
+    return None if _grows_and_shrinks(first, input_space) else Layout(order="channels_first")
 
 
-def named_layout(
-    name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None, grid: Sequence[int] = ()
-) -> Layout:
+def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None) -> Layout:
     """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where
     nobody said.
 
@@ -210,7 +193,7 @@ def named_layout(
     """
     order = NAMES[name]
     if order == "tokens":
-        found = _tokens(shape[1], input_space, prefix, tuple(grid)) if len(shape) == 3 else None
+        found = _tokens(shape[1], input_space, prefix) if len(shape) == 3 else None
         if found is None:
             raise MeasurementError(
                 f"layout NLC was asked for, but a tensor of shape {tuple(shape)} forms no token grid"
@@ -236,12 +219,8 @@ def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool
     return any(side > whole for side, whole in pairs) and any(side < whole for side, whole in pairs)
 
 
-def _tokens(length: int, input_space: Sequence[int], prefix: int | None, grid: tuple[int, ...]) -> Layout | None:
+def _tokens(length: int, input_space: Sequence[int], prefix: int | None) -> Layout | None:
     first = prefix or 0
-    if grid and math.prod(grid) + first == length:
-        return Layout(order="tokens", grid=grid, prefix=first)
-    if grid and math.prod(grid) == length:
-        return Layout(order="tokens", grid=grid)
     if len(input_space) == 1:
         return Layout(order="tokens", grid=(length - first,), prefix=first)
     if len(input_space) != 2:

@@ -23,15 +23,6 @@ from erfscope.errors import ErfscopeError
 
 H, W = 5, 4
 N = H * W
-PAIRS = (
-    ((0, 0), (4, 3)),
-    ((4, 3), (0, 0)),
-    ((2, 1), (0, 3)),
-    ((2, 1), (4, 0)),
-    ((2, 1), (2, 2)),
-    ((3, 3), (3, 3)),
-    ((2, 1), (0, 3)),
-)
 
 
 def cells():
@@ -45,8 +36,7 @@ def counted(neighbours, loops, links):
         for i, (s, d) in enumerate(cells()):
             near = abs(r - s) + abs(c - d) == 1 if neighbours == 4 else max(abs(r - s), abs(c - d)) == 1
             opposite = links == "opposite" and (s, d) == (H - 1 - r, W - 1 - c) and p != i
-            linked = links == PAIRS and ((r, c), (s, d)) in PAIRS and p != i
-            adjacency[p, i] = near or opposite or linked or (loops and p == i)
+            adjacency[p, i] = near or opposite or (loops and p == i)
     return adjacency
 
 
@@ -70,7 +60,7 @@ GRAPHS = {
         )
         for k in (4, 8)
         for loops in (True, False)
-        for words, links in (("plain", None), ("opposite", "opposite"), ("pairs", PAIRS))
+        for words, links in (("plain", None), ("opposite", "opposite"))
     },
     "full": (FullGraph, np.ones((N, N))),
     "full-bare": (lambda: FullGraph(self_loops=False), np.ones((N, N)) - np.eye(N)),
@@ -136,22 +126,6 @@ def test_the_neighbours_are_those_of_the_adjacency(name, self_loops):
     np.testing.assert_array_equal(listed, wanted)
 
 
-def test_a_callable_makes_links_for_the_map_at_hand():
-    graph = GridGraph(links=lambda height, width: [((0, c), (height - 1, width - 1 - c)) for c in range(width)])
-    for height, width in ((4, 3), (7, 6)):
-        extra = graph.adjacency(height, width) - GridGraph().adjacency(height, width)
-        wanted = torch.zeros_like(extra)
-        for c in range(width):
-            wanted[c, (height - 1) * width + width - 1 - c] = 1
-        assert torch.equal(extra, wanted)
-
-
-def test_links_that_are_there_already_change_nothing():
-    graph = GridGraph(links=[((0, 0), (0, 1)), ((2, 2), (2, 2))])
-    assert torch.equal(graph.adjacency(H, W), GridGraph().adjacency(H, W))
-    assert graph.neighbours(features())[0].shape[2] == 5
-
-
 def test_without_self_loops_the_grid_is_bipartite_and_with_a_distant_link_influence_has_two_modes():
     side, p = 21, 5 * 21 + 4
     partner = 21 * 21 - 1 - p
@@ -194,14 +168,15 @@ def test_nearest_neighbours_are_those_of_the_distances_of_every_picture():
         np.fill_diagonal(distance, np.inf)
         for p in range(N):
             assert set(np.flatnonzero(adjacency[p])) == set(np.argsort(distance[p])[:4])
+    table = graph.on(x)
     for normalisation in ("none", "row", "symmetric"):
-        mixed = graph.mix(x, normalisation).flatten(2).numpy()
+        mixed = table.mix(x, normalisation).flatten(2).numpy()
         for b in range(len(found)):
             np.testing.assert_allclose(
                 mixed[b], dense_mix(found[b], x[b : b + 1].flatten(2).numpy(), normalisation)[0], atol=1e-12
             )
-    values, mask = graph.neighbours(x)
-    torch.testing.assert_close((values * mask).sum(2), graph.mix(x, "none"))
+    values, mask = table.neighbours(x)
+    torch.testing.assert_close((values * mask).sum(2), table.mix(x, "none"))
 
 
 def test_of_equally_near_nodes_the_first_are_taken():
@@ -301,18 +276,16 @@ def test_on_a_large_grid_nothing_grows_with_the_square_of_its_nodes(block):
     [
         (lambda: as_graph("grid5"), "unknown graph 'grid5'; there is: grid4, grid8, full, knn"),
         (lambda: GridGraph(6), "a grid has 4 or 8 neighbours, not 6"),
-        (lambda: GridGraph(links="oposite"), "links are 'opposite', pairs of cells, or a callable; got 'oposite'"),
+        (lambda: GridGraph(links="oposite"), "links are 'opposite', and other graphs an adjacency; got 'oposite'"),
         (lambda: as_graph("full", links="opposite"), "links are those of a grid"),
         (lambda: as_graph("grid4", k=3), "k is the number of nearest neighbours"),
         (lambda: as_graph(FullGraph(), self_loops=False), "is made already"),
         (lambda: NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
         (
-            lambda: NearestGraph(20).mix(features()),
+            lambda: NearestGraph(20).on(features()),
             "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19",
         ),
         (lambda: NearestGraph().adjacency(H, W), "depends on the input; ask adjacency_of"),
-        (lambda: GridGraph(links=[((0, 0), (5, 0))]).mix(features()), "lies outside the map, which has 5x4 cells"),
-        (lambda: GridGraph(links=[(0, 1)]).mix(features()), "a link is a pair of cells"),
         (lambda: as_graph(np.ones((3, 4))), r"an adjacency is square, \(n, n\); this one has shape \(3, 4\)"),
         (lambda: as_graph(-np.eye(3)), r"not negative; A\[0, 0\] is -1.0 \(3 such\)"),
         (lambda: as_graph([[0, float("nan")], [1, 0]]), r"A\[0, 1\] is nan"),

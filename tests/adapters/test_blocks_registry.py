@@ -36,7 +36,7 @@ VARIANTS = [(name, {}) for name in BLOCKS] + [
     ("gcn", {"graph": "grid8", "links": "opposite", "normalisation": "symmetric", "self_weight": True}),
     ("gcn", {"graph": "full", "zero_init": True}),
     ("gcn", {"graph": "knn", "k": 3, "self_loops": False}),
-    ("gcn", {"links": [((0, 0), (6, 4))]}),
+    ("gcn", {"links": "opposite"}),
     ("gcn", {"graph": torch.ones(35, 35)}),
     ("gat", {"heads": 4}),
     ("gat", {"heads": 3, "concat": False, "graph": "full"}),

@@ -248,19 +248,11 @@ def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path, name: str, con
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_directories_and_files_without_weights_say_what_to_do(tmp_path: Path) -> None:
+def test_missing_files_and_directories_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ErfscopeError, match="does not exist"):
         load_checkpoint(resnet(), tmp_path / "no.pth", needed=body)
     with pytest.raises(ErfscopeError, match=r"is a directory.*local-dir:"):
         load_checkpoint(resnet(), tmp_path, needed=body)
-    torch.save({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, tmp_path / "nested.pth")
-    with pytest.raises(ErfscopeError, match="it has 'net', 'epoch'"):
-        load_checkpoint(resnet(), tmp_path / "nested.pth", needed=body)
-    torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(
-        ErfscopeError, match=r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"
-    ):
-        load_checkpoint(resnet(), tmp_path / "list.pth", needed=body)
 
 
 @pytest.mark.parametrize(("averaged", "plain"), [("state_dict_ema", "state_dict"), ("model_ema", "model")])
@@ -286,22 +278,19 @@ def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "text"),
     [
-        [1, 2],
-        {},
-        {"a": {"b": torch.ones(2)}},
-        {"0": [torch.ones(2)]},
-        {("a", 1): torch.ones(2)},
-        {None: torch.ones(2)},
-        {"model": {"net": {"0.weight": torch.ones(2)}}},
-        torch.ones(3),
-        "text",
-        7,
+        ([1, 2], r"holds no weights: it has a list; a checkpoint holds tensors by name, as torch\.save"),
+        ({}, "holds no weights: it has a dict"),
+        ({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, "holds no weights: it has 'net', 'epoch'"),
+        ({"model": {"net": {"0.weight": torch.ones(2)}}}, "holds no weights: it has 'net'"),
+        ({("a", 1): torch.ones(2)}, "does not fit"),
+        (torch.ones(3), "holds no weights: it has a Tensor"),
+        ("text", "holds no weights: it has a str"),
     ],
 )
-def test_containers_of_other_forms_are_refused_in_one_sentence(tmp_path: Path, content: object) -> None:
+def test_containers_of_other_forms_are_refused_in_one_sentence(tmp_path: Path, content: object, text: str) -> None:
     torch.save(content, tmp_path / "odd.pth")
-    with pytest.raises(ErfscopeError, match=r"holds no weights|does not fit") as caught:
+    with pytest.raises(ErfscopeError, match=text) as caught:
         load_checkpoint(resnet(), tmp_path / "odd.pth", needed=body)
     assert "\n" not in str(caught.value)

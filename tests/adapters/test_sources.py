@@ -74,10 +74,8 @@ def test_an_existing_file_with_an_equals_sign_is_no_label(tmp_path: Path) -> Non
     assert split_label("lr=4/net.py:make") == ("lr", "4/net.py:make")
 
 
-def test_a_source_carries_its_label_or_else_its_spec() -> None:
-    source = build("Ours=test_resnet", weights="random")
-    assert (source.label, source.spec, source.kind) == ("Ours", "test_resnet", "timm")
-    assert build("test_resnet", weights="random").label == "test_resnet"
+def test_a_source_is_named_without_its_label() -> None:
+    assert build("Ours=test_resnet", weights="random").spec == "test_resnet"
 
 
 # --- what is no model -----------------------------------------------------------------------------
@@ -229,7 +227,6 @@ def test_a_local_folder_brings_its_own_weights_and_configuration(tmp_path: Path,
 
 def test_torchvision_models_are_built_with_their_own_preset() -> None:
     source = build("torchvision:swin_v2_t", weights="random-raw")
-    assert source.kind == "torchvision"
     assert (source.config.size, source.config.interpolation) == ((256, 256), "bicubic")
     video = build("torchvision:r3d_18", weights="random")
     assert video.config.size == (16, 112, 112)
@@ -305,7 +302,6 @@ def test_a_function_a_class_or_a_module_is_found_by_its_name(where: str, folder:
     write("my_nets.py" if "." not in where else where)
     path = list(sys.path)
     source = build(f"{where}:{name}")
-    assert source.kind == "factory"
     assert source.module.get_parameter("conv.weight").shape == (width, 2, 3, 3)
     assert sys.modules[type(source.module).__module__].first_on_path == str(Path(folder).resolve())
     assert sys.path == path
@@ -339,7 +335,7 @@ def test_the_input_of_a_factory_is_as_asked_or_assumed_and_said() -> None:
     asked = build("net.py:make", input_size=(32, 48), mean=0.5, std=0.25).config
     assert (asked.size, asked.mean, asked.assumed) == ((32, 48), (0.5, 0.5), ())
     own = build("timm:create_model", model_kwargs={"model_name": "test_resnet"})
-    assert (own.kind, own.config.size, own.config.assumed) == ("factory", (160, 160), ())
+    assert (own.config.size, own.config.assumed) == ((160, 160), ())
 
 
 def test_two_files_of_one_name_each_see_the_module_beside_them() -> None:

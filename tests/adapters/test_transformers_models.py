@@ -120,7 +120,7 @@ def test_random_weights_read_the_configuration_only_and_are_switched_on(tmp_path
     folder = save("ConvNext", tmp_path / "net")
     (folder / "model.safetensors").unlink()
     source = build(spec(folder), weights="random", seed=3)
-    assert (source.kind, source.weights.source, source.weights.reactivated) == ("transformers", "random", 4)
+    assert (source.weights.source, source.weights.reactivated) == ("random", 4)
     again = build(spec(folder), weights="random", seed=3)
     assert again.weights.sha256 == source.weights.sha256 != build(spec(folder), weights="random", seed=4).weights.sha256
     assert "cannot be had" in fails(spec(folder), weights="pretrained")
@@ -191,7 +191,7 @@ def test_options_replace_fields_of_the_configuration(folders: dict[str, Path]) -
 
 
 def test_a_place_without_a_backbone_says_what_there_is(tmp_path: Path, folders: dict[str, Path]) -> None:
-    assert "holds no config.json" in fails(f"transformers:{tmp_path}")
+    assert "config.json" in fails(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert "transformers has no backbone for" in fails(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text('{"model_type": "timm_backbone", "backbone": "resnet18"}')

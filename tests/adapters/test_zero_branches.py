@@ -196,54 +196,6 @@ def test_a_training_that_is_watched_is_told_at_its_start_alone():
     assert told(second) == []
 
 
-class ZeroLast(nn.Module):
-    """x + last(conv(x)), the last convolution starting at zero, as in ControlNet, Fixup and diffusion models."""
-
-    def __init__(self, *, way: str = "plain") -> None:
-        super().__init__()
-        self.conv, self.last, self.way = nn.Conv2d(8, 8, 9, padding=4), nn.Conv2d(8, 8, 1), way
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.last(self.conv(x).relu())
-        if self.way == "gate":
-            return x * y.sigmoid()
-        if self.way == "written to":  # no zeros any more
-            y += 1.0
-        if self.way == "drawn out":
-            x = x.clone()
-            x += (
-                nn.functional.dropout(y.flatten(2).transpose(1, 2), 0.1, self.training).transpose(1, 2).reshape(x.shape)
-            )
-            return x
-        return self.conv(x) + y.mean((2, 3), keepdim=True) if self.way == "context" else x + y
-
-
-@pytest.mark.parametrize(
-    ("way", "count"), [("plain", 2), ("drawn out", 2), ("gate", 0), ("context", 0), ("written to", 0)]
-)
-def test_layers_of_zeros_count_where_their_zeros_are_added_to_a_map(way, count):
-    model = with_stem(ZeroLast(way=way), ZeroLast(way=way))
-    head = nn.Conv2d(8, 4, 1)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    model.append(head)  # gives zeros too, and closes no branch
-    before = sha256(model)
-    texts = told(erfscope.analyze(model, layer="3", **OPTIONS))
-    assert len(texts) == bool(count)
-    assert sha256(model) == before
-    if count:
-        assert texts[0].startswith("2 residual branches start at zero (2.last, 3.last), ")
-        assert texts[0].endswith("draw them anew with model.get_submodule(NAME).reset_parameters()")
-        small = float(erfscope.analyze(model, layer="3", **OPTIONS)["r50"])
-        for name in ("2.last", "3.last"):
-            model.get_submodule(name).reset_parameters()
-        again = erfscope.analyze(model, layer="3", **OPTIONS)
-        assert told(again) == []
-        assert float(again["r50"]) > small
-
-
 def test_a_model_without_numbers_is_asked_for_none():
     with torch.device("meta"):
         assert untrained(timm.create_model("resnet18")) == []

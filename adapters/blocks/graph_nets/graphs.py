@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from erfscope.adapters.blocks.graph_nets.given import GivenGraph
-from erfscope.adapters.blocks.graph_nets.graph import Graph, Normalisation, gathered
-from erfscope.adapters.blocks.graph_nets.grid import GridGraph, Links
+from erfscope.adapters.blocks.graph_nets.graph import Graph, gathered
+from erfscope.adapters.blocks.graph_nets.grid import GridGraph
 from erfscope.adapters.blocks.maps import whole
 from erfscope.errors import ErfscopeError, unknown
 
-__all__ = ["FullGraph", "GivenGraph", "Graph", "GridGraph", "Links", "NearestGraph", "TableGraph", "as_graph"]
+__all__ = ["FullGraph", "GivenGraph", "Graph", "GridGraph", "NearestGraph", "TableGraph", "as_graph"]
 _WORDS = ("grid4", "grid8", "full", "knn")
 
 
@@ -72,6 +72,7 @@ class TableGraph(Graph):
 class NearestGraph(Graph):
     """Every node receives from the k nodes whose features are nearest, in Euclidean distance, to its own.
 
+    :meth:`on` makes the graph of an input.
     The neighbours are found for every image from the input of the layer, and are not differentiated: they are a choice.
     Of nodes that are equally near, those counted first are taken.
 
@@ -108,18 +109,6 @@ class NearestGraph(Graph):
     def hops_from(self, space: tuple[int, ...], node: tuple[int, ...]) -> None:
         """Not known: every image has neighbours of its own."""
 
-    def mix(self, x: Tensor, normalisation: Normalisation = "row", *, self_loops: bool | None = None) -> Tensor:
-        """As :meth:`Graph.mix`, among the neighbours that this input has."""
-        return self.on(x).mix(x, normalisation, self_loops=self_loops)
-
-    def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
-        """As :meth:`Graph.neighbours`, for the neighbours that this input has."""
-        return self.on(x).neighbours(x, self_loops=self_loops)
-
-    def degree(self, x: Tensor, *, self_loops: bool | None = None) -> Tensor:
-        """As :meth:`Graph.degree`: k, or k + 1 with self-loops."""
-        return self.on(x).degree(x, self_loops=self_loops)
-
     def adjacency(self, height: int, width: int) -> Tensor:
         """Not known without an input: see :meth:`adjacency_of`.
 
@@ -137,7 +126,7 @@ class NearestGraph(Graph):
 
 
 def as_graph(
-    graph: Any = "grid4", *, k: int | None = None, links: Links | None = None, self_loops: bool | None = None
+    graph: Any = "grid4", *, k: int | None = None, links: str | None = None, self_loops: bool | None = None
 ) -> Graph:
     """A graph from a word, a matrix, or a graph.
 
@@ -145,7 +134,7 @@ def as_graph(
         graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency
             (n, n); or a :class:`Graph`, which is used as it is.
         k: Of ``"knn"``: how many, 8 if not said.
-        links: Of a grid: links to far cells, see :data:`Links`.
+        links: Of a grid: ``"opposite"`` for links to the point reflection.
         self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency
             is given.
 

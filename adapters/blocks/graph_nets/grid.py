@@ -4,28 +4,23 @@ cells can be added."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from erfscope.adapters.blocks.graph_nets.graph import Graph, gathered
+from erfscope.adapters.blocks.graph_nets.graph import Graph
 from erfscope.adapters.blocks.maps import whole
 from erfscope.errors import ErfscopeError
 
-Cell = Sequence[int]
-#: ``"opposite"``: every cell receives from its point reflection. Pairs (p, i) of cells (row, col): p receives from i,
-#: both orders for a link that goes both ways. A callable makes such pairs for (height, width).
-Links = str | Iterable[tuple[Cell, Cell]] | Callable[[int, int], Iterable[tuple[Cell, Cell]]]
 Offset = tuple[int, int]
 _FOUR: tuple[Offset, ...] = ((-1, 0), (0, -1), (0, 1), (1, 0))
 _EIGHT: tuple[Offset, ...] = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
 
 
 class GridGraph(Graph):
-    """Every cell and those beside it.
+    """Every cell and those beside it, and its point reflection where links are ``"opposite"``.
 
     Without links it is computed from shifted copies, nothing else, so that the theoretical receptive field of a layer
     on it is known and local. A link that is there already, as a neighbour or a self-loop, is not added a second time: A
@@ -35,21 +30,21 @@ class GridGraph(Graph):
         neighbours: 4 or 8.
         self_loops: Whether a cell is its own neighbour. Without self-loops the 4-neighbour grid is bipartite, and a
             cell's influence on its neighbours vanishes after every even number of layers.
-        links: Links to far cells; see :data:`Links`.
+        links: ``"opposite"``: every cell receives from its point reflection too. Other links are those of an adjacency,
+            :class:`GivenGraph`.
 
     Raises:
         ErfscopeError: another number of neighbours, or unknown links.
     """
 
-    def __init__(self, neighbours: int = 4, self_loops: bool = True, links: Links | None = None) -> None:
+    def __init__(self, neighbours: int = 4, self_loops: bool = True, links: str | None = None) -> None:
         super().__init__()
         if neighbours not in (4, 8):
             raise ErfscopeError(f"a grid has 4 or 8 neighbours, not {neighbours!r}")
-        if isinstance(links, str) and links != "opposite":
-            raise ErfscopeError(f"links are 'opposite', pairs of cells, or a callable; got {links!r}")
+        if links not in (None, "opposite"):
+            raise ErfscopeError(f"links are 'opposite', and other graphs an adjacency; got {links!r}")
         self.offsets = _FOUR if neighbours == 4 else _EIGHT
-        self.self_loops = self_loops
-        self.links = links if links is None or isinstance(links, str) or callable(links) else list(links)
+        self.self_loops, self.links = self_loops, links
 
     def extra_repr(self) -> str:
         """For ``print``."""
@@ -62,7 +57,7 @@ class GridGraph(Graph):
         return self.links is None
 
     def summed(self, x: Tensor, loops: float | Tensor) -> Tensor:
-        """One convolution over the cells beside, then the reflected map and the linked cells."""
+        """One convolution over the cells beside, then the reflected map."""
         kernel = torch.zeros(3, 3, dtype=x.dtype, device=x.device)
         for row, col in self.offsets:
             kernel[1 + row, 1 + col] = 1
@@ -70,22 +65,18 @@ class GridGraph(Graph):
         parts = [F.conv2d(x, kernel.expand(x.shape[1], 1, 3, 3), padding=1, groups=x.shape[1])]
         if isinstance(loops, Tensor):
             parts.append(x * loops)
-        if self.links == "opposite":
+        if self.links is not None:
             parts.append(x.flip(-2, -1) * self._far(x))
-        elif (table := self._table(x)) is not None:
-            parts.append((gathered(x, table[0]) * table[1]).sum(2))
         return functools.reduce(torch.add, parts)
 
     def neighbours(self, x: Tensor, *, self_loops: bool | None = None) -> tuple[Tensor, Tensor]:
-        """Shifted copies, the reflected one, linked cells, and the map itself."""
+        """Shifted copies, the map itself among them, and the reflected one."""
         loops = self.self_loops if self_loops is None else self_loops
         offsets = (*self.offsets, (0, 0)) if loops else self.offsets
         values, mask = torch.stack(shifts(x, offsets), 2), inside(x, offsets)
-        if self.links == "opposite":
+        if self.links is not None:
             values = torch.cat([values, x.flip(-2, -1).unsqueeze(2)], 2)
             mask = torch.cat([mask, self._far(x).unsqueeze(0)])
-        elif (table := self._table(x)) is not None:
-            values, mask = torch.cat([values, gathered(x, table[0])], 2), torch.cat([mask, table[1]])
         return values, mask
 
     def _far(self, x: Tensor) -> Tensor:
@@ -94,26 +85,6 @@ class GridGraph(Graph):
         rows = (2 * torch.arange(height, device=x.device) - (height - 1)).abs().unsqueeze(1)
         cols = (2 * torch.arange(width, device=x.device) - (width - 1)).abs().unsqueeze(0)
         return (rows + cols if len(self.offsets) == 4 else torch.maximum(rows, cols)) > 1
-
-    def _table(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Linked cells as a list per receiver: index (n, K) and mask (K, H, W); None where there are none."""
-        if self.links is None or isinstance(self.links, str):
-            return None
-        height, width = x.shape[-2:]
-        pairs = self.links(height, width) if callable(self.links) else self.links
-        sources: list[list[int]] = [[] for _ in range(height * width)]
-        for pair in pairs:
-            target, source = _checked(pair, height, width)
-            step = (source[0] - target[0], source[1] - target[1])
-            number, receiver = source[0] * width + source[1], target[0] * width + target[1]
-            if step != (0, 0) and step not in self.offsets and number not in sources[receiver]:
-                sources[receiver].append(number)
-        count = max(map(len, sources))
-        if not count:
-            return None
-        index = torch.tensor([found + [0] * (count - len(found)) for found in sources], device=x.device)
-        lengths = torch.tensor([len(found) for found in sources], device=x.device).view(1, height, width)
-        return index, torch.arange(count, device=x.device).view(-1, 1, 1) < lengths
 
 
 def shifts(x: Tensor, offsets: Sequence[Offset]) -> list[Tensor]:
@@ -142,19 +113,3 @@ def window_offsets(size: int) -> tuple[Offset, ...]:
         raise ErfscopeError(f"a window around a cell has an odd side, not {size}")
     reach = range(-(size // 2), size // 2 + 1)
     return tuple((dr, dc) for dr in reach for dc in reach)
-
-
-def _checked(pair: Any, height: int, width: int) -> tuple[Cell, Cell]:
-    """The two cells of a link.
-
-    Raises:
-        ErfscopeError: they are none, or lie outside the map.
-    """
-    try:
-        (r, c), (s, d) = pair
-        good = all(isinstance(each, int) for each in (r, c, s, d)) and all(0 <= row < height for row in (r, s))
-    except (TypeError, ValueError):
-        raise ErfscopeError(f"a link is a pair of cells ((row, col), (row, col)), not {pair!r}") from None
-    if not (good and all(0 <= col < width for col in (c, d))):
-        raise ErfscopeError(f"the link {pair!r} lies outside the map, which has {height}x{width} cells")
-    return (r, c), (s, d)

@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.libraries import import_library
-from erfscope.adapters.preprocess import InputConfig, Numbers, input_config, torchvision_words
+from erfscope.adapters.preprocess import input_config, torchvision_words
+from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.store import Store, url_store
 from erfscope.adapters.weights.weights import check_room, obtain
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
 
 
-def torchvision_model(
-    spec: str,
-    *,
-    policy: str,
-    seed: int,
-    options: Mapping[str, object],
-    size: tuple[int, ...] | None = None,
-    mean: Numbers = None,
-    std: Numbers = None,
-) -> tuple[nn.Module, Weights, InputConfig]:
-    """Build the model that ``torchvision:NAME`` names.
-
-    Args:
-        spec: NAME is one of ``torchvision.models.list_models()``.
-        policy: As for :func:`erfscope.adapters.weights.weights.obtain`.
-        seed: Seed of random weights.
-        options: Passed to whatever builds the model.
-        size: Spatial size asked for; transformers are built for it.
-        mean: As for :func:`erfscope.adapters.preprocess.input_config`.
-        std: As there.
-
-    Returns:
-        The model, its weights' origin and what it expects of an image.
+def torchvision_model(spec: str, options: SourceOptions) -> Source:
+    """Build the model that ``torchvision:NAME`` names, one of ``torchvision.models.list_models()``.
 
     Raises:
         ErfscopeError: no such model, weights that cannot be had, options or a size that the model does not take.
     """
-    models = import_library("torchvision.models")
-    name = spec.partition(":")[2].lower()
-    if name not in models.list_models():
-        raise unknown("torchvision model", name, models.list_models(), limit=3)
-    choices = list(models.get_model_weights(name))
-    best = models.get_model_weights(name).DEFAULT if choices else None
+    if options.in_chans not in (None, 3):
+        raise ErfscopeError(
+            f"takes 3 input channels, not {options.in_chans}; timm's models take --in-chans", model=spec
+        )
+    models, name, best = _known(spec)
     is_video = models.get_model_builder(name).__module__.startswith("torchvision.models.video")
     words = torchvision_words(best.transforms() if best else None, frames=_frames(best) if is_video else None)
-    kwargs, sized = dict(options), name.startswith(("vit_", "mvit_"))
-    config = input_config(words, size=size, mean=mean, std=std, fixed=sized)
-    if sized and size is not None:
+    kwargs, sized = dict(options.model_kwargs), name.startswith(("vit_", "mvit_"))
+    config = input_config(words, size=options.input_size, mean=options.mean, std=options.std, fixed=sized)
+    if sized and options.input_size is not None:
         kwargs |= _sized(name, config.size)
     if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
         kwargs.setdefault(
@@ -68,8 +46,8 @@ def torchvision_model(
     with errors_as_one_line(f"torchvision could not build {name!r}", kwargs):
         if sized:
             check_room(make)
-        module, weights = obtain(make, url_store(spec, best.url if best else None), policy=policy, seed=seed)
-    return module, weights, config
+        module, weights = obtain(make, torchvision_store(spec), policy=options.weights, seed=options.seed)
+    return Source(module=module, spec=spec, weights=weights, config=config)
 
 
 def torchvision_store(spec: str) -> Store:
@@ -78,11 +56,17 @@ def torchvision_store(spec: str) -> Store:
     Raises:
         ErfscopeError: no such model.
     """
+    best = _known(spec)[2]
+    return url_store(spec, best.url if best else None)
+
+
+def _known(spec: str) -> tuple[ModuleType, str, Any]:
+    """torchvision's models, the name of the one that is meant, and its best weights, None where there are none."""
     models, name = import_library("torchvision.models"), spec.partition(":")[2].lower()
     if name not in models.list_models():
         raise unknown("torchvision model", name, models.list_models(), limit=3)
     choices = models.get_model_weights(name)
-    return url_store(spec, choices.DEFAULT.url if list(choices) else None)
+    return models, name, choices.DEFAULT if list(choices) else None
 
 
 def _sized(name: str, size: tuple[int, ...]) -> dict[str, object]:

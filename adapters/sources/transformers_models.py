@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.preprocess import input_config
+from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.store import Store, hub_store
 from erfscope.adapters.weights.weights import obtain, on_hub
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError
 from erfscope.model_errors import errors_as_one_line, first_line
 
 SCHEME = "transformers"
@@ -39,103 +40,93 @@ class BackboneAdapter(ModuleAdapter):
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages, by transformers' own names."""
-        return tuple(self._model.out_features)
-
-    @property
-    def _model(self) -> Any:
-        return self.module
-
-    def _map(self, output: Any, layer: str, tap: Any) -> Tensor:
-        if not self._is_stage(layer):
-            return super()._map(output, layer, tap)
-        found = output.feature_maps[self.stages.index(layer)]
-        if not isinstance(found, Tensor) or found.ndim != 4:
-            raise MeasurementError(f"stage {layer!r} of {self.spec} gives no (B, C, h, w) map; choose another layer")
-        return found
+        model: Any = self.module
+        return tuple(model.out_features)
 
     def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Run all of the model, with its stages; see :class:`ModuleAdapter`."""
         output = self._forward(module, x)
         return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
-    def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__(module, **options)
-        # Registers come with a class token, and both before the patches.
-        self._has_class = any(name.endswith("cls_token") for name, _ in module.named_parameters())
-        if self.prefix_tokens is None and self._has_class:
-            self.prefix_tokens = 1 + (getattr(self._model.config, "num_register_tokens", 0) or 0)
 
-    def _grid(self, space: tuple[int, ...]) -> tuple[int, ...]:
-        patch = getattr(self._model.config, "patch_size", None)
-        return tuple(side // patch for side in space) if self._has_class and isinstance(patch, int) else ()
-
-
-def backbone(
-    spec: str,
-    *,
-    policy: str,
-    seed: int,
-    options: Mapping[str, object],
-    in_chans: int | None = None,
-    unsafe: bool = False,
-) -> tuple[nn.Module, Weights, dict[str, Any], tuple[str, ...]]:
+def backbone(spec: str, options: SourceOptions) -> Source:
     """Build the backbone that ``transformers:PLACE`` names.
 
     Args:
         spec: PLACE is ``owner/name`` on the hub, with ``@revision`` or without, or a folder, which begins with ``.`` or
             ``/`` or exists.
-        policy: As for :func:`erfscope.adapters.weights.weights.obtain`; ``"random"`` reads the configuration only.
-        seed: Seed of random weights.
-        options: Fields of the configuration to replace.
-        in_chans: Channels of the input.
-        unsafe: Also read pickled weights, which may run code.
-
-    Returns:
-        The backbone, its weights' origin, what its image processor says in timm's words, and what a reader must know.
+        options: ``model_kwargs`` replace fields of the configuration; with random weights that alone is read.
 
     Raises:
         ErfscopeError: transformers is not installed, no such place, a model without a backbone, or weights that cannot
             be had.
     """
-    library = _library()
-    place = spec.partition(":")[2]
-    is_folder = place.startswith((".", "/", "~")) or Path(place).is_dir()
-    where = str(Path(place).expanduser()) if is_folder else place.partition("@")[0]
-    revision = {} if is_folder or "@" not in place else {"revision": place.partition("@")[2]}
-    if is_folder and not (Path(where) / "config.json").is_file():
-        raise ErfscopeError(
-            f"{spec!r}: the folder {where!r} holds no config.json; write one with model.save_pretrained(FOLDER)"
-        )
-
-    def config_file(local: bool) -> dict[str, Any]:
-        found, _ = library.PretrainedConfig.get_config_dict(where, local_files_only=local, **revision)
-        return dict(found)
-
-    with errors_as_one_line(f"the configuration of {spec!r} cannot be had"), _silent(library):
-        given = config_file(True) if is_folder else on_hub(f"{SCHEME}:{where}", policy, config_file)
-    config = _config(library, spec, given, {**options, **({} if in_chans is None else {"num_channels": in_chans})})
-    if is_folder and not unsafe and policy in ("auto", "pretrained"):
-        _refuse_pickles(spec, Path(where))
+    library, channels = _library(), options.in_chans
+    place = _place(spec, options.weights)
+    with errors_as_one_line(f"the configuration of {spec!r} cannot be had"):
+        given = place.read("config.json")
+    replaced = {**options.model_kwargs, **({} if channels is None else {"num_channels": channels})}
+    config = _config(library, spec, given, replaced)
+    if place.is_folder and not options.unsafe_load and options.weights in ("auto", "pretrained"):
+        _refuse_pickles(spec, Path(place.name))
     notes: list[str] = []
 
     def make(pretrained: bool) -> nn.Module:
         with _silent(library):
-            module = (
-                _loaded(library, config, where, revision, unsafe, notes)
+            module: Any = (
+                _loaded(library, config, place, options.unsafe_load, notes)
                 if pretrained
                 else library.AutoBackbone.from_config(config)
             )
-        return _without_last_norms(module)
+        # The norms that stand after the feature maps and nowhere else are left out.
+        for name in list(norms := getattr(module, "hidden_states_norms", {})):
+            norms[name] = nn.Identity()
+        return module  # type: ignore[no-any-return]
 
-    store = Store(name=spec, origin=where, cached=True) if is_folder else hub_store(spec, place)
-    with errors_as_one_line(f"transformers could not build {spec!r}", options):
-        module, weights = obtain(make, store, policy=policy, seed=seed)
-    return (
-        module,
-        weights,
-        _words(_processor(where, is_folder, revision, policy), config),
-        tuple(notes) if weights.source == "pretrained" else (),
+    folder = Store(name=spec, origin=place.name, cached=True)
+    store = folder if place.is_folder else hub_store(spec, spec.partition(":")[2])
+    with errors_as_one_line(f"transformers could not build {spec!r}", options.model_kwargs):
+        module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
+    words = _words(_processor(place), config)
+    return Source(
+        module=module,
+        spec=spec,
+        weights=weights,
+        config=input_config(words, size=options.input_size, channels=channels, mean=options.mean, std=options.std),
+        notes=tuple(notes) if weights.source == "pretrained" else (),
+        adapter=BackboneAdapter,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A folder, or a repository on the hub."""
+
+    name: str
+    is_folder: bool
+    revision: str | None
+    #: As for :func:`erfscope.adapters.weights.weights.obtain`.
+    policy: str
+
+    def read(self, file: str) -> dict[str, Any]:
+        """A file of JSON, from the cache or the hub where it is a repository's."""
+        path = Path(self.name) / file
+        if not self.is_folder:
+            from huggingface_hub import hf_hub_download
+
+            def fetch(local: bool) -> Any:
+                return hf_hub_download(self.name, file, local_files_only=local, revision=self.revision)
+
+            path = Path(on_hub(f"{SCHEME}:{self.name}", self.policy, fetch))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _place(spec: str, policy: str) -> _Place:
+    place = spec.partition(":")[2]
+    if place.startswith((".", "/", "~")) or Path(place).is_dir():
+        return _Place(name=str(Path(place).expanduser()), is_folder=True, revision=None, policy=policy)
+    name, _, revision = place.partition("@")
+    return _Place(name=name, is_folder=False, revision=revision or None, policy=policy)
 
 
 def _library() -> ModuleType:
@@ -145,13 +136,8 @@ def _library() -> ModuleType:
 
             _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
     except (ImportError, RuntimeError, OSError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-            raise ErfscopeError(
-                "models of transformers need the package transformers; pip install 'erfscope[hf]'"
-            ) from error
-        raise ErfscopeError(
-            f"transformers cannot be imported ({first_line(error)}); pip install 'erfscope[hf]'"
-        ) from error
+        text = f"models of transformers need the package transformers ({first_line(error)})"
+        raise ErfscopeError(f"{text}; pip install 'erfscope[hf]'") from error
     return transformers
 
 
@@ -195,20 +181,16 @@ def _refuse_pickles(spec: str, folder: Path) -> None:
         raise ErfscopeError(f"{spec!r} holds its weights as a pickle only, {pickled[0]}, which may run code; {fix}")
 
 
-def _loaded(
-    library: ModuleType, config: Any, where: str, revision: dict[str, str], unsafe: bool, notes: list[str]
-) -> nn.Module:
-    with torch.device("meta"):
-        kind = type(library.AutoBackbone.from_config(config))
+def _loaded(library: ModuleType, config: Any, place: _Place, unsafe: bool, notes: list[str]) -> nn.Module:
     from huggingface_hub import constants
 
     trust: dict[str, Any] = {"weights_only": False} if unsafe else {"use_safetensors": True}
-    module, found = kind.from_pretrained(
-        where,
+    module, found = library.AutoBackbone._model_mapping[type(config)].from_pretrained(
+        place.name,
         config=config,
         local_files_only=bool(constants.HF_HUB_OFFLINE),
         output_loading_info=True,
-        **revision,
+        revision=place.revision or "main",
         **trust,
     )
     missing = [key for key in found["missing_keys"] if "hidden_states_norms" not in key]
@@ -219,14 +201,6 @@ def _loaded(
         ]
     result: nn.Module = module
     return result
-
-
-def _without_last_norms(module: nn.Module) -> nn.Module:
-    """Leave out the norms that stand after the feature maps and nowhere else."""
-    norms: Any = getattr(module, "hidden_states_norms", {})
-    for name in list(norms):
-        norms[name] = nn.Identity()
-    return module
 
 
 def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
@@ -260,27 +234,14 @@ def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     return words
 
 
-def _processor(where: str, is_folder: bool, revision: dict[str, str], policy: str) -> dict[str, Any]:
+def _processor(place: _Place) -> dict[str, Any]:
     """``preprocessor_config.json``, where it lies beside the configuration; {} where it does not."""
-    name = "preprocessor_config.json"
-    file = Path(where) / name
-    if not is_folder:
-        from huggingface_hub import hf_hub_download
-
-        def fetch(local: bool) -> str:
-            found: Any = hf_hub_download(where, name, local_files_only=local, revision=revision.get("revision"))
-            return str(found)
-
-        try:
-            file = Path(on_hub(f"{SCHEME}:{where}", policy, fetch))
-        except (
-            Exception
-        ):  # not in the repository, or no connection: size, mean and std are then assumed, and said to be
-            return {}
-    if not file.is_file():
+    try:
+        return place.read("preprocessor_config.json")
+    except json.JSONDecodeError as error:
+        raise ErfscopeError(f"preprocessor_config.json of {place.name!r} is damaged: {first_line(error)}") from error
+    except Exception:  # no such file, or no connection: size, mean and std are then assumed, and said to be
         return {}
-    with errors_as_one_line(f"{str(file)!r} is damaged"):
-        return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
