@@ -95,7 +95,7 @@ def load_model(
     loaded = LoadedModel(
         adapter=adapter,
         label=one_line(name or adapter.spec),
-        weights_findings=lambda _first: zero_branches(adapter.module, adapter.weights),
+        weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
     )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
 

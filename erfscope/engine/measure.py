@@ -132,7 +132,7 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
     some_readable = len(sums.unreadable) < sums.seen
     report = RunReport(
         amp_errors=amp_errors(plan, sums, plan.indices[: sums.seen]) if plan.settings.amp_dtype is not None else (),
-        weights_findings=tuple(model.weights_findings((lambda: _first(plan)) if some_readable else None)),
+        weights_findings=tuple(model.weights_findings()),
         observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]

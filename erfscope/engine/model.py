@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch import Tensor
-
 from erfscope.adapter import Adapter
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
@@ -36,9 +34,8 @@ class LoadedModel:
     #: Blocks inserted into it, in words, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
-    #: What is to be said of its weights as they are at that moment, as a model may be trained between two measurements;
-    #: takes what makes an input, or None where there is none.
-    weights_findings: Callable[[Callable[[], Tensor] | None], Iterable[Finding]] = lambda _first: ()
+    #: Findings about its weights as they are at that moment, as a model may be trained between two measurements.
+    weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
 
     @cached_property
     def recording(self) -> Recording:

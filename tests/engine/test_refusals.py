@@ -439,9 +439,9 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "cause"),
     [
-        (masked, "gather in output picks positions by numbers that are not followed"),
+        (masked, "gather picks positions by numbers that are not followed"),
         (grouped, "which have no image position: pooled, mixed or queried values"),
-        (numbered_by_the_picture, "index in output picks positions by numbers that are not followed"),
+        (numbered_by_the_picture, "index picks positions by numbers that are not followed"),
     ],
 )
 def test_positions_that_are_not_known_are_refused_with_the_cause(
@@ -475,7 +475,7 @@ class Scrambles(nn.Module):
 def test_an_operation_after_a_module_that_gives_a_tuple_is_not_said_to_run_in_it() -> None:
     result = erfscope.analyze(Scrambles().eval(), input_size=64, samples=1, layer="output")
     assert result.error is not None
-    assert "gather in output picks" in result.error
+    assert "gather picks" in result.error
 
 
 @pytest.mark.parametrize(
