@@ -26,6 +26,18 @@ def compressed(array: FloatArray) -> FloatArray:
     return array
 
 
+def picked(array: FloatArray, boxes: Sequence[IntArray]) -> FloatArray:
+    """The numbers (kinds, units, elements) of units, given the indices (units, entries) along each dimension that each
+    is; one unit where all have the same.
+    """
+    index = []
+    for dim, entries in enumerate(boxes):
+        spots = entries if array.shape[1 + dim] > 1 else np.zeros((1, 1), dtype=int)
+        index.append(spots.reshape(len(spots), *(-1 if i == dim else 1 for i in range(len(boxes)))))
+    found = array[(slice(None), *index)]
+    return found.reshape(*found.shape[:2], -1)
+
+
 def reshaped(array: FloatArray, old: Shape, new: Shape) -> FloatArray:
     """The array of a tensor that was reshaped."""
     full, made = [array.shape[0]], [array.shape[0], *new]

@@ -17,6 +17,7 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.carry import picked
 from erfscope.graph.ends import (
     BARE,
     CLIPPED,
@@ -184,12 +185,7 @@ class Fields:
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        found = []
-        for ends in self._ends[node]:
-            for dim, entries in enumerate(unit):
-                ends = ends.take(entries, 1 + dim) if ends.shape[1 + dim] > 1 else ends
-            found.append(ends.reshape(ROWS, -1).min(1))
-        return found
+        return [picked(ends, [entries[None] for entries in unit])[:, 0].min(1) for ends in self._ends[node]]
 
     def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
         """The field of one unit of the map that a tensor holds.
@@ -205,7 +201,7 @@ class Fields:
         return self._trfs[asked]
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
-        found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
+        found = self.ends(node, unit_box(layout, shape_of(node), unit)) if node in self._ends else []
         if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
@@ -339,7 +335,7 @@ class Fields:
         """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
         if node not in self._ends:
             return False
-        found = [ends[BARE] for ends in self.ends(node, unit_box(shape_of(node), layout, unit))]
+        found = [ends[BARE] for ends in self.ends(node, unit_box(layout, shape_of(node), unit))]
         return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
     def mixes_batch(self, node: fx.Node) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
 from erfscope.graph.carry import compressed
@@ -200,28 +201,50 @@ def _layout(
     return Layout(order="factors", grid=grid, factors=scaled, picked=tuple(picked))
 
 
-def unit_box(shape: Shape, layout: Layout, unit: Sequence[int]) -> tuple[IntArray, ...]:
-    """The indices along each dimension of a tensor of this shape that one unit of its map is."""
-    found = [np.arange(side) for side in shape]
+def by_factors(layout: Layout, shape: Shape) -> Layout:
+    """The layout of a tensor of this shape by the factors of its dimensions."""
+    if layout.order == "factors":
+        return layout
+    batch, channels = (Factor(BATCH, 1),), (Factor(CHANNEL, layout.channels(shape)),)
+    axes = tuple(Factor(axis, side) for axis, side in enumerate(layout.space(shape)))
+    factors: tuple[tuple[Factor, ...], ...]
+    picked: tuple[tuple[int, ...] | None, ...] = (None,) * len(shape)
     if layout.order == "tokens":
-        found[1] = np.array([layout.prefix + int(np.ravel_multi_index(tuple(unit), layout.grid))])
-    elif layout.order != "factors":
-        for i, index in enumerate(unit):
-            found[i + (2 if layout.order == "channels_first" else 1)] = np.array([index])
+        factors = (batch, axes, channels)
+        picked = (None, tuple(range(layout.prefix, shape[1] - layout.suffix)), None)
+    elif layout.order == "channels_first":
+        factors = (batch, channels, *((each,) for each in axes))
     else:
-        for dim, factors in enumerate(layout.factors):
-            found[dim] = _entries(factors, layout, dim, shape[dim], unit)
-    return tuple(found)
+        factors = (batch, *((each,) for each in axes), channels)
+    return Layout(order="factors", grid=layout.space(shape), factors=factors, picked=picked)
 
 
-def _entries(factors: Sequence[Factor], layout: Layout, dim: int, size: int, unit: Sequence[int]) -> IntArray:
-    """The entries of a dimension of factors that one unit has."""
-    entries = np.arange(size) if layout.picked[dim] is None else np.array(layout.picked[dim])
-    rest = math.prod(f.size for f in factors if f.role != BATCH)
-    number, there = np.arange(len(entries)), np.ones(len(entries), dtype=bool)
-    for factor in reversed(factors):
-        side = len(entries) // rest if factor.role == BATCH else factor.size
-        number, digit = np.divmod(number, side)
-        if factor.role >= 0:
-            there &= digit == unit[factor.role] // factor.step % factor.size
-    return np.sort(entries[there])
+def boxes_of_units(layout: Layout, shape: Shape, units: IntArray) -> list[IntArray]:
+    """The indices (units, entries) along each dimension of a tensor of this shape that units (units, axes) of its map
+    are, with one row where they are the same for all.
+    """
+    layout, found = by_factors(layout, shape), list[IntArray]()
+    for side, factors, picked in zip(shape, layout.factors, layout.picked, strict=True):
+        count = side if picked is None else len(picked)
+        rest, stride, numbers = math.prod(f.size for f in factors if f.role != BATCH), 1, np.zeros((1, 1), dtype=int)
+        for factor in reversed(factors):
+            size = count // rest if factor.role == BATCH else factor.size
+            if factor.role >= 0:
+                numbers = numbers + units[:, [factor.role]] // factor.step % size * stride
+            else:
+                outer = np.arange(size)[:, None] * stride
+                numbers = (numbers[:, None] + outer).reshape(len(numbers), -1)
+            stride *= size
+        found.append(numbers if picked is None else np.sort(np.array(picked)[numbers]))
+    return found
+
+
+def unit_box(layout: Layout, shape: Shape, unit: Sequence[int]) -> tuple[IntArray, ...]:
+    """The indices along each dimension of a tensor of this shape that one unit of its map is."""
+    return tuple(each[0] for each in boxes_of_units(layout, shape, np.array([unit])))
+
+
+def channels_of_unit(layout: Layout, shape: Shape, part: Tensor) -> Tensor:
+    """The channels (B, C) of a unit, given the part of a tensor of this shape that it is."""
+    factors = tuple(tuple(f for f in dim if f.role < 0) for dim in by_factors(layout, shape).factors)
+    return Layout(order="factors", factors=factors, picked=(None,) * len(factors)).to_map(part)

@@ -230,5 +230,4 @@ def _note_modules(graph: Graph, order: dict[fx.Node, int]) -> None:
 
 def _is_move(node: fx.Node) -> bool:
     """Whether an operation, or one of its results, only shows elements of its input elsewhere."""
-    call = call_of(node)
-    return call is not None and call.name in MOVES
+    return call_of(node).name in MOVES

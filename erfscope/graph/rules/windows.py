@@ -24,10 +24,21 @@ from erfscope.graph.rules.reading import (
 )
 
 
-def per_dim(values: int | Sequence[int], count: int) -> list[int]:
-    """One value per spatial dimension; a single one stands for all."""
-    entries = [values] if isinstance(values, int) else list(values)
-    return entries * count if len(entries) == 1 else entries
+def window_of(call: Call) -> list[tuple[int, int, int, int]]:
+    """Kernel, stride, padding and dilation along each spatial dimension of a convolution or a pool."""
+    weight = call.args.get("weight")
+    kernels = call.args["kernel_size"] if weight is None else shape_of(weight)[2:]
+    count = len(shape_of(weight)) - 2 if weight is not None else int(call.name[8])
+
+    def each(values: int | Sequence[int]) -> list[int]:
+        entries = [values] if isinstance(values, int) else list(values)
+        return entries * count if len(entries) == 1 else entries
+
+    dilations, paddings = each(call.args.get("dilation", 1)), call.args["padding"]
+    if isinstance(paddings, str):
+        paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
+    strides = call.args["stride"] or kernels
+    return [*zip(each(kernels), each(strides), each(paddings), dilations, strict=True)]
 
 
 def sliding(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps | int:
@@ -67,20 +78,14 @@ def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
 )
 def convolution(call: Call) -> list[Edge] | None:
     """Convolution, grouped, dilated or transposed; weights that depend on the input are read whole."""
-    x, weight = call.tensor("input"), call.tensor("weight")
-    shape, count = shape_of(x), len(shape_of(weight)) - 2
-    if len(shape) != count + 2:
+    x = call.tensor("input")
+    shape = shape_of(x)
+    if len(shape) != len(shape_of(call.args["weight"])):
         return None
-    backwards = call.args.get("transposed", "transpose" in call.name)
-    strides, paddings, dilations = (call.args[key] for key in ("stride", "padding", "dilation"))
-    kernels = shape_of(weight)[2:]
-    strides, dilations = per_dim(strides, count), per_dim(dilations, count)
-    if isinstance(paddings, str):
-        paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
-    paddings = per_dim(paddings, count)
-    window = transposed if backwards else sliding
-    each = zip(range(2, count + 2), shape[2:], call.shape[2:], kernels, strides, paddings, dilations, strict=True)
-    reads = (0, grouped(shape[1], call.shape[1], call.args["groups"]), *(window(*one) for one in each))
+    taps_of = transposed if call.args.get("transposed", "transpose" in call.name) else sliding
+    each = zip(range(2, len(shape)), shape[2:], call.shape[2:], window_of(call), strict=True)
+    space = [taps_of(dim, size, out, *window) for dim, size, out, window in each]
+    reads = (0, grouped(shape[1], call.shape[1], call.args["groups"]), *space)
     more = [call.args[key] for key in ("weight", "bias") if call.args.get(key) is not None]
     words = "weights computed from the whole map"
     return [
@@ -92,19 +97,16 @@ def convolution(call: Call) -> list[Edge] | None:
     ]
 
 
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "lp_pool1d", "lp_pool2d")
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
 @rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def pooling(call: Call) -> list[Edge] | None:
     """Average and maximum pooling; ceil mode only makes the output longer."""
-    x, count = call.tensor(), int(call.name[8])
-    if call.name.startswith("lp") or call.output:
+    x, windows = call.tensor(), window_of(call)
+    if call.output:
         return None
-    kernels = per_dim(call.args["kernel_size"], count)
-    strides = per_dim(call.args["stride"] or kernels, count)
-    paddings, dilations = per_dim(call.args["padding"], count), per_dim(call.args.get("dilation", 1), count)
-    dims = range(len(call.shape) - count, len(call.shape))
-    each = zip(dims, shape_of(x)[-count:], call.shape[-count:], kernels, strides, paddings, dilations, strict=True)
-    return along(call, x, {one[0]: sliding(*one) for one in each})
+    dims = range(len(call.shape) - len(windows), len(call.shape))
+    found = {d: sliding(d, shape_of(x)[d], call.shape[d], *window) for d, window in zip(dims, windows, strict=True)}
+    return along(call, x, found)
 
 
 @rule(
