@@ -190,6 +190,13 @@ def pointwise(call: Call) -> list[Edge]:
     return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])]
 
 
+def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
+    """An edge to a tensor that is read whole for every element, and has no say where these stand."""
+    return Edge(
+        source=source, steps=(Dims((Whole(),) * len(shape_of(source)), call.shape),), follows=True, mixing=mixing
+    )
+
+
 def aligned(source: Shape, shape: Shape) -> tuple[Step, ...]:
     """Steps of a broadcast: dimensions are paired from the last one on."""
     lead = len(shape) - len(source)

@@ -21,6 +21,7 @@ from erfscope.graph.rules.reading import (
     Whole,
     rule,
     taps,
+    weights,
 )
 
 
@@ -86,14 +87,10 @@ def convolution(call: Call) -> list[Edge] | None:
     each = zip(range(2, len(shape)), shape[2:], call.shape[2:], window_of(call), strict=True)
     space = [taps_of(dim, size, out, *window) for dim, size, out, window in each]
     reads = (0, grouped(shape[1], call.shape[1], call.args["groups"]), *space)
-    more = [call.args[key] for key in ("weight", "bias") if call.args.get(key) is not None]
-    words = "weights computed from the whole map"
+    more = [call.args[key] for key in ("weight", "bias") if call.args[key] is not None]
     return [
         Edge(source=x, steps=(Dims(reads, call.shape),), mixing="convolution over stacked positions"),
-        *(
-            Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True, mixing=words)
-            for w in more
-        ),
+        *(weights(call, each, "weights computed from the whole map") for each in more),
     ]
 
 
@@ -122,9 +119,7 @@ def adaptive_pooling(call: Call) -> list[Edge] | None:
     for dim in range(len(call.shape) - count, len(call.shape)):
         size, out = shape_of(x)[dim], call.shape[dim]
         reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive(dim, size, out)
-    (edge,) = along(call, x, reads)
-    words = f"global {'max' if 'max' in call.name else 'average'} pooling"
-    return [Edge(source=x, steps=edge.steps, mixing=words)]
+    return along(call, x, reads, mixing=f"global {'max' if 'max' in call.name else 'average'} pooling")
 
 
 def _adaptive(dim: int, size: int, out: int) -> Taps:
