@@ -215,7 +215,7 @@ class Fields:
         centers, doubt = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
         names = self._met[node][0].inexact
-        indices = [self._index(layout, node, axis, unit) for axis in range(len(self.sizes))]
+        indices = unit if len(unit) == len(self.sizes) else (0,) * len(self.sizes)
         return Trf(
             size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
             box_px=tuple(filter(None, boxes)),
@@ -234,17 +234,7 @@ class Fields:
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
-            or not self.positions.has_path_around(node, next(iter(self._ends))),
-        )
-
-    def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
-        space = layout.space(shape_of(node))
-        return (
-            unit[axis]
-            if len(space) == len(self.sizes) and space[axis] > 1
-            else 0
-            if len(space) != len(self.sizes)
-            else unit[axis]
+            or self.positions.image not in self.positions.ancestors(node, next(iter(self._ends))),
         )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
@@ -269,15 +259,14 @@ class Fields:
         """Cells of the reference from one unit to the next along one of its axes."""
         if (asked := (self.positions.key(node), layout, axis)) not in self._strides:
             mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-            found = self.sizes[axis] / self._units(node, layout, axis)
-            if mine is not None and theirs is not None:
-                found = mine[0][1] / theirs[0][1]
-            self._strides[asked] = found
+            found = self.sizes[axis] / self._units(node, layout)[axis]
+            self._strides[asked] = found if mine is None or theirs is None else mine[0][1] / theirs[0][1]
         return self._strides[asked]
 
-    def _units(self, node: fx.Node, layout: Layout, axis: int) -> int:
+    def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """How many units there are along each axis of the reference: one where the map has others."""
         space = layout.space(shape_of(node))
-        return space[axis] if len(space) == len(self.sizes) else 1
+        return space if len(space) == len(self.sizes) else (1,) * len(self.sizes)
 
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
         """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
@@ -291,12 +280,12 @@ class Fields:
             centers, doubt = self._center(node, layout, np.array([unit]), axis)
             found.append(float(centers[0]))
             # The only unit along an axis stands in its middle, whatever it was made from.
-            doubts += [doubt] if self._units(node, layout, axis) > 1 else []
+            doubts += [doubt] if self._units(node, layout)[axis] > 1 else []
         return tuple(found), next(filter(None, doubts), "")
 
     def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
         """The same of several units, (units, axes of the map), along one axis."""
-        count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
+        count, size, theirs = self._units(node, layout)[axis], self.sizes[axis], self.lines[axis]
         index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
         natural = (index + 0.5) * size / count - 0.5
         at = places_of_units(self.positions, node, layout, units, axis)
@@ -342,16 +331,11 @@ class Fields:
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
         "" for none.
         """
-        stack, seen, found = [node], set[fx.Node](), list[fx.Node]()
-        while stack:
-            here = stack.pop()
-            if here in seen or here not in self._ends:
-                continue
-            seen.add(here)
-            ends = self._ends[here][0][CLIPPED]
+        found = []
+        for each in self.positions.ancestors(node) & self._ends.keys():
+            ends = self._ends[each][0][CLIPPED]
             if (np.isfinite(ends).all(0) & (ends[0] + ends[1] != 0)).any():
-                found.append(here)
-            stack.extend(edge.source for edge in self.positions.edges.get(here, []))
+                found.append(each)
         first = min(found, key=self.positions.order.__getitem__, default=None)
         return "" if first is None else describe(first, self._words.get(first, ""))
 
