@@ -8,8 +8,8 @@ around the boxes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import fx
@@ -39,6 +39,7 @@ from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
 from erfscope.graph.units import line_of, places_of_units
 
+T = TypeVar("T")
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
@@ -83,14 +84,19 @@ class Fields:
         #: For elements that stand on the image, and for all, tokens beside a map among them.
         self._met: dict[fx.Node, tuple[Met, Met]] = {}
         self._words: dict[fx.Node, str] = {}
-        self._strides: dict[object, float] = {}
-        self._nearest: dict[object, tuple[int, ...]] = {}
-        self._trfs: dict[object, Trf] = {}
+        self._found: dict[object, Any] = {}
         start = self._start()
         nodes = positions.graph.nodes
         for node in nodes[positions.order[start] + 1 :]:
             if node in positions.edges:
                 self._visit(node)
+
+    def _once(self, asked: object, find: Callable[[], T]) -> T:
+        """What is the same for tensors whose elements stand and read alike, found once."""
+        if asked not in self._found:
+            self._found[asked] = find()
+        found: T = self._found[asked]
+        return found
 
     def __contains__(self, node: fx.Node) -> bool:
         return node in self._ends
@@ -193,16 +199,16 @@ class Fields:
         Raises:
             ErfscopeError: nothing of the reference reaches this unit.
         """
-        if self.reference is not self.positions.image or node not in self._ends:
-            return self._trf(node, layout, tuple(unit))
-        same = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node)
-        if (asked := (*same, layout, tuple(unit))) not in self._trfs:
-            self._trfs[asked] = self._trf(node, layout, tuple(unit))
-        return self._trfs[asked]
+        if node not in self._ends:
+            raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
+        # Whether a path leads around an inner reference is each tensor's own.
+        own = None if self.reference is self.positions.image else node
+        asked = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node), layout, tuple(unit), own
+        return self._once(asked, lambda: self._trf(node, layout, tuple(unit)))
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
-        found = self.ends(node, unit_box(layout, shape_of(node), unit)) if node in self._ends else []
-        if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
+        found = self.ends(node, unit_box(layout, shape_of(node), unit))
+        if any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
         boxes = [
@@ -257,11 +263,14 @@ class Fields:
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-        if (asked := (self.positions.key(node), layout, axis)) not in self._strides:
+
+        def find() -> float:
             mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-            found = self.sizes[axis] / self._units(node, layout)[axis]
-            self._strides[asked] = found if mine is None or theirs is None else mine[0][1] / theirs[0][1]
-        return self._strides[asked]
+            if mine is None or theirs is None:
+                return self.sizes[axis] / self._units(node, layout)[axis]
+            return mine[0][1] / theirs[0][1]
+
+        return self._once(("stride", self.positions.key(node), layout, axis), find)
 
     def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         """How many units there are along each axis of the reference: one where the map has others."""
@@ -275,13 +284,14 @@ class Fields:
         that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
         whose coarse maps drift; where no operation tells, it is this.
         """
-        found, doubts = [], []
-        for axis in range(len(self.sizes)):
-            centers, doubt = self._center(node, layout, np.array([unit]), axis)
-            found.append(float(centers[0]))
+
+        def find() -> tuple[tuple[float, ...], str]:
+            found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
             # The only unit along an axis stands in its middle, whatever it was made from.
-            doubts += [doubt] if self._units(node, layout)[axis] > 1 else []
-        return tuple(found), next(filter(None, doubts), "")
+            doubts = [d for (_, d), count in zip(found, self._units(node, layout), strict=True) if d and count > 1]
+            return tuple(float(centers[0]) for centers, _ in found), next(iter(doubts), "")
+
+        return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
 
     def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
         """The same of several units, (units, axes of the map), along one axis."""
@@ -304,9 +314,7 @@ class Fields:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
         one with the larger index.
         """
-        if (asked := (self.positions.key(node), layout)) not in self._nearest:
-            self._nearest[asked] = self._nearest_unit(node, layout)
-        return self._nearest[asked]
+        return self._once(("nearest", self.positions.key(node), layout), lambda: self._nearest_unit(node, layout))
 
     def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         space = layout.space(shape_of(node))

@@ -184,7 +184,8 @@ def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx
     if not varying:
         return place
     if any(read.blind for read in step.reads if isinstance(read, Whole)):
-        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node), astray=True)
+        nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
+        return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), astray=True)
     answers, size = list[FloatArray](), place.step
     doubt = place.doubt
     for answer in centers:
@@ -199,11 +200,6 @@ def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx
     if len(kept) > len(centers) and not doubt:
         doubt = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
     return place._replace(centers=compressed(np.stack(kept)), step=step_size, doubt=doubt)
-
-
-def _lost(centers: FloatArray, dims: Sequence[int]) -> FloatArray:
-    """No place at all, with one index along some dimensions."""
-    return np.full([1, *(1 if i in dims else n for i, n in enumerate(centers.shape[1:]))], np.nan)
 
 
 def distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:

@@ -19,7 +19,18 @@ from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
 from erfscope.graph.places import Place, finer, joined, through, turned
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
-from erfscope.graph.rules.reading import MOVES, Dims, Edge, Reshape, Shape, Taps, call_of, edges_of, is_tensor
+from erfscope.graph.rules.reading import (
+    MOVES,
+    Dims,
+    Edge,
+    FloatArray,
+    Reshape,
+    Shape,
+    Taps,
+    call_of,
+    edges_of,
+    is_tensor,
+)
 
 
 class Positions:
@@ -44,6 +55,8 @@ class Positions:
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
         self._readings: dict[object, Reading] = {}
+        #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
+        self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
         #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
         self.led: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
@@ -84,7 +97,11 @@ class Positions:
         leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
         self.led[node] = tuple(any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1))
         found = self._side_by_side(found, edges, node)
-        self._places[node] = tuple(joined(each, edges, node) for each in zip(*found, strict=True))
+        self._places[node] = tuple(self._shared(joined(each, edges, node)) for each in zip(*found, strict=True))
+
+    def _shared(self, place: Place) -> Place:
+        asked = place.centers.shape, place.centers.tobytes()
+        return place._replace(centers=self._centers.setdefault(asked, place.centers))
 
     def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
         """The places that edges give an output; where the leading input is the same in all windows, those of
