@@ -17,7 +17,7 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.carry import picked
+from erfscope.graph.carry import pick_units
 from erfscope.graph.ends import (
     BARE,
     CLIPPED,
@@ -26,7 +26,7 @@ from erfscope.graph.ends import (
     ROWS,
     Mixes,
     box_of,
-    carried,
+    carry_ends,
     is_view,
     least,
     may_be_blind,
@@ -140,7 +140,7 @@ class Fields:
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
+                arrays[k], mixed = carry_ends(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
                 mixes.append(mixed)
             found.append(arrays)
             here, there = self._own(node, edge, mixes), self._met[edge.source]
@@ -148,7 +148,7 @@ class Fields:
             if self._reaches_map(node, arrays):
                 ours += [there[1] if any(mixes) else there[0], here]
         self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
-        self._met[node] = self._joined(ours or everyones), self._joined(everyones)
+        self._met[node] = self._join(ours or everyones), self._join(everyones)
 
     def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
         """What an operation itself adds to what is met by one of its inputs."""
@@ -181,7 +181,7 @@ class Fields:
     def _long(self, k: int) -> bool:
         return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
 
-    def _joined(self, met: Sequence[Met]) -> Met:
+    def _join(self, met: Sequence[Met]) -> Met:
         def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
             return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
 
@@ -191,7 +191,7 @@ class Fields:
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        return [picked(ends, [entries[None] for entries in unit])[:, 0].min(1) for ends in self._ends[node]]
+        return [pick_units(ends, [entries[None] for entries in unit])[:, 0].min(1) for ends in self._ends[node]]
 
     def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
         """The field of one unit of the map that a tensor holds.

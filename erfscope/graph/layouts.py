@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
-from erfscope.graph.carry import compressed
-from erfscope.graph.places import SAME, Place, cell_of, distinct
+from erfscope.graph.carry import compress
+from erfscope.graph.places import SAME, Place, cell_of, distinct_places
 from erfscope.graph.rules.reading import FloatArray, IntArray, Shape
 
 
@@ -48,9 +48,9 @@ def _windows_along(places: Sequence[Place], dim: int) -> list[Place] | None:
     """The places of windows that slide, their cells being the entries of a dimension; None where these are none."""
     found, changed = list(places), False
     for axis, place in enumerate(places[:-1]):
-        rows = distinct(place.centers[0], [dim], place.step) if place.exists else []
+        rows = distinct_places(place.centers[0], [dim], place.step) if place.exists else []
         if len(rows) > 1 and (size := cell_of(rows, place.step)) > 0:
-            found[axis], changed = place._replace(centers=compressed(np.mean(rows, axis=0)[None]), step=size), True
+            found[axis], changed = place._replace(centers=compress(np.mean(rows, axis=0)[None]), step=size), True
     return found if changed else None
 
 
@@ -84,7 +84,7 @@ def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
     for dim, side in enumerate(shape):
         entries = _inner(cells, dim, side)
         picked.append(None if entries == tuple(range(side)) else entries)
-        cells = [compressed(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
+        cells = [compress(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
     sizes = tuple(side if entries is None else len(entries) for side, entries in zip(shape, picked, strict=True))
     if any(np.isnan(each).any() for each in cells):
         return "holes"
@@ -115,7 +115,7 @@ def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
     for each in own:
         others = tuple(i for i in range(each.ndim) if i != dim)
         there = there[~np.isnan(each).all(others)[there]]
-    inner = [each for each in (compressed(each.take(there, dim)[None])[0] for each in own) if each.shape[dim] > 1]
+    inner = [each for each in (compress(each.take(there, dim)[None])[0] for each in own) if each.shape[dim] > 1]
     lone = all(each.size == each.shape[dim] for each in inner)
     if inner and lone and _digits(inner, dim, len(there)) is None:
         there = there[np.lexsort([each.reshape(-1) for each in inner if each.size > 1][::-1])]

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from erfscope.geometry.names import OUTPUT
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
-from erfscope.graph.places import Place, finer, joined, through, turned
+from erfscope.graph.places import Place, carry_place, join_places, refine_places, turn_product
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     MOVES,
@@ -88,16 +88,17 @@ class Positions:
             before = []
             for step in edge.steps:
                 before.append(here)
-                after = tuple(through(place, step, shape, edge, node) for place in here)
-                here, shape = (finer(after, shape, step.shape) if isinstance(step, Reshape) else after), step.shape
+                after = tuple(carry_place(place, step, shape, edge, node) for place in here)
+                here = refine_places(after, shape, step.shape) if isinstance(step, Reshape) else after
+                shape = step.shape
             self.before[node].append(before)
             found.append(here)
         found = self._beside(found, edges, node)
-        edges = self.edges[node] = turned(edges, found)
+        edges = self.edges[node] = turn_product(edges, found)
         leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
         self.led[node] = tuple(any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1))
         found = self._side_by_side(found, edges, node)
-        self._places[node] = tuple(self._shared(joined(each, edges, node)) for each in zip(*found, strict=True))
+        self._places[node] = tuple(self._shared(join_places(each, edges, node)) for each in zip(*found, strict=True))
 
     def _shared(self, place: Place) -> Place:
         asked = place.centers.shape, place.centers.tobytes()
@@ -113,7 +114,9 @@ class Positions:
         for edge in edges:
             if (step := edge.twin) is None:
                 continue
-            twin = tuple(through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source])
+            twin = tuple(
+                carry_place(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source]
+            )
             varies = [
                 [any(place.centers.shape[1 + d] > 1 for place in places[:-1]) for d in range(len(step.shape) - 2)]
                 for places in (twin, found[first])

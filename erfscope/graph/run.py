@@ -19,7 +19,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, evaluate, shape_of, value
 from erfscope.graph.layouts import channels_of_unit, unit_box
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
-from erfscope.graph.rules.runs import frozen
+from erfscope.graph.rules.runs import scale_and_shift
 
 #: Gives the number of a node that does not depend on the input, or None.
 Numbers = Callable[[fx.Node], Tensor | None]
@@ -118,7 +118,7 @@ class Forward:
         """Weight and bias of a convolution that does its norm's work too."""
         weight, bias = (convolution.call.args[name] for name in ("weight", "bias"))
         own = self.constant(weight)
-        scale, shift = frozen(norm.call, self.constant)
+        scale, shift = scale_and_shift(norm.call, self.constant)
         scale, shift = scale.to(own.dtype), shift.to(own.dtype)
         offset = shift if bias is None else shift + self.constant(bias) * scale
         return own * scale.view(-1, *(1,) * (own.dim() - 1)), offset
@@ -156,7 +156,7 @@ class Forward:
             found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
         for step, done in zip(plan.steps, plan._done, strict=True):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
-                out = self._made(step, found)
+                out = self._make(step, found)
             for each in done:
                 found.pop(each, None)
             if step.node is plan.reference.node:
@@ -167,7 +167,7 @@ class Forward:
         units = [cut(found[node], plan.parts[node], box) for box in plan.boxes]
         return torch.stack([channels_of_unit(layout, shape_of(node), unit) for unit in units], 2), reference
 
-    def _made(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
+    def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
         if step.node in self._norms:
             source = step.call.tensor()

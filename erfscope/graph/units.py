@@ -6,7 +6,7 @@ import numpy as np
 from torch import fx
 
 from erfscope.geometry.layout import Layout
-from erfscope.graph.carry import picked
+from erfscope.graph.carry import pick_units
 from erfscope.graph.graph import shape_of
 from erfscope.graph.layouts import boxes_of_units
 from erfscope.graph.positions import Positions
@@ -19,7 +19,7 @@ def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: 
     """
     if node not in positions or not is_tensor(node):
         return np.full((1, len(units)), np.nan)
-    centers = picked(positions.places(node)[axis].centers, boxes_of_units(layout, shape_of(node), units))
+    centers = pick_units(positions.places(node)[axis].centers, boxes_of_units(layout, shape_of(node), units))
     there = np.isfinite(centers[:1])
     low = np.where(there, centers, np.inf).min(2, initial=np.inf)
     high = np.where(there, centers, -np.inf).max(2, initial=-np.inf)

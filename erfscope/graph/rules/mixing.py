@@ -64,7 +64,7 @@ def reduced(source: Shape, shape: Shape, dims: tuple[int, ...]) -> Dims:
     return Dims(reads, shape)
 
 
-def mixed(call: Call, dims: tuple[int, ...], words: str) -> Edge:
+def mix(call: Call, dims: tuple[int, ...], words: str) -> Edge:
     """An edge that keeps all positions and mixes along some dimensions."""
     return along(call, call.tensor(), {dim: Whole(same=dim) for dim in dims}, mixing=words)[0]
 
@@ -78,7 +78,7 @@ def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> lis
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
 def softmax(call: Call) -> list[Edge] | None:
     """Softmax along one dimension."""
-    return [mixed(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
+    return [mix(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
@@ -87,7 +87,7 @@ def running(call: Call) -> list[Edge] | None:
     x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
     words = f"{call.name} over positions"
     if shape_of(x)[dim] > LONGEST:
-        return [mixed(call, (dim,), words)]
+        return [mix(call, (dim,), words)]
     return along(call, x, {dim: up_to(dim, shape_of(x)[dim])}, mixing=words)
 
 
@@ -106,13 +106,14 @@ def batch_norm(call: Call) -> list[Edge] | None:
     own = call.args.get("training", call.args.get("use_input_stats"))
     over = (*([0] if "batch" in call.name else []), *range(2, len(call.shape))) if own else ()
     words = "batch or instance norm by the map's own statistics"
-    return [mixed(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
+    return [mix(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
 
 
 @rule("group_norm")
 def group_norm(call: Call) -> list[Edge] | None:
     """Group normalisation reads a group of channels at all positions."""
-    return [mixed(call, tuple(range(1, len(call.shape))), "group norm"), *parameters(call, ("weight", "bias"), (1,))]
+    over = tuple(range(1, len(call.shape)))
+    return [mix(call, over, "group norm"), *parameters(call, ("weight", "bias"), (1,))]
 
 
 @rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
@@ -121,7 +122,7 @@ def layer_norm(call: Call) -> list[Edge] | None:
     if call.output:
         return None
     over = tuple(range(len(call.shape) - len(call.args["normalized_shape"]), len(call.shape)))
-    return [mixed(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
+    return [mix(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
 
 
 @rule("glu")

@@ -21,7 +21,7 @@ from erfscope.graph.rules.reading import (
     Step,
     Taps,
     Whole,
-    aligned,
+    broadcast,
     dim_of,
     dims_of,
     move,
@@ -56,10 +56,10 @@ def permute(call: Call) -> list[Edge] | None:
     x = call.tensor()
     shape = shape_of(x)
     numbered = torch.empty(1).as_strided([1] * len(shape), [*range(len(shape))])
-    return [Edge(source=x, steps=(permuted(shape, evaluate(call.node, lambda _: numbered).stride()),))]
+    return [Edge(source=x, steps=(permutation(shape, evaluate(call.node, lambda _: numbered).stride()),))]
 
 
-def permuted(shape: Sequence[int], order: Sequence[int]) -> Dims:
+def permutation(shape: Sequence[int], order: Sequence[int]) -> Dims:
     """The step of a permutation."""
     return Dims(tuple(order.index(i) for i in range(len(shape))), tuple(shape[i] for i in order))
 
@@ -137,13 +137,13 @@ def rot90(call: Call) -> list[Edge] | None:
     flipped = [[], [b], [a, b], [a]][times]  # before the transposition of odd ones
     reads = tuple(picks(d, n, np.arange(n)[::-1], scale=-1) if d in flipped else d for d, n in enumerate(shape))
     order[a], order[b] = (b, a) if times % 2 else (a, b)
-    return [Edge(source=x, steps=(Dims(reads, shape), permuted(shape, order)))]
+    return [Edge(source=x, steps=(Dims(reads, shape), permutation(shape, order)))]
 
 
 @move("expand", "expand_as", "broadcast_to")
 def expand(call: Call) -> list[Edge] | None:
     """Dimensions of one index stretched."""
-    return [Edge(source=call.tensor(), steps=aligned(shape_of(call.tensor()), call.shape))]
+    return [Edge(source=call.tensor(), steps=broadcast(shape_of(call.tensor()), call.shape))]
 
 
 @move("repeat", "tile")

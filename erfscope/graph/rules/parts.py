@@ -143,7 +143,7 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
     if not _is_divisible(call, edges):
         needed = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
         return Step(node, call, edges, whole(shape_of(node)), needed, run_as_it_is)
-    made, needed = _made(call, edges, part), {}
+    made, needed = _part_made(call, edges, part), {}
     for edge in edges:
         if (found := parts_along(edge, made)) is not None:
             wanted = union(needed.get(edge.source), found[0])
@@ -164,7 +164,7 @@ def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
 
 
-def _made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
+def _part_made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     """What an operation makes where a part of its output is asked for."""
     found = list(_dense(part) if call.name in DENSE else part)
     reads = [read for edge in edges for step in edge.steps if isinstance(step, Dims) for read in step.reads]
@@ -189,14 +189,14 @@ def run_as_it_is(step: Step, values: Values) -> Tensor:
 
 def run_by_moves(step: Step, values: Values, fill: float = 0.0) -> Tensor:
     """The elements of the output where they are among the inputs; ``fill`` where they are nowhere."""
-    pieces = [piece for edge in step.edges if (piece := _moved(edge, step, values, fill)) is not None]
+    pieces = [piece for edge in step.edges if (piece := _move(edge, step, values, fill)) is not None]
     if not pieces:
         dtype = value(step.node).dtype
         return torch.full([len(each) for each in step.part], fill, dtype=dtype, device=values.device)
     return pieces[0] if len(pieces) == 1 else sum(pieces[1:], pieces[0])
 
 
-def _moved(edge: Edge, step: Step, values: Values, fill: float) -> Tensor | None:
+def _move(edge: Edge, step: Step, values: Values, fill: float) -> Tensor | None:
     """The part of an output that one edge leads to; None where it leads to none."""
     parts = parts_along(edge, step.part)
     if parts is None:
@@ -208,11 +208,11 @@ def _moved(edge: Edge, step: Step, values: Values, fill: float) -> Tensor | None
             read = _reread(have, shape, each.shape)
             tensor = cut(tensor.reshape([len(indices) for indices in read]), read, want)
         else:
-            tensor = _arranged(tensor, each, have, want, fill)
+            tensor = _arrange(tensor, each, have, want, fill)
     return tensor
 
 
-def _arranged(tensor: Tensor, step: Dims, have: Part, want: Part, fill: float) -> Tensor:
+def _arrange(tensor: Tensor, step: Dims, have: Part, want: Part, fill: float) -> Tensor:
     """A part whose dimensions are read one by one, put where the output has them."""
     order = [-1] * len(step.shape)
     for dim, read in enumerate(step.reads):

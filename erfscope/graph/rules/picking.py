@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from erfscope.graph.graph import shape_of
-from erfscope.graph.rules.moves import along, permuted, written_over
+from erfscope.graph.rules.moves import along, permutation, written_over
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
@@ -21,7 +21,7 @@ from erfscope.graph.rules.reading import (
     Step,
     Taps,
     Whole,
-    aligned,
+    broadcast,
     dim_of,
     is_tensor,
     move,
@@ -48,12 +48,12 @@ def index(call: Call) -> list[Edge] | None:
     size, numbers = shape_of(x)[dim], call.numbers(entry)
     rank = len(shape_of(entry))
     flat = (*call.shape[:dim], int(np.prod(shape_of(entry), dtype=int)), *call.shape[dim + rank :])
-    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _chosen(dim, size, _entries(numbers, size))
+    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _taps_of(dim, size, _entries(numbers, size))
     (edge,) = along(call, x, {dim: chosen}, flat, mixing=call.name, inexact=call.name if numbers is None else "")
     return [replace(edge, steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])))]
 
 
-def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
+def _taps_of(dim: int, size: int, entries: IntArray) -> Taps:
     """Taps of these indices: finer cells where each comes as often as the others, in order."""
     fine, times = np.arange(len(entries)), len(entries) // max(size, 1)
     if times > 1 and np.array_equal(entries, fine // times):
@@ -81,7 +81,7 @@ def written(call: Call) -> list[Edge] | None:
         return None
     entries = _entries(numbers, call.shape[used[0]])
     rows = (*call.shape[: used[0]], len(entries), *call.shape[used[0] + 1 :])
-    return written_over(call, source, aligned(shape_of(source), rows), used[0], entries)
+    return written_over(call, source, broadcast(shape_of(source), rows), used[0], entries)
 
 
 def _entries(numbers: Tensor, size: int) -> IntArray:
@@ -102,7 +102,7 @@ def picked(call: Call) -> list[Edge] | None:
         return None
     order = [each for each in call.args.values() if is_tensor(each) and each is not x and len(shape_of(each)) == rank]
     found = along(call, x, {dim: Whole(blind=True)}, mixing=call.name, inexact=call.name)
-    return found + [Edge(source=each, steps=aligned(shape_of(each), call.shape), follows=True) for each in order]
+    return found + [Edge(source=each, steps=broadcast(shape_of(each), call.shape), follows=True) for each in order]
 
 
 @move("unfold")
@@ -133,7 +133,7 @@ def windows(shape: Shape, dims: dict[int, tuple[int, int, int, int, int]], *, la
     counts = [spot[dim] for dim in range(len(shape))]
     first = counts[: min(dims)]
     order = [*counts, *kernels] if last else [*first, *kernels, *counts[min(dims) :]]
-    return [Dims(tuple(reads), tuple(long)), Reshape(tuple(apart)), permuted(apart, order)]
+    return [Dims(tuple(reads), tuple(long)), Reshape(tuple(apart)), permutation(apart, order)]
 
 
 @move("im2col")
@@ -166,7 +166,7 @@ def col2im(call: Call) -> list[Edge] | None:
         center = (np.arange(out[i]) + padding[i] - dilation[i] * (kernel[i] - 1) / 2) / stride[i]
         reads.append(taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i]))
     apart = (batch, channels, *kernel, *counts)
-    paired = permuted(apart, [0, 1, 2, 4, 3, 5])
+    paired = permutation(apart, [0, 1, 2, 4, 3, 5])
     long = (batch, channels, kernel[0] * counts[0], kernel[1] * counts[1])
     return [Edge(source=x, steps=(Reshape(apart), paired, Reshape(long), Dims(tuple(reads), call.shape)))]
 
@@ -187,4 +187,4 @@ def pixel_shuffle(call: Call) -> list[Edge] | None:
     else:
         k = call.args["downscale_factor"]
         apart, order = (*lead, c, h // k, k, w // k, k), [*range(n), n, n + 2, n + 4, n + 1, n + 3]
-    return [Edge(source=x, steps=(Reshape(tuple(apart)), permuted(apart, order), Reshape(call.shape)))]
+    return [Edge(source=x, steps=(Reshape(tuple(apart)), permutation(apart, order), Reshape(call.shape)))]

@@ -8,7 +8,7 @@ from torch import fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.mixing import CLOSED
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, aligned, is_tensor, pointwise, rule, weights
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, pointwise, rule, weights
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
@@ -48,7 +48,7 @@ def product(call: Call) -> list[Edge] | None:
         source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, twin=twin, mixing=_words(left)
     )
     base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
-    return [rows, columns, *(Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in base)]
+    return [rows, columns, *(Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in base)]
 
 
 def _batch(shape: Shape, out: Shape) -> tuple[int | Whole, ...]:
@@ -87,7 +87,7 @@ def attention(call: Call) -> list[Edge] | None:
         steps = (Dims((*batch, Whole(), last), call.shape),)
         edges.append(Edge(source=each, steps=steps, follows=True, twin=twin, mixing=ATTENTION))
     if is_tensor(mask):
-        rows = aligned(shape_of(mask)[:-1], call.shape[:-1])
+        rows = broadcast(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
         edges.append(Edge(source=mask, steps=(Dims((*dims, Whole()), call.shape),), follows=True, mixing=ATTENTION))
     return edges
@@ -183,4 +183,4 @@ def shape_only(call: Call) -> list[Edge] | None:
 def overwritten(call: Call) -> list[Edge] | None:
     """A tensor written over: nothing is left of what was there."""
     written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
-    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in written]
+    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in written]

@@ -187,7 +187,9 @@ def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
 
 def pointwise(call: Call) -> list[Edge]:
     """Elementwise operations, broadcast."""
-    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])]
+    return [
+        Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])
+    ]
 
 
 def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
@@ -197,7 +199,7 @@ def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
     )
 
 
-def aligned(source: Shape, shape: Shape) -> tuple[Step, ...]:
+def broadcast(source: Shape, shape: Shape) -> tuple[Step, ...]:
     """Steps of a broadcast: dimensions are paired from the last one on."""
     lead = len(shape) - len(source)
     if source == shape:

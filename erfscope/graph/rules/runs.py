@@ -18,7 +18,7 @@ from erfscope.graph.rules.reading import RULES, Call, Shape, is_tensor
 from erfscope.graph.rules.windows import adaptive_pooling, interpolation, window_of
 
 
-def _padded(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
+def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
     """The input of a window, and the padding on both sides that the operation adds by itself; what lies beyond one
     border alone is there already.
     """
@@ -40,7 +40,7 @@ def _padded(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]
 def convolution(step: Step, values: Values) -> Tensor:
     """Convolution of the padded part."""
     call = step.call
-    x, padding = _padded(step, values, 0.0)
+    x, padding = _pad_input(step, values, 0.0)
     kernel, shift = values.weights or (values.of(call.args["weight"]), _or_none(call.args["bias"], values))
     _, strides, _, dilations = zip(*window_of(call), strict=True)
     found: Tensor = getattr(F, call.name)(x, kernel, shift, strides, padding, dilations, call.args["groups"])
@@ -55,7 +55,7 @@ def _or_none(node: fx.Node | None, values: Values) -> Tensor | None:
 def max_pooling(step: Step, values: Values) -> Tensor:
     """Maximum pooling of the part padded with what is never the greatest."""
     call = step.call
-    x, padding = _padded(step, values, -math.inf)
+    x, padding = _pad_input(step, values, -math.inf)
     kernels, strides, _, dilations = zip(*window_of(call), strict=True)
     found: Tensor = getattr(F, call.name)(x, kernels, strides, padding, dilations)
     return found
@@ -66,7 +66,7 @@ def average_pooling(step: Step, values: Values) -> Tensor:
     """Average pooling: sums over the padded part, divided by how many cells count."""
     call = step.call
     windows, shape = window_of(call), shape_of(call.tensor())
-    x, own = _padded(step, values, 0.0)
+    x, own = _pad_input(step, values, 0.0)
     kernels, strides, _, _ = zip(*windows, strict=True)
     out: Tensor = getattr(F, call.name)(x, kernels, strides, own)
     for dim, (kernel, stride, padding, _) in enumerate(windows, start=len(step.part) - len(windows)):
@@ -100,13 +100,13 @@ def batch_norm(step: Step, values: Values) -> Tensor:
         if out.requires_grad:
             out.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         return out
-    scale, shift = frozen(call, values.of)
+    scale, shift = scale_and_shift(call, values.of)
     shape = (1, -1, *(1,) * (len(step.part) - 2))
     x = values.of(call.tensor())
     return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
 
 
-def frozen(call: Call, tensor: Callable[[fx.Node], Tensor]) -> tuple[Tensor, Tensor]:
+def scale_and_shift(call: Call, tensor: Callable[[fx.Node], Tensor]) -> tuple[Tensor, Tensor]:
     """Scale and shift of a frozen batch norm, (C,), computed in float64."""
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (None if (node := call.args.get(name)) is None else tensor(node) for name in names)

@@ -42,7 +42,7 @@ def window_of(call: Call) -> list[tuple[int, int, int, int]]:
     return [*zip(each(kernels), each(strides), each(paddings), dilations, strict=True)]
 
 
-def sliding(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps | int:
+def sliding_taps(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps | int:
     """A window that slides along a dimension."""
     if (kernel, stride, padding, out) == (1, 1, 0, size):
         return dim
@@ -51,14 +51,14 @@ def sliding(dim: int, size: int, out: int, kernel: int, stride: int, padding: in
     return taps(dim, size, first[:, None] + dilation * np.arange(kernel), center=center, scale=stride)
 
 
-def transposed(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps:
+def transposed_taps(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps:
     """A transposed window: input i is added to the outputs i * stride - padding + dilation * (0 .. kernel - 1)."""
     ends = np.arange(out)[:, None] + padding - dilation * np.arange(kernel)
     center = (np.arange(out) + padding - dilation * (kernel - 1) / 2) / stride
     return taps(dim, size, np.where(ends % stride == 0, ends // stride, ABSENT), center=center, scale=1 / stride)
 
 
-def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
+def channel_taps(size: int, out: int, groups: int) -> Taps | Whole | int:
     """Channels in groups: an output channel reads those of its own."""
     if groups == 1 or groups == size == out:
         return 1 if groups == size == out else Whole()
@@ -83,10 +83,10 @@ def convolution(call: Call) -> list[Edge] | None:
     shape = shape_of(x)
     if len(shape) != len(shape_of(call.args["weight"])):
         return None
-    taps_of = transposed if call.args.get("transposed", "transpose" in call.name) else sliding
+    taps_of = transposed_taps if call.args.get("transposed", "transpose" in call.name) else sliding_taps
     each = zip(range(2, len(shape)), shape[2:], call.shape[2:], window_of(call), strict=True)
     space = [taps_of(dim, size, out, *window) for dim, size, out, window in each]
-    reads = (0, grouped(shape[1], call.shape[1], call.args["groups"]), *space)
+    reads = (0, channel_taps(shape[1], call.shape[1], call.args["groups"]), *space)
     more = [call.args[key] for key in ("weight", "bias") if call.args[key] is not None]
     return [
         Edge(source=x, steps=(Dims(reads, call.shape),), mixing="convolution over stacked positions"),
@@ -102,8 +102,8 @@ def pooling(call: Call) -> list[Edge] | None:
     if call.output:
         return None
     dims = range(len(call.shape) - len(windows), len(call.shape))
-    found = {d: sliding(d, shape_of(x)[d], call.shape[d], *window) for d, window in zip(dims, windows, strict=True)}
-    return along(call, x, found)
+    sides = zip(dims, shape_of(x)[dims.start :], call.shape[dims.start :], windows, strict=True)
+    return along(call, x, {dim: sliding_taps(dim, size, out, *window) for dim, size, out, window in sides})
 
 
 @rule(
@@ -118,11 +118,11 @@ def adaptive_pooling(call: Call) -> list[Edge] | None:
     reads = {}
     for dim in range(len(call.shape) - count, len(call.shape)):
         size, out = shape_of(x)[dim], call.shape[dim]
-        reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive(dim, size, out)
+        reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive_taps(dim, size, out)
     return along(call, x, reads, mixing=f"global {'max' if 'max' in call.name else 'average'} pooling")
 
 
-def _adaptive(dim: int, size: int, out: int) -> Taps:
+def _adaptive_taps(dim: int, size: int, out: int) -> Taps:
     """Output i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded; windows of unequal length have
     no even centres.
     """
@@ -188,11 +188,11 @@ def interpolation(call: Call) -> list[Edge] | None:
     for dim, factor in enumerate(factors, start=2):
         size, out = shape_of(x)[dim], call.shape[dim]
         scale = (size - 1) / (out - 1) if align and out > 1 else 0.0 if align else 1 / factor if factor else size / out
-        reads[dim] = _resized(dim, size, out, scale, call.name, align=align)
+        reads[dim] = _resized_taps(dim, size, out, scale, call.name, align=align)
     return along(call, x, reads)
 
 
-def _resized(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
+def _resized_taps(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
     """One dimension interpolated.
 
     Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
