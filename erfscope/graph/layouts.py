@@ -36,12 +36,10 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
     found = _factors(places, shape)
-    for dim in range(len(shape)) if isinstance(found, str) else ():
-        if isinstance(found, str) and (windows := _windows_along(places, dim)) is not None:
+    for dim in range(len(shape)):
+        if found.layout is None and (windows := _windows_along(places, dim)) is not None:
             found = _factors(windows, shape)
-    if isinstance(found, str):
-        return Reading("holes" if found == "holes" else "open", why="" if found == "holes" else found)
-    return Reading("known", layout=found)
+    return found
 
 
 def _windows_along(places: Sequence[Place], dim: int) -> list[Place] | None:
@@ -75,11 +73,11 @@ def cells_of(place: Place) -> FloatArray:
     return np.where(np.isnan(centers), np.nan, found)
 
 
-def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
-    """The layout of a tensor whose positions lie in any order over its dimensions; words where they form no grid."""
+def _factors(places: Sequence[Place], shape: Shape) -> Reading:
+    """How a tensor holds a map whose positions lie in any order over its dimensions."""
     cells = [cells_of(place) if place.exists else np.zeros([1] * len(shape)) for place in places]
     if any((each == -1).any() for each in cells):
-        return "holes"
+        return Reading("holes")
     picked: list[tuple[int, ...] | None] = []
     for dim, side in enumerate(shape):
         entries = _inner(cells, dim, side)
@@ -87,23 +85,21 @@ def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
         cells = [compress(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
     sizes = tuple(side if entries is None else len(entries) for side, entries in zip(shape, picked, strict=True))
     if any(np.isnan(each).any() for each in cells):
-        return "holes"
+        return Reading("holes")
     grid = [int(each.max()) + 1 for each in cells]
     dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:  # cells may wrap around, in windows of a map that was rolled
         cells = [(each - each.flat[0]) % side for each, side in zip(cells, grid, strict=True)]
         dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:
-        return "its positions lie in no order that is understood"
+        return Reading("open", why="its positions lie in no order that is understood")
     roles = _as_channels([list(dim) for dim in dims if dim is not None])
     for axis, side in enumerate(grid):
         own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)
-        low = own[0][0] if own else 1
-        if own and [step for step, _ in own] != [low * math.prod(size for _, size in own[:i]) for i in range(len(own))]:
-            return "holes"
-        if own and low * math.prod(size for _, size in own) != side:
-            return "holes"
-    return _layout(roles, picked, sizes, shape, len(places) - 1)
+        further = [*(step for step, _ in own[1:]), side]
+        if any(step * size != after for (step, size), after in zip(own, further, strict=False)):
+            return Reading("holes")
+    return Reading("known", _layout(roles, picked, sizes, shape, len(places) - 1))
 
 
 def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
