@@ -16,7 +16,7 @@ SAME = 1e-5
 PERIOD = 64
 
 
-def compressed(array: FloatArray) -> FloatArray:
+def compress(array: FloatArray) -> FloatArray:
     """The array without dimensions along which nothing varies."""
     for dim in range(1, array.ndim):
         if array.shape[dim] > 1:
@@ -26,7 +26,19 @@ def compressed(array: FloatArray) -> FloatArray:
     return array
 
 
-def reshaped(array: FloatArray, old: Shape, new: Shape) -> FloatArray:
+def pick_units(array: FloatArray, boxes: Sequence[IntArray]) -> FloatArray:
+    """The numbers (kinds, units, elements) of units, given the indices (units, entries) along each dimension that each
+    is; one unit where all have the same.
+    """
+    index = []
+    for dim, entries in enumerate(boxes):
+        spots = entries if array.shape[1 + dim] > 1 else np.zeros((1, 1), dtype=int)
+        index.append(spots.reshape(len(spots), *(-1 if i == dim else 1 for i in range(len(boxes)))))
+    found = array[(slice(None), *index)]
+    return found.reshape(*found.shape[:2], -1)
+
+
+def reshape_numbers(array: FloatArray, old: Shape, new: Shape) -> FloatArray:
     """The array of a tensor that was reshaped."""
     full, made = [array.shape[0]], [array.shape[0], *new]
     full += [1] * len(old)
@@ -36,10 +48,10 @@ def reshaped(array: FloatArray, old: Shape, new: Shape) -> FloatArray:
             full[1 + i] = old[i] if varies else 1
         for j in theirs:
             made[1 + j] = new[j] if varies else 1
-    return compressed(np.broadcast_to(array, full).reshape(made))
+    return compress(np.broadcast_to(array, full).reshape(made))
 
 
-def arranged(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> FloatArray:
+def arrange(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> FloatArray:
     """The array with its dimensions where the output has them; those that go nowhere have one index left."""
     order = [i for i, goal in enumerate(goals) if goal is not None]
     order.sort(key=lambda i: goals[i] or 0)
@@ -53,7 +65,7 @@ def arranged(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> Floa
     return moved.reshape(array.shape[0], *sizes)
 
 
-def extended(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, beyond: float) -> FloatArray:
+def extend(array: FloatArray, dim: int, spots: IntArray, slopes: FloatArray, beyond: float) -> FloatArray:
     """The array at these indices of a dimension, also beyond its ends, where each kind goes on by its slope from
     index to index.
 

@@ -10,7 +10,7 @@ from torch import fx
 from erfscope.graph.graph import Graph, arguments, name_of, shape_of, value
 from erfscope.graph.rules.parts import Part
 from erfscope.graph.rules.reading import MOVES
-from erfscope.graph.run import Crop, Step
+from erfscope.graph.run import Crop
 
 FLOAT64 = INT64 = 8
 #: Operations whose backward pass needs neither what they took nor what they gave.
@@ -52,7 +52,7 @@ def pass_bytes(crop: Crop) -> int:
     the gradient of the reference with its float64 copy and the square of that. Parameters, scratch memory of kernels
     and holes in the heap are not.
     """
-    needing = {source for step in crop.steps if _name(step) not in _NEED_NOT for source in step.needed}
+    needing = {source for step in crop.steps if step.call.name not in _NEED_NOT for source in step.needed}
     kept = most = 0
     depends = {crop.reference.node}
     for step in crop.steps:
@@ -60,18 +60,14 @@ def pass_bytes(crop: Crop) -> int:
         most = max(most, size + sum(_bytes(node, part) for node, part in step.needed.items() if node in crop.parts))
         if not depends.isdisjoint(step.needed):
             depends.add(step.node)
-            kept += size * (step.node in needing or _name(step) in _KEEP_RESULT)
-            kept += INT64 * _cells(step.part) * _name(step).startswith("max_pool")
+            kept += size * (step.node in needing or step.call.name in _KEEP_RESULT)
+            kept += INT64 * _cells(step.part) * step.call.name.startswith("max_pool")
     image = _bytes(crop.graph.inputs[0], crop.parts.get(crop.graph.inputs[0], ()))
     reference = image if crop.is_of_image else _bytes(crop.reference.node, ()) or image
     itemsize = value(crop.reference.node).dtype.itemsize
     last = reference + 2 * FLOAT64 * reference // itemsize
     total: int = (2 * image + kept + max(2 * most, last)) // crop.images
     return total
-
-
-def _name(step: Step) -> str:
-    return "" if step.call is None else step.call.name
 
 
 def _cells(part: Part) -> int:

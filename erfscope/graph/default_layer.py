@@ -136,9 +136,7 @@ def _positions(recording: Recording, seen: NamedTensor) -> int:
 def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:
     """What a tensor is a view of, or a copy."""
     edges = recording.positions.edges
-    while len(found := edges.get(node, [])) == 1 and (call := call_of(node)) is not None:
-        if call.name not in MOVES and call.name not in COPIES:
-            break
+    while len(found := edges.get(node, [])) == 1 and call_of(node).name in MOVES | COPIES:
         node = found[0].source
     return node
 

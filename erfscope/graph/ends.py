@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.places import SAME, Place
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
 
@@ -52,14 +52,14 @@ def may_be_blind(step: Step) -> bool:
     return isinstance(step, Dims) and any(isinstance(read, Whole) and read.blind for read in step.reads)
 
 
-def carried(
+def carry_ends(
     ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, led: bool
 ) -> tuple[FloatArray, Mixes]:
     """The ends after the steps of an edge, and whether it mixes all positions."""
     mixes: Mixes = ""
     for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
         if not isinstance(step, Dims):
-            ends = reshaped(ends, shape, step.shape)
+            ends = reshape_numbers(ends, shape, step.shape)
         else:
             columns = edge.columns if led and number == 0 else None
             ends, all_of = _read(ends, step, shape, place, cell, columns=columns)
@@ -77,16 +77,16 @@ def _read(
     """The ends after each dimension was read."""
     reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
     whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
-    ends, mixes = _mixed(ends, reads, whole, place.centers[0])
+    ends, mixes = _mix(ends, reads, whole, place.centers[0])
     goals: list[int | None] = []
     for i, read in enumerate(reads):
         if isinstance(read, Taps):
-            ends = _tapped(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
+            ends = _tap(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
         goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
-    return arranged(ends, step, goals), mixes
+    return arrange(ends, step, goals), mixes
 
 
-def _mixed(
+def _mix(
     ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
 ) -> tuple[FloatArray, Mixes]:
     """The ends after dimensions were read whole, and whether that mixes all positions."""
@@ -105,7 +105,7 @@ def _mixed(
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
-    return compressed(found), "blind" if blind else "all" if all_of else "some" if any(
+    return compress(found), "blind" if blind else "all" if all_of else "some" if any(
         centers.shape[i] > 1 for i in whole
     ) else ""
 
@@ -126,7 +126,7 @@ def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
     return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
 
 
-def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
+def _tap(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
     """The ends after taps along one dimension."""
     trailing = (1,) * (ends.ndim - 2 - dim)
     free, there = read.unbounded != ABSENT, read.inside >= 0
@@ -141,7 +141,7 @@ def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> 
         return np.concatenate(parts)
     ends, along, counts = _without_runs(ends, 1 + dim)
     slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
-    unbounded = extended(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
+    unbounded = extend(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
     inside = ends[CLIPPED.start :].take(
         np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim
     )
@@ -149,7 +149,7 @@ def _tapped(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> 
         (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
         for mask, part in ((free, unbounded), (there, inside))
     ]
-    found = compressed(np.concatenate(parts))
+    found = compress(np.concatenate(parts))
     return found if counts is None or found.shape[along] == 1 else np.repeat(found, counts, along)
 
 

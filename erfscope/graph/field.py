@@ -8,8 +8,8 @@ around the boxes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import fx
@@ -17,6 +17,7 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
+from erfscope.graph.carry import pick_units
 from erfscope.graph.ends import (
     BARE,
     CLIPPED,
@@ -25,7 +26,7 @@ from erfscope.graph.ends import (
     ROWS,
     Mixes,
     box_of,
-    carried,
+    carry_ends,
     is_view,
     least,
     may_be_blind,
@@ -38,6 +39,7 @@ from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
 from erfscope.graph.units import line_of, places_of_units
 
+T = TypeVar("T")
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
@@ -82,14 +84,19 @@ class Fields:
         #: For elements that stand on the image, and for all, tokens beside a map among them.
         self._met: dict[fx.Node, tuple[Met, Met]] = {}
         self._words: dict[fx.Node, str] = {}
-        self._strides: dict[object, float] = {}
-        self._nearest: dict[object, tuple[int, ...]] = {}
-        self._trfs: dict[object, Trf] = {}
+        self._found: dict[object, Any] = {}
         start = self._start()
         nodes = positions.graph.nodes
         for node in nodes[positions.order[start] + 1 :]:
             if node in positions.edges:
                 self._visit(node)
+
+    def _once(self, asked: object, find: Callable[[], T]) -> T:
+        """What is the same for tensors whose elements stand and read alike, found once."""
+        if asked not in self._found:
+            self._found[asked] = find()
+        found: T = self._found[asked]
+        return found
 
     def __contains__(self, node: fx.Node) -> bool:
         return node in self._ends
@@ -133,7 +140,7 @@ class Fields:
             for k, axis in enumerate(self.axes):
                 led = edge.follows and self.positions.led[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], mixed = carried(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
+                arrays[k], mixed = carry_ends(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
                 mixes.append(mixed)
             found.append(arrays)
             here, there = self._own(node, edge, mixes), self._met[edge.source]
@@ -141,7 +148,7 @@ class Fields:
             if self._reaches_map(node, arrays):
                 ours += [there[1] if any(mixes) else there[0], here]
         self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
-        self._met[node] = self._joined(ours or everyones), self._joined(everyones)
+        self._met[node] = self._join(ours or everyones), self._join(everyones)
 
     def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
         """What an operation itself adds to what is met by one of its inputs."""
@@ -174,7 +181,7 @@ class Fields:
     def _long(self, k: int) -> bool:
         return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
 
-    def _joined(self, met: Sequence[Met]) -> Met:
+    def _join(self, met: Sequence[Met]) -> Met:
         def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
             return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
 
@@ -184,12 +191,7 @@ class Fields:
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        found = []
-        for ends in self._ends[node]:
-            for dim, entries in enumerate(unit):
-                ends = ends.take(entries, 1 + dim) if ends.shape[1 + dim] > 1 else ends
-            found.append(ends.reshape(ROWS, -1).min(1))
-        return found
+        return [pick_units(ends, [entries[None] for entries in unit])[:, 0].min(1) for ends in self._ends[node]]
 
     def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
         """The field of one unit of the map that a tensor holds.
@@ -197,16 +199,16 @@ class Fields:
         Raises:
             ErfscopeError: nothing of the reference reaches this unit.
         """
-        if self.reference is not self.positions.image or node not in self._ends:
-            return self._trf(node, layout, tuple(unit))
-        same = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node)
-        if (asked := (*same, layout, tuple(unit))) not in self._trfs:
-            self._trfs[asked] = self._trf(node, layout, tuple(unit))
-        return self._trfs[asked]
+        if node not in self._ends:
+            raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
+        # Whether a path leads around an inner reference is each tensor's own.
+        own = None if self.reference is self.positions.image else node
+        asked = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node), layout, tuple(unit), own
+        return self._once(asked, lambda: self._trf(node, layout, tuple(unit)))
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
-        found = self.ends(node, unit_box(shape_of(node), layout, unit)) if node in self._ends else []
-        if not found or any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
+        found = self.ends(node, unit_box(layout, shape_of(node), unit))
+        if any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
         boxes = [
@@ -219,7 +221,7 @@ class Fields:
         centers, doubt = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
         names = self._met[node][0].inexact
-        indices = [self._index(layout, node, axis, unit) for axis in range(len(self.sizes))]
+        indices = unit if len(unit) == len(self.sizes) else (0,) * len(self.sizes)
         return Trf(
             size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
             box_px=tuple(filter(None, boxes)),
@@ -238,17 +240,7 @@ class Fields:
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
-            or not self.positions.has_path_around(node, next(iter(self._ends))),
-        )
-
-    def _index(self, layout: Layout, node: fx.Node, axis: int, unit: Sequence[int]) -> int:
-        space = layout.space(shape_of(node))
-        return (
-            unit[axis]
-            if len(space) == len(self.sizes) and space[axis] > 1
-            else 0
-            if len(space) != len(self.sizes)
-            else unit[axis]
+            or self.positions.image not in self.positions.ancestors(node, next(iter(self._ends))),
         )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
@@ -271,17 +263,19 @@ class Fields:
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-        if (asked := (self.positions.key(node), layout, axis)) not in self._strides:
-            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-            found = self.sizes[axis] / self._units(node, layout, axis)
-            if mine is not None and theirs is not None:
-                found = mine[0][1] / theirs[0][1]
-            self._strides[asked] = found
-        return self._strides[asked]
 
-    def _units(self, node: fx.Node, layout: Layout, axis: int) -> int:
+        def find() -> float:
+            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
+            if mine is None or theirs is None:
+                return self.sizes[axis] / self._units(node, layout)[axis]
+            return mine[0][1] / theirs[0][1]
+
+        return self._once(("stride", self.positions.key(node), layout, axis), find)
+
+    def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """How many units there are along each axis of the reference: one where the map has others."""
         space = layout.space(shape_of(node))
-        return space[axis] if len(space) == len(self.sizes) else 1
+        return space if len(space) == len(self.sizes) else (1,) * len(self.sizes)
 
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
         """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
@@ -290,17 +284,18 @@ class Fields:
         that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
         whose coarse maps drift; where no operation tells, it is this.
         """
-        found, doubts = [], []
-        for axis in range(len(self.sizes)):
-            centers, doubt = self._center(node, layout, np.array([unit]), axis)
-            found.append(float(centers[0]))
+
+        def find() -> tuple[tuple[float, ...], str]:
+            found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
             # The only unit along an axis stands in its middle, whatever it was made from.
-            doubts += [doubt] if self._units(node, layout, axis) > 1 else []
-        return tuple(found), next(filter(None, doubts), "")
+            doubts = [d for (_, d), count in zip(found, self._units(node, layout), strict=True) if d and count > 1]
+            return tuple(float(centers[0]) for centers, _ in found), next(iter(doubts), "")
+
+        return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
 
     def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
         """The same of several units, (units, axes of the map), along one axis."""
-        count, size, theirs = self._units(node, layout, axis), self.sizes[axis], self.lines[axis]
+        count, size, theirs = self._units(node, layout)[axis], self.sizes[axis], self.lines[axis]
         index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
         natural = (index + 0.5) * size / count - 0.5
         at = places_of_units(self.positions, node, layout, units, axis)
@@ -319,9 +314,7 @@ class Fields:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
         one with the larger index.
         """
-        if (asked := (self.positions.key(node), layout)) not in self._nearest:
-            self._nearest[asked] = self._nearest_unit(node, layout)
-        return self._nearest[asked]
+        return self._once(("nearest", self.positions.key(node), layout), lambda: self._nearest_unit(node, layout))
 
     def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         space = layout.space(shape_of(node))
@@ -339,23 +332,18 @@ class Fields:
         """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
         if node not in self._ends:
             return False
-        found = [ends[BARE] for ends in self.ends(node, unit_box(shape_of(node), layout, unit))]
+        found = [ends[BARE] for ends in self.ends(node, unit_box(layout, shape_of(node), unit))]
         return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
     def mixes_batch(self, node: fx.Node) -> str:
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
         "" for none.
         """
-        stack, seen, found = [node], set[fx.Node](), list[fx.Node]()
-        while stack:
-            here = stack.pop()
-            if here in seen or here not in self._ends:
-                continue
-            seen.add(here)
-            ends = self._ends[here][0][CLIPPED]
+        found = []
+        for each in self.positions.ancestors(node) & self._ends.keys():
+            ends = self._ends[each][0][CLIPPED]
             if (np.isfinite(ends).all(0) & (ends[0] + ends[1] != 0)).any():
-                found.append(here)
-            stack.extend(edge.source for edge in self.positions.edges.get(here, []))
+                found.append(each)
         first = min(found, key=self.positions.order.__getitem__, default=None)
         return "" if first is None else describe(first, self._words.get(first, ""))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,12 @@ def name_of(node: fx.Node) -> str:
     return (
         str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else str(node.target)
     )
+
+
+def evaluate(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
+    """What an operation gives, given the values of its arguments."""
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def value(node: fx.Node) -> Any:

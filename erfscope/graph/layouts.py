@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from erfscope.geometry.layout import BATCH, CHANNEL, Factor, Layout
-from erfscope.graph.carry import compressed
-from erfscope.graph.places import SAME, Place, cell_of, distinct
+from erfscope.graph.carry import compress
+from erfscope.graph.places import SAME, Place, cell_of, distinct_places
 from erfscope.graph.rules.reading import FloatArray, IntArray, Shape
 
 
@@ -35,21 +36,19 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
     found = _factors(places, shape)
-    for dim in range(len(shape)) if isinstance(found, str) else ():
-        if isinstance(found, str) and (windows := _windows_along(places, dim)) is not None:
+    for dim in range(len(shape)):
+        if found.layout is None and (windows := _windows_along(places, dim)) is not None:
             found = _factors(windows, shape)
-    if isinstance(found, str):
-        return Reading("holes" if found == "holes" else "open", why="" if found == "holes" else found)
-    return Reading("known", layout=found)
+    return found
 
 
 def _windows_along(places: Sequence[Place], dim: int) -> list[Place] | None:
     """The places of windows that slide, their cells being the entries of a dimension; None where these are none."""
     found, changed = list(places), False
     for axis, place in enumerate(places[:-1]):
-        rows = distinct(place.centers[0], [dim], place.step) if place.exists else []
+        rows = distinct_places(place.centers[0], [dim], place.step) if place.exists else []
         if len(rows) > 1 and (size := cell_of(rows, place.step)) > 0:
-            found[axis], changed = place._replace(centers=compressed(np.mean(rows, axis=0)[None]), step=size), True
+            found[axis], changed = place._replace(centers=compress(np.mean(rows, axis=0)[None]), step=size), True
     return found if changed else None
 
 
@@ -74,35 +73,33 @@ def cells_of(place: Place) -> FloatArray:
     return np.where(np.isnan(centers), np.nan, found)
 
 
-def _factors(places: Sequence[Place], shape: Shape) -> Layout | str:
-    """The layout of a tensor whose positions lie in any order over its dimensions; words where they form no grid."""
+def _factors(places: Sequence[Place], shape: Shape) -> Reading:
+    """How a tensor holds a map whose positions lie in any order over its dimensions."""
     cells = [cells_of(place) if place.exists else np.zeros([1] * len(shape)) for place in places]
     if any((each == -1).any() for each in cells):
-        return "holes"
+        return Reading("holes")
     picked: list[tuple[int, ...] | None] = []
     for dim, side in enumerate(shape):
         entries = _inner(cells, dim, side)
         picked.append(None if entries == tuple(range(side)) else entries)
-        cells = [compressed(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
+        cells = [compress(each.take(entries, dim)[None])[0] if each.shape[dim] > 1 else each for each in cells]
     sizes = tuple(side if entries is None else len(entries) for side, entries in zip(shape, picked, strict=True))
     if any(np.isnan(each).any() for each in cells):
-        return "holes"
+        return Reading("holes")
     grid = [int(each.max()) + 1 for each in cells]
     dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:  # cells may wrap around, in windows of a map that was rolled
         cells = [(each - each.flat[0]) % side for each, side in zip(cells, grid, strict=True)]
         dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:
-        return "its positions lie in no order that is understood"
+        return Reading("open", why="its positions lie in no order that is understood")
     roles = _as_channels([list(dim) for dim in dims if dim is not None])
     for axis, side in enumerate(grid):
         own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)
-        low = own[0][0] if own else 1
-        if own and [step for step, _ in own] != [low * math.prod(size for _, size in own[:i]) for i in range(len(own))]:
-            return "holes"
-        if own and low * math.prod(size for _, size in own) != side:
-            return "holes"
-    return _layout(roles, picked, sizes, shape, len(places) - 1)
+        further = [*(step for step, _ in own[1:]), side]
+        if any(step * size != after for (step, size), after in zip(own, further, strict=False)):
+            return Reading("holes")
+    return Reading("known", _layout(roles, picked, sizes, shape, len(places) - 1))
 
 
 def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
@@ -114,7 +111,7 @@ def _inner(cells: Sequence[FloatArray], dim: int, size: int) -> tuple[int, ...]:
     for each in own:
         others = tuple(i for i in range(each.ndim) if i != dim)
         there = there[~np.isnan(each).all(others)[there]]
-    inner = [each for each in (compressed(each.take(there, dim)[None])[0] for each in own) if each.shape[dim] > 1]
+    inner = [each for each in (compress(each.take(there, dim)[None])[0] for each in own) if each.shape[dim] > 1]
     lone = all(each.size == each.shape[dim] for each in inner)
     if inner and lone and _digits(inner, dim, len(there)) is None:
         there = there[np.lexsort([each.reshape(-1) for each in inner if each.size > 1][::-1])]
@@ -200,28 +197,50 @@ def _layout(
     return Layout(order="factors", grid=grid, factors=scaled, picked=tuple(picked))
 
 
-def unit_box(shape: Shape, layout: Layout, unit: Sequence[int]) -> tuple[IntArray, ...]:
-    """The indices along each dimension of a tensor of this shape that one unit of its map is."""
-    found = [np.arange(side) for side in shape]
+def by_factors(layout: Layout, shape: Shape) -> Layout:
+    """The layout of a tensor of this shape by the factors of its dimensions."""
+    if layout.order == "factors":
+        return layout
+    batch, channels = (Factor(BATCH, 1),), (Factor(CHANNEL, layout.channels(shape)),)
+    axes = tuple(Factor(axis, side) for axis, side in enumerate(layout.space(shape)))
+    factors: tuple[tuple[Factor, ...], ...]
+    picked: tuple[tuple[int, ...] | None, ...] = (None,) * len(shape)
     if layout.order == "tokens":
-        found[1] = np.array([layout.prefix + int(np.ravel_multi_index(tuple(unit), layout.grid))])
-    elif layout.order != "factors":
-        for i, index in enumerate(unit):
-            found[i + (2 if layout.order == "channels_first" else 1)] = np.array([index])
+        factors = (batch, axes, channels)
+        picked = (None, tuple(range(layout.prefix, shape[1] - layout.suffix)), None)
+    elif layout.order == "channels_first":
+        factors = (batch, channels, *((each,) for each in axes))
     else:
-        for dim, factors in enumerate(layout.factors):
-            found[dim] = _entries(factors, layout, dim, shape[dim], unit)
-    return tuple(found)
+        factors = (batch, *((each,) for each in axes), channels)
+    return Layout(order="factors", grid=layout.space(shape), factors=factors, picked=picked)
 
 
-def _entries(factors: Sequence[Factor], layout: Layout, dim: int, size: int, unit: Sequence[int]) -> IntArray:
-    """The entries of a dimension of factors that one unit has."""
-    entries = np.arange(size) if layout.picked[dim] is None else np.array(layout.picked[dim])
-    rest = math.prod(f.size for f in factors if f.role != BATCH)
-    number, there = np.arange(len(entries)), np.ones(len(entries), dtype=bool)
-    for factor in reversed(factors):
-        side = len(entries) // rest if factor.role == BATCH else factor.size
-        number, digit = np.divmod(number, side)
-        if factor.role >= 0:
-            there &= digit == unit[factor.role] // factor.step % factor.size
-    return np.sort(entries[there])
+def boxes_of_units(layout: Layout, shape: Shape, units: IntArray) -> list[IntArray]:
+    """The indices (units, entries) along each dimension of a tensor of this shape that units (units, axes) of its map
+    are, with one row where they are the same for all.
+    """
+    layout, found = by_factors(layout, shape), list[IntArray]()
+    for side, factors, picked in zip(shape, layout.factors, layout.picked, strict=True):
+        count = side if picked is None else len(picked)
+        rest, stride, numbers = math.prod(f.size for f in factors if f.role != BATCH), 1, np.zeros((1, 1), dtype=int)
+        for factor in reversed(factors):
+            size = count // rest if factor.role == BATCH else factor.size
+            if factor.role >= 0:
+                numbers = numbers + units[:, [factor.role]] // factor.step % size * stride
+            else:
+                outer = np.arange(size)[:, None] * stride
+                numbers = (numbers[:, None] + outer).reshape(len(numbers), -1)
+            stride *= size
+        found.append(numbers if picked is None else np.sort(np.array(picked)[numbers]))
+    return found
+
+
+def unit_box(layout: Layout, shape: Shape, unit: Sequence[int]) -> tuple[IntArray, ...]:
+    """The indices along each dimension of a tensor of this shape that one unit of its map is."""
+    return tuple(each[0] for each in boxes_of_units(layout, shape, np.array([unit])))
+
+
+def channels_of_unit(layout: Layout, shape: Shape, part: Tensor) -> Tensor:
+    """The channels (B, C) of a unit, given the part of a tensor of this shape that it is."""
+    factors = tuple(tuple(f for f in dim if f.role < 0) for dim in by_factors(layout, shape).factors)
+    return Layout(order="factors", factors=factors, picked=(None,) * len(factors)).to_map(part)

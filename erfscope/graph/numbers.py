@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, fx
 
-from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.graph import Graph, evaluate, shape_of
 
 #: Larger tensors are not looked at.
 LARGEST = 1 << 24
@@ -41,5 +41,4 @@ class Numbers:
         given = {each: self(each) for each in node.all_input_nodes}
         if not callable(node.target) or any(tensor is None for tensor in given.values()):
             return None
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
-        return node.target(*args, **kwargs)  # type: ignore[no-any-return]
+        return evaluate(node, given.__getitem__)  # type: ignore[no-any-return]

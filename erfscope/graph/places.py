@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import fx
 
-from erfscope.graph.carry import arranged, compressed, extended, reshaped
+from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.graph import name_of
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, groups_of
@@ -60,7 +60,7 @@ class Place(NamedTuple):
         return bool(abs(self.slope[dim]) * first.shape[dim] > np.nanmax(first) - np.nanmin(first))
 
 
-def turned(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
+def turn_product(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
     """The edges of a product, the second operand leading where its columns are positions and the rows of the first
     are none.
     """
@@ -82,10 +82,10 @@ def turned(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
     )
 
 
-def through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -> Place:
+def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -> Place:
     """The place after a step."""
     if isinstance(step, Reshape):
-        centers = reshaped(place.centers, shape, step.shape)
+        centers = reshape_numbers(place.centers, shape, step.shape)
         return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), under=None)
     if edge.transform == "back" and place.under is not None:
         return place.under
@@ -93,15 +93,15 @@ def through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -
     slope = [0.0] * len(step.shape)
     merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
     before = place
-    place = _over(place, merged, step, edge, node=node, shape=shape)
+    place = _mix_away(place, merged, step, edge, node=node, shape=shape)
     for i, read in enumerate(step.reads):
         goal = read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
         if isinstance(read, Taps):
-            place = _tapped(place, i, shape[i], read, node)
+            place = _tap(place, i, shape[i], read, node)
         goals.append(goal)
         if goal is not None and i not in merged:
             slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
-    centers = arranged(place.centers, step, goals)
+    centers = arrange(place.centers, step, goals)
     lost = before.exists and not np.isfinite(centers[0]).any()
     # As many cells as before may well be the same cells: a matrix over tokens.
     like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
@@ -114,7 +114,7 @@ def through(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -
     return Place(centers, tuple(slope), place.step, place.doubt, why, place.astray, 0 if picked else place.age, under)
 
 
-def finer(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
+def refine_places(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
     """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel
     shuffling makes them.
 
@@ -142,10 +142,10 @@ def finer(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...
         place.exists for place in places[:-1]
     )
     folded = not alike or (len(places) == 2 and math.prod(new) == math.prod(place.centers[0].size for place in places))
-    return tuple(_refined(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
+    return tuple(_refine(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
 
 
-def _refined(place: Place, dim: int, times: int, folded: bool) -> Place:
+def _refine(place: Place, dim: int, times: int, folded: bool) -> Place:
     """The place with so many finer cells in each."""
     size = place.centers.shape[1 + dim]
     gap = float(place.centers[0].flat[times] - place.centers[0].flat[0])
@@ -177,18 +177,19 @@ def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[
     return tuple(slope)
 
 
-def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx.Node, shape: Shape) -> Place:
+def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx.Node, shape: Shape) -> Place:
     """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
     centers = place.centers
     varying = [dim for dim in dims if centers.shape[1 + dim] > 1]
     if not varying:
         return place
     if any(read.blind for read in step.reads if isinstance(read, Whole)):
-        return place._replace(centers=_lost(centers, varying), why=place.why or _why_blind(edge, node), astray=True)
+        nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
+        return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), astray=True)
     answers, size = list[FloatArray](), place.step
     doubt = place.doubt
     for answer in centers:
-        rows = distinct(answer, varying, place.step)
+        rows = distinct_places(answer, varying, place.step)
         if len(rows) > 1 and (size := cell_of(rows, place.step)):
             rows = [np.mean(rows, axis=0)] if size > 0 else rows
         elif len(rows) > 1:
@@ -198,15 +199,10 @@ def _over(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx
     kept = _few(answers, step_size)
     if len(kept) > len(centers) and not doubt:
         doubt = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
-    return place._replace(centers=compressed(np.stack(kept)), step=step_size, doubt=doubt)
+    return place._replace(centers=compress(np.stack(kept)), step=step_size, doubt=doubt)
 
 
-def _lost(centers: FloatArray, dims: Sequence[int]) -> FloatArray:
-    """No place at all, with one index along some dimensions."""
-    return np.full([1, *(1 if i in dims else n for i, n in enumerate(centers.shape[1:]))], np.nan)
-
-
-def distinct(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
+def distinct_places(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
     """The different places along some dimensions, the first first, each as an array with one index there."""
     sides = [1 if i in dims else n for i, n in enumerate(answer.shape)]
     table = np.moveaxis(answer, dims, range(len(dims))).reshape(-1, math.prod(sides))
@@ -252,7 +248,7 @@ def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
     return bool(((np.abs(one - other) <= SAME * abs(step)) | (np.isnan(one) & np.isnan(other))).all())
 
 
-def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
+def _tap(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
     """The place after taps along one dimension; its slope is still that before them."""
     centers, slope, doubt = place.centers, place.slope[dim], place.doubt
     moves = slope or centers.shape[1 + dim] > 1
@@ -261,7 +257,7 @@ def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Pla
         low = np.floor(np.where(lone, 0, read.center)).astype(np.intp)
         part = np.where(lone, 0, read.center - low).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
         each = np.full(len(centers), slope)
-        one, other = (extended(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
+        one, other = (extend(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
         if ((part > 0) & (np.abs(other - one - slope) > SAME * place.step)).any():
             doubt = doubt or f"cells that are no neighbours on the image meet in {describe(node)}"
         centers = np.where(part > 0, one + part * (other - one), one)
@@ -273,10 +269,10 @@ def _tapped(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Pla
     step = (
         place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
     )
-    return place._replace(centers=compressed(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
+    return place._replace(centers=compress(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
 
 
-def joined(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
+def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
     """The place of an operation's output, given those of its inputs in its own dimensions."""
     leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
     some = [place for place in leading if place.exists] or [place for place in places if place.exists]
@@ -302,7 +298,7 @@ def joined(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Pla
         named = [f"{describe(edge.source)}" for edge in edges]
         doubt = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
     slope = tuple(next(filter(None, each), 0.0) for each in zip(*(place.slope for place in some), strict=True))
-    return Place(compressed(np.stack(kept)), slope, base.step, doubt)
+    return Place(compress(np.stack(kept)), slope, base.step, doubt)
 
 
 def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:

@@ -16,9 +16,20 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
-from erfscope.graph.places import Place, finer, joined, through, turned
+from erfscope.graph.places import Place, carry_place, join_places, refine_places, turn_product
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
-from erfscope.graph.rules.reading import MOVES, Dims, Edge, Reshape, Shape, Taps, call_of, edges_of, is_tensor
+from erfscope.graph.rules.reading import (
+    MOVES,
+    Dims,
+    Edge,
+    FloatArray,
+    Reshape,
+    Shape,
+    Taps,
+    call_of,
+    edges_of,
+    is_tensor,
+)
 
 
 class Positions:
@@ -27,15 +38,13 @@ class Positions:
     Args:
         graph: One recorded pass.
         numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they
-        are not at hand. image: The input whose axes are meant: (B, C, *space).
+        are not at hand.
     """
 
-    def __init__(
-        self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None, image: fx.Node | None = None
-    ) -> None:
-        self.graph = graph
-        self.numbers = numbers
-        self.image = graph.inputs[0] if image is None else image
+    def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> None:
+        self.graph, self.numbers = graph, numbers
+        #: The input whose axes are meant: (B, C, *space).
+        self.image = graph.inputs[0]
         shape = shape_of(self.image)
         #: Spatial size of the image; the axis after the last is the batch's.
         self.space = shape[2:]
@@ -44,6 +53,8 @@ class Positions:
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
         self._readings: dict[object, Reading] = {}
+        #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
+        self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
         #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
         self.led: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
@@ -53,7 +64,7 @@ class Positions:
         for node in graph.nodes:
             # Empty tensors, as of a detector that has found nothing, have no element that stands anywhere.
             if node in graph.live and node.op == "call_function" and is_tensor(node) and 0 not in shape_of(node):
-                self._visit(node, numbers)
+                self._visit(node)
 
     def places(self, node: fx.Node) -> tuple[Place, ...]:
         """Where a tensor's elements stand along each axis of the image, and last in which image of the batch."""
@@ -62,11 +73,12 @@ class Positions:
     def __contains__(self, node: fx.Node) -> bool:
         return node in self._places
 
-    def _visit(self, node: fx.Node, numbers: Callable[[fx.Node], Tensor | None]) -> None:
-        edges = [edge for edge in edges_of(node, numbers) if edge.source in self._places]
+    def _visit(self, node: fx.Node) -> None:
+        edges = [edge for edge in edges_of(node, self.numbers) if edge.source in self._places]
         if not edges:
             return
-        edges = [_named(edge) for edge in edges] if len(edges) == 1 else edges
+        if len(edges) == 1 and edges[0].mixing == ATTENTION:  # a product with weights
+            edges = [replace(edges[0], mixing=TOKEN_MIXING)]
         self.edges[node], self.before[node] = edges, []
         found: list[tuple[Place, ...]] = []
         for edge in edges:
@@ -74,39 +86,41 @@ class Positions:
             before = []
             for step in edge.steps:
                 before.append(here)
-                after = tuple(through(place, step, shape, edge, node) for place in here)
-                here, shape = (finer(after, shape, step.shape) if isinstance(step, Reshape) else after), step.shape
+                after = tuple(carry_place(place, step, shape, edge, node) for place in here)
+                here = refine_places(after, shape, step.shape) if isinstance(step, Reshape) else after
+                shape = step.shape
             self.before[node].append(before)
             found.append(here)
         found = self._beside(found, edges, node)
-        edges = self.edges[node] = turned(edges, found)
-        led = [
-            any(each[axis].exists for each, edge in zip(found, edges, strict=True) if not edge.follows)
-            for axis in range(len(self.space) + 1)
-        ]
-        self.led[node] = tuple(led)
+        edges = self.edges[node] = turn_product(edges, found)
+        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
+        self.led[node] = tuple(any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1))
         found = self._side_by_side(found, edges, node)
-        self._places[node] = tuple(
-            joined([each[axis] for each in found], edges, node) for axis in range(len(self.space) + 1)
-        )
+        self._places[node] = tuple(self._shared(join_places(each, edges, node)) for each in zip(*found, strict=True))
+
+    def _shared(self, place: Place) -> Place:
+        asked = place.centers.shape, place.centers.tobytes()
+        return place._replace(centers=self._centers.setdefault(asked, place.centers))
 
     def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
         """The places that edges give an output; where the leading input is the same in all windows, those of
         what it is compared with.
         """
-        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
-        for edge in edges if leading else ():
-            step = edge.twin
-            if step is None or not any(place.exists for place in leading[0]):
+        first = next((k for k, edge in enumerate(edges) if not edge.follows), None)
+        if first is None or not any(place.exists for place in found[first]):
+            return found
+        for edge in edges:
+            if (step := edge.twin) is None:
                 continue
-            twin = tuple(through(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source])
-            axes = range(len(self.space))
-            windows = [d for d in range(len(step.shape) - 2) if any(twin[a].centers.shape[1 + d] > 1 for a in axes)]
-            if windows and not any(leading[0][a].centers.shape[1 + d] > 1 for a in axes for d in windows):
-                return [
-                    twin if k == next(i for i, edge in enumerate(edges) if not edge.follows) else each
-                    for k, each in enumerate(found)
-                ]
+            twin = tuple(
+                carry_place(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source]
+            )
+            varies = [
+                [any(place.centers.shape[1 + d] > 1 for place in places[:-1]) for d in range(len(step.shape) - 2)]
+                for places in (twin, found[first])
+            ]
+            if any(varies[0]) and not any(mine and own for mine, own in zip(*varies, strict=True)):
+                return [*found[:first], twin, *found[first + 1 :]]
         return found
 
     def _side_by_side(
@@ -142,7 +156,7 @@ class Positions:
 
     def _moved_from(self, node: fx.Node) -> fx.Node:
         """The tensor of which another is a view or a part."""
-        while len(edges := self.edges.get(node, [])) == 1 and _is_move(node):
+        while len(edges := self.edges.get(node, [])) == 1 and call_of(node).name in MOVES:
             node = edges[0].source
         return node
 
@@ -160,34 +174,24 @@ class Positions:
         kept = ((place.slope, place.step, place.doubt, place.why, place.astray) for place in places)
         return shape_of(node), *(id(place.centers) for place in places), *kept
 
-    def ancestors(self, node: fx.Node) -> set[fx.Node]:
-        """A tensor and all that depend on the image that it was computed from."""
+    def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:
+        """A tensor and all that depend on the image that it was computed from, on paths that do not pass through
+        another.
+        """
         stack, seen = [node], set[fx.Node]()
         while stack:
             here = stack.pop()
-            if here not in seen:
+            if here not in seen and here is not without:
                 seen.add(here)
                 stack.extend(edge.source for edge in self.edges.get(here, []))
         return seen
-
-    def has_path_around(self, node: fx.Node, goal: fx.Node) -> bool:
-        """Whether some path from the image to a tensor does not pass through another."""
-        stack, seen = [node], {goal}
-        while stack:
-            here = stack.pop()
-            if here is self.image:
-                return True
-            if here not in seen:
-                seen.add(here)
-                stack.extend(edge.source for edge in self.edges.get(here, []))
-        return False
 
     def own_resizing(self, node: fx.Node) -> tuple[Shape, Shape] | None:
         """The sizes between which a model resizes its input itself on every way to a tensor; None where it does not."""
         for each in self.edges:
             if "upsample" in name_of(each) and self._keeps_pixels(self.edges[each][0].source):
                 before, after = shape_of(self.edges[each][0].source)[2:], shape_of(each)[2:]
-                if before != after and each in self.ancestors(node) and not self.has_path_around(node, each):
+                if before != after and each in self.ancestors(node) and self.image not in self.ancestors(node, each):
                     return before, after
         return None
 
@@ -201,18 +205,7 @@ class Positions:
         return True
 
 
-def _named(edge: Edge) -> Edge:
-    """A product with weights mixes tokens."""
-    return replace(edge, mixing=TOKEN_MIXING) if edge.mixing == ATTENTION else edge
-
-
 def _numbered(shape: Shape, dim: int) -> Place:
     """The place along an axis that is one dimension of the image."""
     centers = np.arange(shape[dim], dtype=float).reshape(1, *(shape[dim] if i == dim else 1 for i in range(len(shape))))
     return Place(centers, tuple(float(i == dim) for i in range(len(shape))), 1.0)
-
-
-def _is_move(node: fx.Node) -> bool:
-    """Whether an operation, or one of its results, only shows elements of its input elsewhere."""
-    call = call_of(node)
-    return call is not None and call.name in MOVES

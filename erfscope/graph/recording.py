@@ -21,6 +21,7 @@ from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
 from erfscope.graph.tape import DRAWS
+from erfscope.graph.unrecorded import FORWARD_PASS
 
 FIRST = Layout(order="channels_first")
 #: Operations without a derivative, or with one that is zero almost everywhere.
@@ -33,12 +34,12 @@ WITHOUT_DERIVATIVE = frozenset(
     )
 )
 #: Operations behind which a sum of channels may be the same whatever they are, so that its gradient is rounding noise:
-#: those that subtract a mean or divide by a sum.
+#: those that subtract a mean or divide by a sum, and those that nothing is known of.
 NORMALISING = frozenset(
     (
         *("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm", "rms_norm"),
         *("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "logsumexp", "mean", "sum"),
-        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"),
+        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", str(FORWARD_PASS)),
     )
 )
 #: What a user can do about positions that are not known.
@@ -289,16 +290,16 @@ class Recording(Pass):
         """The operations from a reference to a layer, in the order of execution."""
         start = self._layer(layer)[0].node
         fields = self._fields_of(layer, start, wrt)
-        way = [node for node in self.positions.ancestors(start) if node in fields and node is not fields.reference]
+        read = fields.reference, self.positions.image
+        way = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
         return sorted(way, key=self.positions.order.__getitem__)
 
     def may_cancel(self, layer: str, wrt: str = IMAGE) -> bool:
         """Whether the gradient of a sum of channels may be rounding noise: some operation normalises, or may do so."""
-        for node in self._way(layer, wrt):
-            call = call_of(node)
-            if call is None or call.name in NORMALISING or ("batch_norm" in call.name and call.args.get("training")):
-                return True
-        return False
+        calls = [call_of(node) for node in self._way(layer, wrt)]
+        return any(
+            call.name in NORMALISING or ("batch_norm" in call.name and call.args.get("training")) for call in calls
+        )
 
     def doubts(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
         """What may make the gradient another than the layer's derivative, each with the name of its module, in the

@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,10 @@ from torch import Tensor, fx
 
 from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
-from erfscope.graph.graph import Graph, shape_of, value
-from erfscope.graph.layouts import unit_box
-from erfscope.graph.rules.parts import Part, Parts, cut, is_divisible, made, needs, run, united, whole
-from erfscope.graph.rules.reading import Call, Edge, call_of, edges_of
-from erfscope.graph.rules.runs import frozen
+from erfscope.graph.graph import Graph, evaluate, shape_of, value
+from erfscope.graph.layouts import channels_of_unit, unit_box
+from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
+from erfscope.graph.rules.runs import scale_and_shift
 
 #: Gives the number of a node that does not depend on the input, or None.
 Numbers = Callable[[fx.Node], Tensor | None]
@@ -29,17 +29,6 @@ Numbers = Callable[[fx.Node], Tensor | None]
 #: Elements of a convolution's output for each of its weights from which its norm is folded into it: below, the copy of
 #: the weights takes more memory and time than the norm. resnet50 on ten images: 475 MiB in place of 543.
 FOLDING_PAYS = 1
-
-
-class Step(NamedTuple):
-    """One operation, and the part of its output that is made."""
-
-    node: fx.Node
-    call: Call | None
-    edges: list[Edge]
-    part: Part
-    #: Which part of each input is read.
-    needed: dict[fx.Node, Part]
 
 
 class Wanted(NamedTuple):
@@ -61,8 +50,8 @@ class Crop:
     units: tuple[tuple[int, ...], ...]
     #: How many images go through together.
     images: int
-    #: The part of the layer that is wanted.
-    wanted: Part
+    #: The part of the layer that each is.
+    boxes: tuple[Part, ...]
     #: Operations in order; the image and constants are none.
     steps: tuple[Step, ...]
     #: The part of every tensor that depends on the image.
@@ -88,10 +77,10 @@ class Crop:
         by_node = {step.node: step for step in self.steps}
         found: dict[fx.Node, Step] = {}
         for step in self.steps:
-            if step.call is None or step.call.name != "batch_norm" or step.call.args.get("training"):
+            if step.call.name != "batch_norm" or step.call.args.get("training"):
                 continue
             before = by_node.get(step.call.tensor())
-            if before is None or before.call is None or before.call.name not in ("conv1d", "conv2d", "conv3d"):
+            if before is None or before.call.name not in ("conv1d", "conv2d", "conv3d"):
                 continue
             weights = math.prod(shape_of(before.call.args["weight"]))
             pays = math.prod(map(len, before.part)) >= FOLDING_PAYS * weights
@@ -135,11 +124,9 @@ class Forward:
 
     def _fold(self, convolution: Step, norm: Step) -> tuple[Tensor, Tensor]:
         """Weight and bias of a convolution that does its norm's work too."""
-        assert convolution.call is not None
-        assert norm.call is not None
         weight, bias = (convolution.call.args[name] for name in ("weight", "bias"))
         own = self.constant(weight)
-        scale, shift = frozen(norm.call, self.constant)
+        scale, shift = scale_and_shift(norm.call, self.constant)
         scale, shift = scale.to(own.dtype), shift.to(own.dtype)
         offset = shift if bias is None else shift + self.constant(bias) * scale
         return own * scale.view(-1, *(1,) * (own.dim() - 1)), offset
@@ -147,9 +134,8 @@ class Forward:
     def constant(self, node: fx.Node) -> Tensor:
         """The value of a node that does not depend on the input."""
         if node not in self._constants:
-            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self.constant)
             with torch.no_grad():
-                found = node.target(*args, **kwargs)  # type: ignore[operator]
+                found = evaluate(node, self.constant)
             # The default dtype may be another than where it was recorded.
             self._constants[node] = found.to(value(node).dtype) if isinstance(found, Tensor) else found
         return self._constants[node]
@@ -178,20 +164,20 @@ class Forward:
             found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
         for step, done in zip(plan.steps, plan._done, strict=True):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
-                out = self._made(step, found)
+                out = self._make(step, found)
             for each in done:
                 found.pop(each, None)
             if step.node is plan.reference.node:
                 reference = self._leaf(out, step.part)
                 out = cut(reference, whole(tuple(reference.shape)), step.part)
             found[step.node] = out
-        made = plan.parts[plan.layer.node]
-        return self._channels(cut(found[plan.layer.node], made, plan.wanted)), reference
+        node, layout = plan.layer
+        units = [cut(found[node], plan.parts[node], box) for box in plan.boxes]
+        return torch.stack([channels_of_unit(layout, shape_of(node), unit) for unit in units], 2), reference
 
-    def _made(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
+    def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
         if step.node in self._norms:
-            assert step.call is not None
             source = step.call.tensor()
             return cut(found[source], self.plan.parts[source], step.needed[source])
 
@@ -203,11 +189,7 @@ class Forward:
                 at = self.plan.parts[node]
             return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
 
-        if step.call is None:
-            args, kwargs = fx.map_arg((step.node.args, dict(step.node.kwargs)), tensor)
-            return step.node.target(*args, **kwargs)  # type: ignore[operator, no-any-return]
-        parts = Parts(step.needed, tensor, self._folded.get(step.node), self._device)
-        return run(step.call, step.edges, step.part, parts)
+        return step.run(step, Values(tensor, self._device, self._folded.get(step.node)))
 
     @cached_property
     def _norms(self) -> frozenset[fx.Node]:
@@ -220,30 +202,6 @@ class Forward:
         leaf = out.new_zeros(shape)
         leaf[np.ix_(*part)] = out.detach()
         return leaf.requires_grad_(torch.is_grad_enabled())
-
-    def _channels(self, out: Tensor) -> Tensor:
-        """The channels of every unit, (B, C, units)."""
-        node, layout = self.plan.layer
-        units = [_unit(out, self.plan.wanted, shape_of(node), layout, unit) for unit in self.plan.units]
-        return torch.stack(units, 2)
-
-
-def _unit(out: Tensor, part: Part, shape: Sequence[int], layout: Layout, unit: Sequence[int]) -> Tensor:
-    """The channels (B, C) of a unit of a layer, of which there is a part."""
-    if layout.order == "factors":
-        numbered = layout.to_map(torch.arange(math.prod(shape)).reshape(tuple(shape)))
-        for each in unit:
-            numbered = numbered.select(2, each)
-        index = np.unravel_index(numbered.numpy(), tuple(shape))
-        spots = (np.searchsorted(have, cells) for have, cells in zip(part, index, strict=True))
-        return out[tuple(torch.as_tensor(each, device=out.device) for each in spots)]
-    if layout.order == "tokens":
-        return out[:, int(np.searchsorted(part[1], layout.prefix + np.ravel_multi_index(tuple(unit), layout.grid)))]
-    first = 2 if layout.order == "channels_first" else 1
-    values = layout.to_map(out)
-    for axis, each in enumerate(unit):
-        values = values.select(2, int(np.searchsorted(part[first + axis], each)))
-    return values
 
 
 def crop(
@@ -268,28 +226,19 @@ def crop(
         The crop; None where the operations need more images of the batch than there are.
     """
     shape = shape_of(layer.node)
-    wanted: Part | None = None
-    for unit in units:
-        box = unit_box(shape, layer.layout, unit)
-        wanted = united(wanted, (box[0][:images], *box[1:]) if layer.layout.order != "factors" else box)
-    parts: dict[fx.Node, Part] = {layer.node: whole(shape) if wanted is None else wanted}
+    boxes = [unit_box(layer.layout, shape, unit) for unit in units]
+    if layer.layout.order != "factors":
+        boxes = [(box[0][:images], *box[1:]) for box in boxes]
+    parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes) if boxes else whole(shape)}
     steps: list[Step] = []
     for node in reversed(graph.nodes):
         if node not in parts or node.op == "placeholder" or node not in graph.live:
             continue
-        call = call_of(node, numbers)
-        edges = edges_of(node, numbers)
-        if call is None or not is_divisible(call, edges):
-            sources = (node if call is None else call.node).all_input_nodes
-            part, needed = whole(shape_of(node)), {each: whole(shape_of(each)) for each in sources}
-        else:
-            part = made(call, edges, parts[node])
-            needed = needs(call, edges, part)
-        parts[node] = part
-        for source, each in needed.items():
+        steps.append(step := plan_step(node, parts[node], numbers))
+        parts[node] = step.part
+        for source, part in step.needed.items():
             if source in graph.live:
-                parts[source] = united(parts.get(source), each)
-        steps.append(Step(node, call, edges, part, needed))
+                parts[source] = union(parts.get(source), part)
     found = parts.get(graph.inputs[0])
     if found is not None and len(found[0]) and int(found[0][-1]) >= images:
         return None
@@ -299,7 +248,7 @@ def crop(
         reference=reference,
         units=tuple(units),
         images=images,
-        wanted=whole(shape) if wanted is None else wanted,
+        boxes=tuple(boxes),
         steps=tuple(reversed(steps)),
         parts=parts,
     )

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from torch import fx
 
 from erfscope.geometry.layout import Layout
+from erfscope.graph.carry import pick_units
 from erfscope.graph.graph import shape_of
-from erfscope.graph.layouts import unit_box
+from erfscope.graph.layouts import boxes_of_units
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import FloatArray, IntArray, is_tensor
 
 
 def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> FloatArray:
     """Where units, (units, axes of the map), stand along an axis of the image, in pixels: (answers, units), several
-    answers where branches disagree; NaN for nowhere.
+    answers where branches disagree: the middle of those of their elements that stand somewhere; NaN for nowhere.
     """
     if node not in positions or not is_tensor(node):
         return np.full((1, len(units)), np.nan)
-    centers = positions.places(node)[axis].centers
-    if layout.order == "factors":
-        boxes = [unit_box(shape_of(node), layout, unit) for unit in units.tolist()]
-        taken = np.stack([_taken(centers, box) for box in boxes])
-    else:
-        first = 2 if layout.order == "channels_first" else 1
-        dims = {first + i: units[:, i] for i in range(units.shape[1])}
-        if layout.order == "tokens":
-            dims = {1: layout.prefix + np.ravel_multi_index(tuple(units.T), layout.grid)}
-        rest = [i for i in range(centers.ndim) if i - 1 not in dims]
-        moved = centers.transpose(*(1 + dim for dim in dims), *rest)
-        index = tuple(where if moved.shape[k] > 1 else where * 0 for k, where in enumerate(dims.values()))
-        taken = moved[index].reshape(len(units), len(centers), -1)
-    return _middle(taken).T
-
-
-def _taken(centers: FloatArray, box: Sequence[IntArray]) -> FloatArray:
-    """The centres (answers, elements) of a part of a tensor."""
-    for dim, entries in enumerate(box):
-        centers = centers.take(entries, 1 + dim) if centers.shape[1 + dim] > 1 else centers
-    return centers.reshape(len(centers), -1)
-
-
-def _middle(centers: FloatArray) -> FloatArray:
-    """The middle (units, answers) of those elements (units, answers, elements) that stand somewhere; NaN for none."""
-    there = np.isfinite(centers[:, :1])
+    centers = pick_units(positions.places(node)[axis].centers, boxes_of_units(layout, shape_of(node), units))
+    there = np.isfinite(centers[:1])
     low = np.where(there, centers, np.inf).min(2, initial=np.inf)
     high = np.where(there, centers, -np.inf).max(2, initial=-np.inf)
-    with np.errstate(invalid="ignore"):  # inf - inf, where none stands anywhere
-        middle: FloatArray = (low + high) / 2
-    return middle
+    with np.errstate(invalid="ignore"):  # inf - inf, where no element of a unit stands anywhere
+        return np.broadcast_to((low + high) / 2, (len(centers), len(units)))
 
 
 def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from erfscope.graph.record import Forward, tensors_in
 
 
 class _ForwardPass:
-    """The operation that makes every tensor of such a pass."""
+    """The operation that makes every tensor of such a pass, with what is read of operations of PyTorch."""
 
     __name__ = "forward_pass"
+    tags = ()
+    _schema = SimpleNamespace(arguments=())
 
     def __str__(self) -> str:
         return "forward pass"

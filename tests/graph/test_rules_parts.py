@@ -6,40 +6,31 @@ import torch
 from nets import CASES, REARRANGED, parts
 from oracle import Net, Seen
 
-from erfscope.graph.rules.parts import Parts, cut, made, needs, run, united, whole
-from erfscope.graph.rules.reading import call_of, edges_of, is_tensor, shape_of
+from erfscope.graph.graph import shape_of
+from erfscope.graph.rules.parts import Values, cut, plan_step, union, whole
 
 
 def computed(seen, node, part, x):
-    """The part of a node, and the parts of all others that were needed, by the rules alone."""
-    graph, numbers = seen.graph, seen.positions.numbers
-    asked, edges, calls = {node: part}, {}, {}
+    """The part of a node, by the rules alone."""
+    graph, numbers, image = seen.graph, seen.positions.numbers, seen.positions.image
+    asked, steps = {node: part}, []
     for each in reversed(graph.nodes):
-        if each not in asked or each.op != "call_function" or each not in graph.live or not is_tensor(each):
-            continue
-        call = calls[each] = call_of(each, numbers)
-        edges[each] = edges_of(each, numbers)
-        asked[each] = made(call, edges[each], asked[each])
-        for source, wanted in needs(call, edges[each], asked[each]).items():
-            asked[source] = united(asked.get(source), wanted)
-    image = seen.positions.image
+        if each in asked and each.op == "call_function" and each in graph.live:
+            steps.insert(0, plan_step(each, asked[each], numbers))
+            asked[each] = steps[0].part
+            for source, wanted in steps[0].needed.items():
+                asked[source] = union(asked.get(source), wanted)
     values = {image: cut(x, whole(x.shape), asked[image])}
-    for each in graph.nodes:
-        if each in calls:
-            wanted = needs(calls[each], edges[each], asked[each])
-            tensors = {}
-            for source, part_ in wanted.items():
-                held = (
-                    (values[source], asked[source]) if source in values else (numbers(source), whole(shape_of(source)))
-                )
-                tensors[source] = cut(*held, part_)
-            values[each] = run(
-                calls[each],
-                edges[each],
-                asked[each],
-                Parts(wanted, lambda n, t=tensors: t[n] if n in t else numbers(n)),
+    for step in steps:
+
+        def value_of(source, step=step):
+            have, at = (
+                (values[source], asked[source]) if source in values else (numbers(source), whole(shape_of(source)))
             )
-    return cut(values[node], asked[node], part), asked[image]
+            return cut(have, at, step.needed[source]) if source in step.needed else have
+
+        values[step.node] = step.run(step, Values(value_of, x.device))
+    return cut(values[node], asked[node], part)
 
 
 def check_parts(module, space, units=2):
@@ -51,7 +42,7 @@ def check_parts(module, space, units=2):
     for _ in range(units):
         part = tuple(np.sort(generator.choice(side, max(1, side // 3), replace=False)) for side in full.shape)
         with torch.no_grad():
-            found, _ = computed(seen, seen.node, part, x)
+            found = computed(seen, seen.node, part, x)
         torch.testing.assert_close(found, cut(full, whole(full.shape), part), rtol=1e-12, atol=1e-12)
 
 

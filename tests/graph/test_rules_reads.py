@@ -11,8 +11,8 @@ from oracle import Net
 
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.record import record, tensors_of
-from erfscope.graph.rules.parts import asked_of, needs, united
-from erfscope.graph.rules.reading import call_of, edges_of
+from erfscope.graph.rules.parts import parts_along, plan_step, union
+from erfscope.graph.rules.reading import edges_of
 
 
 def conv(r, dims):
@@ -189,8 +189,8 @@ def reads(graph, numbers, element):
             edges = edges_of(each, numbers)
             assert all(not edge.inexact for edge in edges)
             for edge in edges:
-                if (asked := asked_of(edge, found[each])) is not None:
-                    found[edge.source] = united(found.get(edge.source), asked[0])
+                if (parts := parts_along(edge, found[each])) is not None:
+                    found[edge.source] = union(found.get(edge.source), parts[0])
     return [set(part.tolist()) for part in found[graph.inputs[0]]]
 
 
@@ -219,8 +219,7 @@ def test_what_has_no_rule_needs_its_inputs_whole():
     (node,) = graph.marks[""].outputs.values()
     while node.target is operator.getitem:
         node = node.args[0]
-    call, edges = call_of(node), edges_of(node)
-    assert edges
-    assert all(edge.inexact for edge in edges)
-    (part,) = needs(call, edges, tuple(np.array([0]) for _ in range(3))).values()
+    assert edges_of(node)
+    assert all(edge.inexact for edge in edges_of(node))
+    (part,) = plan_step(node, tuple(np.array([0]) for _ in range(3)), lambda _: None).needed.values()
     assert [len(indices) for indices in part] == [2, 3, 3]

@@ -1,5 +1,4 @@
-"""What units need of random nets, and of nets of odd operations: the maps of plain autograd, or the model itself is
-run."""
+"""What units need of random nets, of nets with folded norms and of transformers: the maps of plain autograd."""
 
 import math
 
@@ -287,199 +286,6 @@ def test_above_a_global_operation_all_of_the_image_is_needed(make):
         assert crop.image == ((0, SPACE[0]), (0, SPACE[1]))
 
 
-# --- nets that lie: they use their size, where positions are, or another gradient than that of their operations
-
-
-class Rolled(torch.autograd.Function):
-    """The identity with a gradient that moves."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g + g.roll(1, 2)
-
-
-class Centred(torch.autograd.Function):
-    """The identity with a gradient that mixes all positions."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, g):
-        return g + g.mean((2, 3), keepdim=True)
-
-
-def written(where):
-    def function(m, x):
-        x = x * 1
-        where(x)
-        return x
-
-    return function
-
-
-def zero(x):
-    x[..., -5:] = 0
-
-
-def zeroed(x):
-    x[..., -5:].zero_()
-
-
-def diagonal(x):
-    x.diagonal(dim1=2, dim2=3).zero_()
-
-
-def indexed(x):
-    x[:, :, torch.arange(x.shape[2], device=x.device) % 3 == 0] = 0
-
-
-def scaled(x):
-    x[..., 2:6] *= 3
-
-
-def full(value):
-    return lambda m, x: (x + torch.full((1,), value(x), **device(x))).sin()
-
-
-def choosing(m, x):
-    return (m.one if x.shape[-1] > 20 else m.two)(x)
-
-
-def backward_hooked():
-    module = conv()
-    module.register_full_backward_hook(lambda _m, gradients, _o: tuple(g.flip(3) for g in gradients))
-    return module
-
-
-def centre_crop(m, x):
-    first = [(160 - s) // 2 for s in x.shape[2:]]
-    return (x + m.map[:, :, first[0] : first[0] + x.shape[2], first[1] : first[1] + x.shape[3]]).sin()
-
-
-def tiled(m, x):
-    return (x + m.tile.repeat(1, 1, 12, 12)[:, :, : x.shape[2], : x.shape[3]]).sin()
-
-
-def sampled(m, x):
-    grid = F.affine_grid(torch.eye(2, 3, **device(x))[None].expand(len(x), 2, 3), x.shape, align_corners=False)
-    return F.grid_sample(x, grid, align_corners=False)
-
-
-def columns(x):
-    return torch.arange(x.shape[-1], device=x.device)
-
-
-def table(size=160):
-    return nn.Parameter(torch.randn(1, 4, size, size))
-
-
-def step(first):
-    """A map of positions that is flat but for one edge."""
-    values = torch.zeros(1, 4, 160, 160)
-    values[..., first:] = 1
-    return values
-
-
-LYING = {
-    # Numbers of the same shape that follow the size.
-    "scalar of the width": lambda: Does(full(lambda x: float(x.shape[-1]))),
-    "step in the width": lambda: Does(full(lambda x: 3.0 if x.shape[-1] > 20 else 1.0)),
-    "one of two buffers": lambda: Does(
-        lambda m, x: (x + (m.a if x.shape[-1] > 20 else m.b)).sin(), a=torch.ones(1), b=-torch.ones(1)
-    ),
-    "one of two modules": lambda: Does(choosing, one=conv(), two=conv()),
-    "one of many modules": lambda: Does(
-        lambda m, x: m.all[x.shape[-1] % 4](x), all=nn.ModuleList(conv() for _ in range(4))
-    ),
-    "a slice of a weight": lambda: Does(
-        lambda m, x: F.conv2d(x, m.all[x.shape[-1] % 4], padding=1), all=nn.Parameter(torch.randn(4, 4, 4, 3, 3))
-    ),
-    "a scaled weight": lambda: Does(
-        lambda m, x: F.conv2d(x, m.w * x.shape[-1], padding=1), w=nn.Parameter(torch.randn(4, 4, 3, 3))
-    ),
-    "a cell of a ramp": lambda: Does(lambda m, x: x * torch.linspace(0, 1, x.shape[-1], **device(x))[2]),
-    # Numbers per position.
-    "an edge to the right": lambda: Does(lambda m, x: x * (1 + (columns(x) >= 17))),
-    "a single column": lambda: Does(lambda m, x: x * (1 + (columns(x) == 17))),
-    "every third column": lambda: Does(lambda m, x: x.masked_fill(columns(x) % 3 == 0, 0.0)),
-    "a threshold in the width": lambda: Does(
-        lambda m, x: x * torch.full((x.shape[-1],), 2.0 if x.shape[-1] > 20 else 1.0, **device(x))
-    ),
-    "all but the last columns": lambda: Does(
-        lambda m, x: torch.where(columns(x) < x.shape[-1] - 4, x, x.new_zeros(()))
-    ),
-    "a table of positions": lambda: Does(lambda m, x: x * m.map[..., : x.shape[2], : x.shape[3]], map=table()),
-    "a flat table with an edge": lambda: Does(
-        lambda m, x: (x + m.map[..., : x.shape[2], : x.shape[3]]).sin(), map=step(20)
-    ),
-    "the middle of a table": lambda: Does(centre_crop, map=table()),
-    "a resized table": lambda: Does(lambda m, x: (x + F.interpolate(m.map, x.shape[2:])).sin(), map=table(5)),
-    "tiles": lambda: Does(tiled, tile=table(3)),
-    "ramp": lambda: Does(lambda m, x: (x + torch.linspace(-1, 1, x.shape[-1], **device(x))).sin()),
-    "indices": lambda: Does(
-        lambda m, x: x + x[..., m.order % x.shape[-1]][..., : x.shape[-1]], order=torch.randperm(160)
-    ),
-    "a gather": lambda: Does(lambda m, x: x.gather(3, x.shape[-1] - 1 - columns(x).expand(x.shape))),
-    # Constants written into the map.
-    "zeros written at the end": lambda: Does(written(zero)),
-    "the end zeroed": lambda: Does(written(zeroed)),
-    "the diagonal zeroed": lambda: Does(written(diagonal)),
-    "rows zeroed by index": lambda: Does(written(indexed)),
-    "columns scaled": lambda: Does(written(scaled)),
-    "a triangle": lambda: Does(lambda m, x: x.triu(2)),
-    # Sizes.
-    "numel": lambda: Does(lambda m, x: x * x.numel() ** 0.5),
-    "padding by the width": lambda: Does(lambda m, x: F.pad(x, (x.shape[-1] % 7, 0, 0, 0))),
-    "a padding value": lambda: Does(lambda m, x: F.pad(x, (0, 2, 0, 1), value=float(x.shape[-1]))),
-    "circular padding outside a convolution": lambda: Does(lambda m, x: F.pad(x, (2, 2, 2, 2), mode="circular")),
-    "a stride by the width": lambda: Does(lambda m, x: F.avg_pool2d(x, 2 if x.shape[-1] > 20 else 1)),
-    "a fixed size": lambda: Does(lambda m, x: F.interpolate(x, (40, 40), mode="bilinear")),
-    "align_corners": lambda: Does(lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)),
-    "a crooked scale": lambda: Does(
-        lambda m, x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=True)
-    ),
-    "SAME padding": lambda: Does(samelike),
-    # Gradients that are not the forward's.
-    "a gradient that moves": lambda: Does(lambda m, x: Rolled.apply(m.inner(x)), inner=conv()),
-    "a gradient that mixes": lambda: Does(lambda m, x: Centred.apply(x)),
-    "a module's backward hook": backward_hooked,
-    # What is known to be right.
-    "grid sample": lambda: Does(sampled),
-    "fourier": lambda: Does(lambda m, x: torch.fft.ifft2(torch.fft.fft2(x) * 0.5).real),
-    "a matrix over columns": lambda: Does(lambda m, x: x @ ((columns(x)[:, None] - columns(x)).abs() <= 1).to(x.dtype)),
-    "permuted channels": lambda: Does(lambda m, x: x[:, [2, 0, 3, 1]]),
-}
-
-
-#: Nets whose gradient is not that of their operations: the model itself is run.
-PLAIN = {
-    "a gradient that moves": "hand-written backward pass",
-    "a gradient that mixes": "hand-written backward pass",
-    "gradient that mixes": "hand-written backward pass",
-    "a module's backward hook": "backward hooks",
-}
-
-
-@pytest.mark.parametrize("name", LYING)
-def test_a_net_that_lies_is_exact_or_run_itself(name):
-    torch.manual_seed(0)
-    net = scrambled(Chain([LYING[name]()]))
-    if name in PLAIN:
-        assert PLAIN[name] in load(net, SPACE).why_plain
-        return
-    with torch.no_grad():
-        space = net(torch.randn(1, 3, *SPACE, dtype=torch.float64)).shape[2:]
-    last = tuple(s - 1 for s in space)
-    middle = tuple(s // 2 for s in space)
-    agrees(net, SPACE, "last", units=[middle, (0, 0), last, (space[0] // 2, last[1] - 1), (1, space[1] // 3)])
-
-
 # --- norms folded into convolutions
 
 
@@ -592,18 +398,6 @@ def feed_forward():
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
 
 
-class Mixed(torch.autograd.Function):
-    """The identity with a gradient that mixes tokens."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g + g.roll(2, 1)
-
-
 def gated(m, t):
     z = t * m(t)
     return z / z.norm(dim=-1, keepdim=True)
@@ -622,24 +416,6 @@ AFTER = {
     "root of zeros": (lambda m, t: (t * m(t)).abs().sqrt(), feed_forward),
     "logarithm of zeros": (lambda m, t: (t * m(t)).square().log(), feed_forward),
     "division by zeros": (lambda m, t: t / m(t), feed_forward),
-    "gradient that mixes": (
-        lambda m, t: t + m(t),
-        lambda: nn.Sequential(nn.Linear(8, 32), Does(lambda m, x: Mixed.apply(x)), nn.Linear(32, 8)),
-    ),
-    "number of tokens": (
-        lambda m, t: t + m(t),
-        lambda: Does(lambda m, t: m.f(t) * torch.full((1,), float(t.shape[1]), **device(t)), f=feed_forward()),
-    ),
-    "one of two": (
-        lambda m, t: t + m(t),
-        lambda: Does(lambda m, t: (m.a if t.shape[1] > 20 else m.b)(t), a=feed_forward(), b=feed_forward()),
-    ),
-    "positions": (
-        lambda m, t: t + m(t),
-        lambda: Does(
-            lambda m, t: m.f(t + m.p[:, : t.shape[1]]), f=feed_forward(), p=nn.Parameter(torch.randn(1, 99, 8))
-        ),
-    ),
 }
 
 
@@ -649,9 +425,6 @@ def test_a_transformers_last_block_is_exact(name, batch):
     torch.manual_seed(0)
     after, mlp = AFTER[name]
     net = scrambled(Transformer(after, mlp()))
-    if name in PLAIN:
-        assert PLAIN[name] in load(net, (24, 28)).why_plain
-        return
     agrees(net, (24, 28), "last", batch=batch, units=[(2, 3), (5, 6)])
 
 

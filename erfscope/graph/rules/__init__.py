@@ -8,4 +8,5 @@ from erfscope.graph.rules import mixing as mixing
 from erfscope.graph.rules import moves as moves
 from erfscope.graph.rules import picking as picking
 from erfscope.graph.rules import products as products
+from erfscope.graph.rules import runs as runs
 from erfscope.graph.rules import windows as windows

@@ -20,6 +20,7 @@ from erfscope.graph.rules.reading import (
     pointwise,
     rule,
     taps,
+    weights,
 )
 
 #: Names of reductions in results, by operation.
@@ -63,10 +64,9 @@ def reduced(source: Shape, shape: Shape, dims: tuple[int, ...]) -> Dims:
     return Dims(reads, shape)
 
 
-def mixed(call: Call, dims: tuple[int, ...], words: str) -> Edge:
+def mix(call: Call, dims: tuple[int, ...], words: str) -> Edge:
     """An edge that keeps all positions and mixes along some dimensions."""
-    x = call.tensor()
-    return Edge(source=x, steps=along(call, x, {dim: Whole(same=dim) for dim in dims})[0].steps, mixing=words)
+    return along(call, call.tensor(), {dim: Whole(same=dim) for dim in dims}, mixing=words)[0]
 
 
 def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> list[Edge]:
@@ -78,7 +78,7 @@ def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> lis
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
 def softmax(call: Call) -> list[Edge] | None:
     """Softmax along one dimension."""
-    return [mixed(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
+    return [mix(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
@@ -87,9 +87,8 @@ def running(call: Call) -> list[Edge] | None:
     x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
     words = f"{call.name} over positions"
     if shape_of(x)[dim] > LONGEST:
-        return [mixed(call, (dim,), words)]
-    (edge,) = along(call, x, {dim: up_to(dim, shape_of(x)[dim])})
-    return [Edge(source=x, steps=edge.steps, mixing=words)]
+        return [mix(call, (dim,), words)]
+    return along(call, x, {dim: up_to(dim, shape_of(x)[dim])}, mixing=words)
 
 
 def up_to(dim: int, size: int) -> Taps:
@@ -99,36 +98,22 @@ def up_to(dim: int, size: int) -> Taps:
     return taps(dim, size, before, center=spots.astype(float), scale=1)
 
 
-@rule(
-    "batch_norm",
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-    "cudnn_batch_norm",
-)
-@rule("_batch_norm_with_update", "_batch_norm_no_update", "_native_batch_norm_legit_functional", "miopen_batch_norm")
+@rule("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "instance_norm")
 def batch_norm(call: Call) -> list[Edge] | None:
-    """Batch normalisation: with stored statistics elementwise, else by the statistics of the whole batch."""
-    still = "no_" in call.name or not call.args.get("training", "functional" in call.name or "update" in call.name)
-    over = () if still else (0, *range(2, len(call.shape)))
+    """Batch or instance normalisation: with stored statistics elementwise, else by the statistics of the whole batch or
+    of each map.
+    """
+    own = call.args.get("training", call.args.get("use_input_stats"))
+    over = (*([0] if "batch" in call.name else []), *range(2, len(call.shape))) if own else ()
     words = "batch or instance norm by the map's own statistics"
-    return [mixed(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
+    return [mix(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
 
 
-@rule("instance_norm")
-def instance_norm(call: Call) -> list[Edge] | None:
-    """Instance normalisation: by each map's own statistics unless stored ones are used."""
-    over = tuple(range(2, len(call.shape))) if call.args.get("use_input_stats", True) else ()
-    words = "batch or instance norm by the map's own statistics"
-    return [mixed(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
-
-
-@rule("group_norm", "native_group_norm")
+@rule("group_norm")
 def group_norm(call: Call) -> list[Edge] | None:
     """Group normalisation reads a group of channels at all positions."""
-    if call.output:
-        return None
-    return [mixed(call, tuple(range(1, len(call.shape))), "group norm"), *parameters(call, ("weight", "bias"), (1,))]
+    over = tuple(range(1, len(call.shape)))
+    return [mix(call, over, "group norm"), *parameters(call, ("weight", "bias"), (1,))]
 
 
 @rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
@@ -137,7 +122,7 @@ def layer_norm(call: Call) -> list[Edge] | None:
     if call.output:
         return None
     over = tuple(range(len(call.shape) - len(call.args["normalized_shape"]), len(call.shape)))
-    return [mixed(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
+    return [mix(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
 
 
 @rule("glu")
@@ -157,17 +142,7 @@ def recurrent(call: Call) -> list[Edge] | None:
     x = call.tensor("input")
     along_, across = (1, 0) if call.args.get("batch_first") else (0, 1)
     words = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN") + " over positions"
-    more = [
-        each
-        for name, each in call.args.items()
-        if name != "input"
-        for each in (each if isinstance(each, list | tuple) else [each])
-    ]
-    others = [
-        Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True)
-        for w in more
-        if is_tensor(w)
-    ]
+    others = [weights(call, each) for each in call.node.all_input_nodes if each is not x]
     if len(shape_of(x)) != 3:
         return None
     if call.output:  # the state after the last step: (layers, B, C)
@@ -196,6 +171,5 @@ def fourier(call: Call) -> list[Edge] | None:
     x, rank = call.tensor(), len(call.shape)
     few = (-2, -1) if call.name.endswith("2") else None if call.name.endswith("n") else -1
     dims = dims_of(call.args.get("dim") or few, rank)
-    (edge,) = along(call, x, dict.fromkeys(dims, Whole()))
     transform: Transform = "back" if call.name.startswith("fft_i") else "forth"
-    return [Edge(source=x, steps=edge.steps, mixing="Fourier transform", transform=transform)]
+    return along(call, x, dict.fromkeys(dims, Whole()), mixing="Fourier transform", transform=transform)

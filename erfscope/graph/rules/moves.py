@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
-from erfscope.graph.graph import shape_of
+from erfscope.graph.graph import evaluate, shape_of
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
     Dims,
     Edge,
+    IntArray,
     Reshape,
     Shape,
+    Step,
     Taps,
     Whole,
-    aligned,
+    broadcast,
     dim_of,
     dims_of,
     move,
@@ -48,40 +52,24 @@ def reshape(call: Call) -> list[Edge] | None:
     "permute", "transpose", "t", "movedim", "numpy_T", "swapaxes", "swapdims", "moveaxis", "mT", "adjoint", "matrix_H"
 )
 def permute(call: Call) -> list[Edge] | None:
-    """Dimensions in another order."""
+    """Dimensions in another order, which the operation gives for strides that number them."""
     x = call.tensor()
-    return [Edge(source=x, steps=(permuted(shape_of(x), order_of(call, len(shape_of(x)))),))]
+    shape = shape_of(x)
+    numbered = torch.empty(1).as_strided([1] * len(shape), [*range(len(shape))])
+    return [Edge(source=x, steps=(permutation(shape, evaluate(call.node, lambda _: numbered).stride()),))]
 
 
-def order_of(call: Call, rank: int) -> list[int]:
-    """The dimension of the input that each dimension of the output is."""
-    if call.name == "permute":
-        return [dim_of(each, rank) for each in call.args["dims"]]
-    order = list(range(rank))
-    if call.name in ("movedim", "moveaxis"):
-        source, goal = (dims_of(call.args[key], rank) for key in ("source", "destination"))
-        order = [each for each in order if each not in source]
-        for to, each in sorted(zip(goal, source, strict=True)):
-            order.insert(to, each)
-        return order
-    if rank > 1:
-        a, b = (call.args.get(key, default) for key, default in (("dim0", -2), ("dim1", -1)))
-        a, b = (dim_of(call.args.get(old, new), rank) for old, new in (("axis0", a), ("axis1", b)))
-        order[a], order[b] = order[b], order[a]
-    return order
-
-
-def permuted(shape: Sequence[int], order: Sequence[int]) -> Dims:
+def permutation(shape: Sequence[int], order: Sequence[int]) -> Dims:
     """The step of a permutation."""
     return Dims(tuple(order.index(i) for i in range(len(shape))), tuple(shape[i] for i in order))
 
 
-def along(call: Call, x: fx.Node, reads: Mapping[int, int | Whole | Taps], shape: Shape | None = None) -> list[Edge]:
-    """An edge that keeps every dimension but some."""
-    dims: list[int | Whole | Taps] = list(range(len(shape_of(x))))
-    for dim, read in reads.items():
-        dims[dim] = read
-    return [Edge(source=x, steps=(Dims(tuple(dims), call.shape if shape is None else shape),))]
+def along(
+    call: Call, x: fx.Node, reads: Mapping[int, int | Whole | Taps], shape: Shape | None = None, **more: Any
+) -> list[Edge]:
+    """An edge that keeps every dimension but some; ``more`` are other fields of it."""
+    dims = tuple(reads.get(dim, dim) for dim in range(len(shape_of(x))))
+    return [Edge(source=x, steps=(Dims(dims, call.shape if shape is None else shape),), **more)]
 
 
 @move("slice", "narrow")
@@ -94,27 +82,14 @@ def slice_(call: Call) -> list[Edge] | None:
     return along(call, x, {dim: picks(dim, size, start + step * np.arange(call.shape[dim]), scale=step)})
 
 
-@move("select")
+@move("select", "unbind")
 def select(call: Call) -> list[Edge] | None:
-    """``x[:, index]``: one index of one dimension."""
+    """``x[:, index]``: one index of one dimension, or every index."""
     x = call.tensor()
-    rank = len(shape_of(x))
-    dim = dim_of(call.args["dim"], rank)
-    return [Edge(source=x, steps=(one_of(shape_of(x), dim, call.args["index"] % shape_of(x)[dim]),))]
-
-
-def one_of(shape: Shape, dim: int, index: int) -> Dims:
-    """The step that leaves one index of a dimension."""
-    reads = [i if i < dim else i - 1 for i in range(len(shape))]
-    lone = picks(None, shape[dim], [index])
-    return Dims((*reads[:dim], lone, *reads[dim + 1 :]), (*shape[:dim], *shape[dim + 1 :]))
-
-
-@move("unbind")
-def unbind(call: Call) -> list[Edge] | None:
-    """Every index of one dimension."""
-    x = call.tensor()
-    return [Edge(source=x, steps=(one_of(shape_of(x), dim_of(call.args["dim"], len(shape_of(x))), call.output),))]
+    shape, dim = shape_of(x), dim_of(call.args["dim"], len(shape_of(x)))
+    lone = picks(None, shape[dim], [call.args.get("index", call.output) % shape[dim]])
+    reads = (*range(dim), lone, *range(dim, len(shape) - 1))
+    return [Edge(source=x, steps=(Dims(reads, call.shape),))]
 
 
 @move("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "tensor_split", "unsafe_chunk")
@@ -162,13 +137,13 @@ def rot90(call: Call) -> list[Edge] | None:
     flipped = [[], [b], [a, b], [a]][times]  # before the transposition of odd ones
     reads = tuple(picks(d, n, np.arange(n)[::-1], scale=-1) if d in flipped else d for d, n in enumerate(shape))
     order[a], order[b] = (b, a) if times % 2 else (a, b)
-    return [Edge(source=x, steps=(Dims(reads, shape), permuted(shape, order)))]
+    return [Edge(source=x, steps=(Dims(reads, shape), permutation(shape, order)))]
 
 
 @move("expand", "expand_as", "broadcast_to")
 def expand(call: Call) -> list[Edge] | None:
     """Dimensions of one index stretched."""
-    return [Edge(source=call.tensor(), steps=aligned(shape_of(call.tensor()), call.shape))]
+    return [Edge(source=call.tensor(), steps=broadcast(shape_of(call.tensor()), call.shape))]
 
 
 @move("repeat", "tile")
@@ -213,18 +188,15 @@ def cat(call: Call) -> list[Edge] | None:
     return edges
 
 
-def part_of(dim: int, total: int, start: int, size: int, step: int = 1) -> Taps:
+def part_of(dim: int, total: int, start: int, size: int) -> Taps:
     """Taps of an input that is a slice of the output."""
     own = np.arange(total) - start
-    there = (own >= 0) & (own < size * step) & (own % step == 0)
-    return picks(dim, size, np.where(there, own // step, ABSENT), scale=1 / step)
+    return picks(dim, size, np.where((own >= 0) & (own < size), own, ABSENT), scale=1)
 
 
-@move("stack", "hstack", "vstack", "dstack", "column_stack")
+@move("stack")
 def stack(call: Call) -> list[Edge] | None:
     """Tensors put behind each other along a new dimension."""
-    if call.name != "stack":
-        return None
     dim, edges = dim_of(call.args["dim"], len(call.shape)), list[Edge]()
     for i, each in enumerate(call.args["tensors"]):
         longer = (*call.shape[:dim], 1, *call.shape[dim + 1 :])
@@ -236,13 +208,21 @@ def stack(call: Call) -> list[Edge] | None:
 @move("slice_scatter", "select_scatter")
 def scatter_part(call: Call) -> list[Edge] | None:
     """A tensor with a part of it written over."""
-    x, source = call.args["self"], call.args["src"]
     dim, size = dim_of(call.args.get("dim", 0), len(call.shape)), call.shape[call.args.get("dim", 0)]
     first = call.args["start" if call.name == "slice_scatter" else "index"] or 0
     start, step = min(first + size if first < 0 else first, size), call.args.get("step", 1)
-    rows = (*call.shape[:dim], 1, *call.shape[dim + 1 :]) if call.name == "select_scatter" else shape_of(source)
-    written = part_of(dim, size, start, rows[dim], step)
-    left = np.where(written.inside[:, 0] < 0, np.arange(size), ABSENT)
-    reads = tuple(written if d == dim else d for d in range(len(call.shape)))
-    over = Edge(source=source, steps=(Reshape(rows), Dims(reads, call.shape)))
-    return [*along(call, x, {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)}), over]
+    count = 1 if call.name == "select_scatter" else shape_of(call.args["src"])[dim]
+    rows = Reshape((*call.shape[:dim], count, *call.shape[dim + 1 :]))
+    return written_over(call, call.args["src"], (rows,), dim, start + step * np.arange(count), scale=1 / step)
+
+
+def written_over(
+    call: Call, source: fx.Node, rows: tuple[Step, ...], dim: int, entries: IntArray, **more: Any
+) -> list[Edge]:
+    """A tensor with some entries of a dimension written over by the rows that these steps make of another."""
+    size, spots = call.shape[dim], np.full(call.shape[dim], ABSENT)
+    spots[entries] = np.arange(len(entries))
+    reads = tuple(picks(dim, len(entries), spots, **more) if d == dim else d for d in range(len(call.shape)))
+    left = np.where(spots == ABSENT, np.arange(size), ABSENT)
+    kept = along(call, call.args["self"], {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)})
+    return [*kept, Edge(source=source, steps=(*rows, Dims(reads, call.shape)))]

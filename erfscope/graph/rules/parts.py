@@ -1,19 +1,19 @@
 """Parts of tensors: what a part of an operation's output needs, and how it is computed from that.
 
 A part is given by the indices along each dimension that it has, in order. An operation may make more than it is asked
-for, such as all channels of a convolution: :func:`made` says what.
+for, such as all channels of a convolution: a :class:`Step` has what it makes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, fx
 
-from erfscope.graph.graph import shape_of, value
+from erfscope.graph.graph import evaluate, shape_of, value
 from erfscope.graph.rules.reading import (
     MOVES,
     Call,
@@ -22,16 +22,41 @@ from erfscope.graph.rules.reading import (
     IntArray,
     Reshape,
     Shape,
-    Step,
     Taps,
     Whole,
+    call_of,
+    edges_of,
     groups_of,
 )
 
 Part = tuple[IntArray, ...]
-#: An operation's second half: its call, the part that it makes, and the parts of its tensors by their nodes, with what
-#: they hold.
-Run = Callable[[Call, Part, "Parts"], Tensor]
+
+
+class Values(NamedTuple):
+    """The tensors that a step reads."""
+
+    #: The part of an input that the step needs; of inputs that are not among the needed ones, all.
+    of: Callable[[fx.Node], Tensor]
+    device: torch.device
+    #: Weight and bias of a convolution in the place of its own.
+    weights: tuple[Tensor, Tensor] | None = None
+
+
+class Step(NamedTuple):
+    """One operation, and the part of its output that is made."""
+
+    node: fx.Node
+    call: Call
+    edges: list[Edge]
+    part: Part
+    #: Which part of each input is read.
+    needed: Mapping[fx.Node, Part]
+    #: How the part is computed.
+    run: Run
+
+
+#: An operation's second half.
+Run = Callable[[Step, Values], Tensor]
 RUNS: dict[str, Run] = {}
 
 
@@ -54,29 +79,6 @@ STATEFUL = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
 ALONG = frozenset(["cumsum", "cumprod", "logcumsumexp", "glu"])
 
 
-class Parts:
-    """The parts of an operation's inputs that are at hand.
-
-    Args:
-        needed: Which part of each input is read.
-        tensors: Those parts; of inputs that are not among the needed ones, all.
-        weights: Weight and bias of a convolution in the place of its own.
-        device: Where they lie.
-    """
-
-    def __init__(
-        self,
-        needed: Mapping[fx.Node, Part],
-        tensors: Callable[[fx.Node], Tensor],
-        weights: tuple[Tensor, Tensor] | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        self.needed, self.tensors, self.weights, self.device = needed, tensors, weights, device
-
-    def __getitem__(self, node: fx.Node) -> Tensor:
-        return self.tensors(node)
-
-
 def whole(shape: Shape) -> Part:
     """All of a tensor."""
     return tuple(np.arange(side) for side in shape)
@@ -94,22 +96,25 @@ def cut(tensor: Tensor, have: Part, want: Part) -> Tensor:
     return tensor
 
 
-def united(one: Part | None, other: Part) -> Part:
+def union(one: Part | None, other: Part) -> Part:
     """The smallest part that holds two."""
     return other if one is None else tuple(a if a is b else np.union1d(a, b) for a, b in zip(one, other, strict=True))
 
 
-def before(step: Step, part: Part, shape: Shape) -> Part:
-    """The part of a step's input, of this shape, that a part of its output needs."""
-    if isinstance(step, Dims):
-        return tuple(_read(read, part, side) for read, side in zip(step.reads, shape, strict=True))
-    found = [np.arange(side) for side in shape]
-    for mine, theirs in groups_of(shape, step.shape):
-        if any(len(part[j]) < step.shape[j] for j in theirs) and min(len(mine), len(theirs)) == 1:
-            flat = np.ravel_multi_index(np.ix_(*(part[j] for j in theirs)), [step.shape[j] for j in theirs]).reshape(-1)
-            for i, indices in zip(mine, np.unravel_index(flat, [shape[i] for i in mine]), strict=True):
-                found[i] = np.unique(indices)
-    return tuple(found)
+def parts_along(edge: Edge, part: Part) -> list[Part] | None:
+    """The parts before each step of an edge, and last the part of the output, that this needs; None where it needs
+    nothing.
+    """
+    shapes, found = [shape_of(edge.source), *(step.shape for step in edge.steps)], [part]
+    for step, shape in zip(reversed(edge.steps), reversed(shapes[:-1]), strict=True):
+        if isinstance(step, Reshape):
+            before = _reread(found[0], step.shape, shape)
+        else:
+            before = tuple(_read(read, found[0], side) for read, side in zip(step.reads, shape, strict=True))
+        if not all(len(indices) for indices in before):
+            return None
+        found.insert(0, before)
+    return found
 
 
 def _read(read: int | Whole | Taps, part: Part, side: int) -> IntArray:
@@ -119,35 +124,35 @@ def _read(read: int | Whole | Taps, part: Part, side: int) -> IntArray:
     return np.arange(side) if isinstance(read, Whole) else part[read]
 
 
-def asked_of(edge: Edge, part: Part) -> list[Part] | None:
-    """The parts before each step of an edge, and last the part of the output, that this needs; None where it needs
-    nothing.
+def _reread(part: Part, old: Shape, new: Shape) -> Part:
+    """The part of a tensor in which the elements of a part lie when it is read as another shape."""
+    found = [np.arange(side) for side in new]
+    for mine, theirs in groups_of(old, new):
+        if min(len(mine), len(theirs)) == 1 and any(len(part[i]) < old[i] for i in mine):
+            flat = np.ravel_multi_index(np.ix_(*(part[i] for i in mine)), [old[i] for i in mine]).reshape(-1)
+            for j, indices in zip(theirs, np.unravel_index(flat, [new[j] for j in theirs]), strict=True):
+                found[j] = np.unique(indices)
+    return tuple(found)
+
+
+def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | None]) -> Step:
+    """What an operation makes where a part of its output is asked for, and the parts of its inputs that this needs;
+    inputs that it does not need are left out.
     """
-    shapes, asked = [shape_of(edge.source), *(step.shape for step in edge.steps)], [part]
-    for step, shape in zip(reversed(edge.steps), reversed(shapes[:-1]), strict=True):
-        asked.insert(0, before(step, asked[0], shape))
-        if not all(len(indices) for indices in asked[0]):
-            return None
-    return asked
-
-
-def needs(call: Call, edges: Sequence[Edge], part: Part) -> dict[fx.Node, Part]:
-    """The parts of its inputs that a part of an operation's output needs; inputs that it does not need are left out."""
-    found: dict[fx.Node, Part] = {}
+    call, edges = call_of(node, numbers), edges_of(node, numbers)
+    if not _is_divisible(call, edges):
+        needed = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
+        return Step(node, call, edges, whole(shape_of(node)), needed, run_as_it_is)
+    made, needed = _part_made(call, edges, part), {}
     for edge in edges:
-        asked = asked_of(edge, part) if is_divisible(call, edges) else [whole(shape_of(edge.source))]
-        if asked is not None:
-            wanted = united(found.get(edge.source), asked[0])
-            found[edge.source] = _dense(wanted) if call.name in DENSE else wanted
-    return found
+        if (found := parts_along(edge, made)) is not None:
+            wanted = union(needed.get(edge.source), found[0])
+            needed[edge.source] = _dense(wanted) if call.name in DENSE else wanted
+    run = RUNS.get(call.name, run_by_moves if call.name in MOVES else run_as_it_is)
+    return Step(node, call, edges, made, needed, run)
 
 
-def _dense(part: Part) -> Part:
-    """The part with all that lies between its indices along the axes of space."""
-    return (*part[:2], *(np.arange(each[0], each[-1] + 1) for each in part[2:]))
-
-
-def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
+def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     """Whether it is known how a part of an operation's output is computed; else it needs its inputs whole."""
     steps = [step for edge in edges for step in edge.steps]
     reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
@@ -159,79 +164,55 @@ def is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
 
 
-def made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
+def _part_made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     """What an operation makes where a part of its output is asked for."""
-    if not is_divisible(call, edges):
-        return whole(call.shape)
-    found = list(part)
+    found = list(_dense(part) if call.name in DENSE else part)
     reads = [read for edge in edges for step in edge.steps if isinstance(step, Dims) for read in step.reads]
-    for same in [read.same for read in reads if isinstance(read, Whole) and read.same is not None]:
-        found[same] = np.arange(call.shape[same])
-    if call.name in DENSE:
-        found = [*_dense(tuple(found))]
-    if call.name in ALONG:
-        found[call.args["dim"]] = np.arange(call.shape[call.args["dim"]])
-    if "conv" in call.name:
-        found[1] = np.arange(call.shape[1])
+    full = [read.same for read in reads if isinstance(read, Whole) and read.same is not None]
+    full += [call.args["dim"]] if call.name in ALONG else [1] if "conv" in call.name else []
+    for dim in full:
+        found[dim] = np.arange(call.shape[dim])
     return tuple(found)
 
 
-def run(call: Call, edges: Sequence[Edge], part: Part, parts: Parts) -> Tensor:
-    """The part of an operation's output that it makes."""
-    if (known := RUNS.get(call.name)) is not None:
-        return known(call, part, parts)
-    moves = call.name in MOVES and is_divisible(call, edges)
-    return _moved(edges, part, parts, dtype_of(call)) if moves else as_it_is(call, parts)
+def _dense(part: Part) -> Part:
+    """The part with all that lies between its indices along the axes of space."""
+    return (*part[:2], *(np.arange(each[0], each[-1] + 1) for each in part[2:]))
 
 
-def dtype_of(call: Call) -> torch.dtype:
-    """Dtype of the output that is meant."""
-    given = value(call.node)
-    found: torch.dtype = (given[call.output] if isinstance(given, list | tuple) else given).dtype
-    return found
-
-
-def as_it_is(call: Call, parts: Parts) -> Tensor:
+def run_as_it_is(step: Step, values: Values) -> Tensor:
     """An operation whose parts are computed as the whole is."""
-    args, kwargs = fx.map_arg((call.node.args, dict(call.node.kwargs)), parts.__getitem__)
-    out: Any = call.node.target(*args, **kwargs)  # type: ignore[operator]
-    found: Tensor = out[call.output] if isinstance(out, tuple | list) else out
+    out: Any = evaluate(step.call.node, values.of)
+    found: Tensor = out[step.call.output] if isinstance(out, tuple | list) else out
     return found
 
 
-def _moved(edges: Sequence[Edge], part: Part, parts: Parts, dtype: torch.dtype) -> Tensor:
-    """The elements of the output where they are among the inputs; those that are nowhere are zero."""
-    pieces = [through(edge, part, parts) for edge in edges if asked_of(edge, part) is not None]
+def run_by_moves(step: Step, values: Values, fill: float = 0.0) -> Tensor:
+    """The elements of the output where they are among the inputs; ``fill`` where they are nowhere."""
+    pieces = [piece for edge in step.edges if (piece := _move(edge, step, values, fill)) is not None]
     if not pieces:
-        return torch.zeros([len(each) for each in part], dtype=dtype, device=parts.device)
+        dtype = value(step.node).dtype
+        return torch.full([len(each) for each in step.part], fill, dtype=dtype, device=values.device)
     return pieces[0] if len(pieces) == 1 else sum(pieces[1:], pieces[0])
 
 
-def through(edge: Edge, part: Part, parts: Parts, fill: float = 0.0) -> Tensor:
-    """The part of an output that an edge leads to, made by moves of its input; ``fill`` where nothing is moved from."""
-    shapes, asked = [shape_of(edge.source), *(step.shape for step in edge.steps)], asked_of(edge, part) or []
-    tensor = cut(parts[edge.source], parts.needed[edge.source], asked[0])
-    for step, shape, have, want in zip(edge.steps, shapes[:-1], asked[:-1], asked[1:], strict=True):
-        tensor = (
-            _reshaped(tensor, shape, step.shape, have, want)
-            if isinstance(step, Reshape)
-            else _arranged(tensor, step, have, want, fill)
-        )
+def _move(edge: Edge, step: Step, values: Values, fill: float) -> Tensor | None:
+    """The part of an output that one edge leads to; None where it leads to none."""
+    parts = parts_along(edge, step.part)
+    if parts is None:
+        return None
+    tensor = cut(values.of(edge.source), step.needed[edge.source], parts[0])
+    shapes = [shape_of(edge.source), *(each.shape for each in edge.steps)]
+    for each, shape, have, want in zip(edge.steps, shapes[:-1], parts[:-1], parts[1:], strict=True):
+        if isinstance(each, Reshape):
+            read = _reread(have, shape, each.shape)
+            tensor = cut(tensor.reshape([len(indices) for indices in read]), read, want)
+        else:
+            tensor = _arrange(tensor, each, have, want, fill)
     return tensor
 
 
-def _reshaped(tensor: Tensor, old: Shape, new: Shape, have: Part, want: Part) -> Tensor:
-    """A part read as another shape: what its product of indices becomes, cut to what is wanted."""
-    found = [np.arange(side) for side in new]
-    for mine, theirs in groups_of(old, new):
-        if any(len(have[i]) < old[i] for i in mine):
-            flat = np.ravel_multi_index(np.ix_(*(have[i] for i in mine)), [old[i] for i in mine]).reshape(-1)
-            for j, indices in zip(theirs, np.unravel_index(flat, [new[j] for j in theirs]), strict=True):
-                found[j] = np.unique(indices)
-    return cut(tensor.reshape([len(each) for each in found]), tuple(found), want)
-
-
-def _arranged(tensor: Tensor, step: Dims, have: Part, want: Part, fill: float) -> Tensor:
+def _arrange(tensor: Tensor, step: Dims, have: Part, want: Part, fill: float) -> Tensor:
     """A part whose dimensions are read one by one, put where the output has them."""
     order = [-1] * len(step.shape)
     for dim, read in enumerate(step.reads):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
-from torch import Tensor, fx
+from torch import Tensor
 
 from erfscope.graph.graph import shape_of
-from erfscope.graph.rules.moves import along, permuted
+from erfscope.graph.rules.moves import along, permutation, written_over
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
@@ -20,7 +21,7 @@ from erfscope.graph.rules.reading import (
     Step,
     Taps,
     Whole,
-    aligned,
+    broadcast,
     dim_of,
     is_tensor,
     move,
@@ -47,20 +48,12 @@ def index(call: Call) -> list[Edge] | None:
     size, numbers = shape_of(x)[dim], call.numbers(entry)
     rank = len(shape_of(entry))
     flat = (*call.shape[:dim], int(np.prod(shape_of(entry), dtype=int)), *call.shape[dim + rank :])
-    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _chosen(dim, size, _entries(numbers, size))
-    (edge,) = along(call, x, {dim: chosen}, flat)
-    inexact = call.name if numbers is None else ""
-    return [
-        Edge(
-            source=x,
-            steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])),
-            mixing=call.name,
-            inexact=inexact,
-        )
-    ]
+    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _taps_of(dim, size, _entries(numbers, size))
+    (edge,) = along(call, x, {dim: chosen}, flat, mixing=call.name, inexact=call.name if numbers is None else "")
+    return [replace(edge, steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])))]
 
 
-def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
+def _taps_of(dim: int, size: int, entries: IntArray) -> Taps:
     """Taps of these indices: finer cells where each comes as often as the others, in order."""
     fine, times = np.arange(len(entries)), len(entries) // max(size, 1)
     if times > 1 and np.array_equal(entries, fine // times):
@@ -71,7 +64,7 @@ def _chosen(dim: int, size: int, entries: IntArray) -> Taps:
 @move("index_copy", "index_put", "_unsafe_index_put")
 def written(call: Call) -> list[Edge] | None:
     """A tensor with entries of one dimension written over, whose numbers are at hand."""
-    x, source = call.args["self"], call.args["source" if "source" in call.args else "values"]
+    source = call.args["source" if "source" in call.args else "values"]
     given = (
         call.args["indices"]
         if "indices" in call.args
@@ -86,14 +79,9 @@ def written(call: Call) -> list[Edge] | None:
         or str(numbers.dtype) == "torch.bool"
     ):
         return None
-    (dim,), size = used, call.shape[used[0]]
-    entries, spots = _entries(numbers, size), np.full(size, ABSENT)
-    spots[entries] = np.arange(len(entries))
-    rows = (*call.shape[:dim], len(entries), *call.shape[dim + 1 :])
-    left = np.where(spots == ABSENT, np.arange(size), ABSENT)
-    reads = tuple(picks(dim, len(entries), spots) if d == dim else d for d in range(len(rows)))
-    over = Edge(source=source, steps=(*aligned(shape_of(source), rows), Dims(reads, call.shape)))
-    return [*along(call, x, {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)}), over]
+    entries = _entries(numbers, call.shape[used[0]])
+    rows = (*call.shape[: used[0]], len(entries), *call.shape[used[0] + 1 :])
+    return written_over(call, source, broadcast(shape_of(source), rows), used[0], entries)
 
 
 def _entries(numbers: Tensor, size: int) -> IntArray:
@@ -110,17 +98,11 @@ def picked(call: Call) -> list[Edge] | None:
     dim = 0 if call.name == "msort" else dim_of(call.args.get("dim", -1), rank)
     others = [i for i in range(rank) if i != dim]
     kept = len(call.shape) == rank and all(shape_of(x)[i] == call.shape[i] for i in others)
-    edges = along(call, x, {dim: Whole(blind=True)}) if kept else None
-    if edges is None or (call.name == "topk" and call.output):
-        return edges and [Edge(source=x, steps=edges[0].steps, mixing=call.name, inexact=call.name)]
-    order = [each for each in tensors_after(call, x) if len(shape_of(each)) == rank]
-    found = [Edge(source=x, steps=edges[0].steps, mixing=call.name, inexact=call.name)]
-    return found + [Edge(source=each, steps=aligned(shape_of(each), call.shape), follows=True) for each in order]
-
-
-def tensors_after(call: Call, x: fx.Node) -> list[fx.Node]:
-    """The tensors among the arguments besides the first."""
-    return [each for each in call.args.values() if is_tensor(each) and each is not x]
+    if not kept:
+        return None
+    order = [each for each in call.args.values() if is_tensor(each) and each is not x and len(shape_of(each)) == rank]
+    found = along(call, x, {dim: Whole(blind=True)}, mixing=call.name, inexact=call.name)
+    return found + [Edge(source=each, steps=broadcast(shape_of(each), call.shape), follows=True) for each in order]
 
 
 @move("unfold")
@@ -151,7 +133,7 @@ def windows(shape: Shape, dims: dict[int, tuple[int, int, int, int, int]], *, la
     counts = [spot[dim] for dim in range(len(shape))]
     first = counts[: min(dims)]
     order = [*counts, *kernels] if last else [*first, *kernels, *counts[min(dims) :]]
-    return [Dims(tuple(reads), tuple(long)), Reshape(tuple(apart)), permuted(apart, order)]
+    return [Dims(tuple(reads), tuple(long)), Reshape(tuple(apart)), permutation(apart, order)]
 
 
 @move("im2col")
@@ -184,7 +166,7 @@ def col2im(call: Call) -> list[Edge] | None:
         center = (np.arange(out[i]) + padding[i] - dilation[i] * (kernel[i] - 1) / 2) / stride[i]
         reads.append(taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i]))
     apart = (batch, channels, *kernel, *counts)
-    paired = permuted(apart, [0, 1, 2, 4, 3, 5])
+    paired = permutation(apart, [0, 1, 2, 4, 3, 5])
     long = (batch, channels, kernel[0] * counts[0], kernel[1] * counts[1])
     return [Edge(source=x, steps=(Reshape(apart), paired, Reshape(long), Dims(tuple(reads), call.shape)))]
 
@@ -205,4 +187,4 @@ def pixel_shuffle(call: Call) -> list[Edge] | None:
     else:
         k = call.args["downscale_factor"]
         apart, order = (*lead, c, h // k, k, w // k, k), [*range(n), n, n + 2, n + 4, n + 1, n + 3]
-    return [Edge(source=x, steps=(Reshape(tuple(apart)), permuted(apart, order), Reshape(call.shape)))]
+    return [Edge(source=x, steps=(Reshape(tuple(apart)), permutation(apart, order), Reshape(call.shape)))]

@@ -8,7 +8,7 @@ from torch import fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.mixing import CLOSED
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, aligned, is_tensor, pointwise, rule
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, pointwise, rule, weights
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
@@ -25,14 +25,12 @@ def linear(call: Call) -> list[Edge] | None:
     return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
 
 
-@rule("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addbmm")
+@rule("matmul", "mm", "bmm", "addmm", "baddbmm")
 def product(call: Call) -> list[Edge] | None:
     """Matrix product, batched or not; a third tensor is added."""
     names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(
         call.name, ("self", "mat2" if "mat2" in call.args else "other")
     )
-    if call.name in ("mv", "dot", "addbmm") or not all(is_tensor(call.args.get(name)) for name in names):
-        return None
     left, right = (call.args[name] for name in names)
     shapes, rank = (shape_of(left), shape_of(right)), len(call.shape)
     if min(map(len, shapes)) < 2:
@@ -50,7 +48,7 @@ def product(call: Call) -> list[Edge] | None:
         source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, twin=twin, mixing=_words(left)
     )
     base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
-    return [rows, columns, *(Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in base)]
+    return [rows, columns, *(Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in base)]
 
 
 def _batch(shape: Shape, out: Shape) -> tuple[int | Whole, ...]:
@@ -89,7 +87,7 @@ def attention(call: Call) -> list[Edge] | None:
         steps = (Dims((*batch, Whole(), last), call.shape),)
         edges.append(Edge(source=each, steps=steps, follows=True, twin=twin, mixing=ATTENTION))
     if is_tensor(mask):
-        rows = aligned(shape_of(mask)[:-1], call.shape[:-1])
+        rows = broadcast(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
         edges.append(Edge(source=mask, steps=(Dims((*dims, Whole()), call.shape),), follows=True, mixing=ATTENTION))
     return edges
@@ -170,11 +168,7 @@ def elementwise(call: Call) -> list[Edge] | None:
     ):
         return None
     if call.name.startswith("prelu"):
-        x, weight = call.tensor(), call.args["weight"]
-        return [
-            Edge(source=x, steps=()),
-            Edge(source=weight, steps=(Dims((Whole(),) * len(shape_of(weight)), call.shape),), follows=True),
-        ]
+        return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
     return pointwise(call)
 
 
@@ -189,4 +183,4 @@ def shape_only(call: Call) -> list[Edge] | None:
 def overwritten(call: Call) -> list[Edge] | None:
     """A tensor written over: nothing is left of what was there."""
     written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
-    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in written]
+    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in written]

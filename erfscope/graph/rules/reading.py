@@ -154,17 +154,15 @@ def move(*names: str) -> Callable[[Rule], Rule]:
     return rule(*names)
 
 
-def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call | None:
-    """The call of an operation that a node is one output of; None for placeholders and operations of other kinds."""
-    is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node) and isinstance(node.args[1], int)
-    made = node.args[0] if is_item else node
-    if not isinstance(made, fx.Node) or not isinstance(made.target, torch._ops.OpOverload):
-        return None
+def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call:
+    """The call of an operation that a node is one output of; the node is no placeholder."""
+    made: Any = node
+    output: Any = 0
+    if node.target is operator.getitem:
+        made, output = node.args
     given = value(made)
     outputs = given if isinstance(given, list | tuple) else [given]
     shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
-    output = node.args[1] if is_item else 0
-    assert isinstance(output, int)
     name = name_of(made).rstrip("_")
     return Call(node=made, name=name, args=arguments(made), output=output, shapes=shapes, numbers=numbers)
 
@@ -172,15 +170,12 @@ def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda 
 def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> list[Edge]:
     """What a node reads of every tensor that it is given: without a rule, all of them whole."""
     call = call_of(node, numbers)
-    if call is None:
-        sources = [each for each in node.all_input_nodes if is_tensor(each)]
-        return [blind_edge(each, shape_of(node) if is_tensor(node) else (), str(node.target)) for each in sources]
     is_pointwise = torch.Tag.pointwise in call.node.target.tags  # type: ignore[union-attr]
     known = RULES.get(call.name, pointwise if is_pointwise else None)
     found = known(call) if known is not None else None
     if found is not None:
         return found
-    return [blind_edge(each, call.shape, call.name) for each in dict.fromkeys(tensors_of([*call.args.values()]))]
+    return [blind_edge(each, call.shape, call.name) for each in call.node.all_input_nodes if is_tensor(each)]
 
 
 def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
@@ -192,10 +187,19 @@ def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
 
 def pointwise(call: Call) -> list[Edge]:
     """Elementwise operations, broadcast."""
-    return [Edge(source=each, steps=aligned(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])]
+    return [
+        Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])
+    ]
 
 
-def aligned(source: Shape, shape: Shape) -> tuple[Step, ...]:
+def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
+    """An edge to a tensor that is read whole for every element, and has no say where these stand."""
+    return Edge(
+        source=source, steps=(Dims((Whole(),) * len(shape_of(source)), call.shape),), follows=True, mixing=mixing
+    )
+
+
+def broadcast(source: Shape, shape: Shape) -> tuple[Step, ...]:
     """Steps of a broadcast: dimensions are paired from the last one on."""
     lead = len(shape) - len(source)
     if source == shape:

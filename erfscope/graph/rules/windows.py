@@ -21,16 +21,28 @@ from erfscope.graph.rules.reading import (
     Whole,
     rule,
     taps,
+    weights,
 )
 
 
-def per_dim(values: int | Sequence[int], count: int) -> list[int]:
-    """One value per spatial dimension; a single one stands for all."""
-    entries = [values] if isinstance(values, int) else list(values)
-    return entries * count if len(entries) == 1 else entries
+def window_of(call: Call) -> list[tuple[int, int, int, int]]:
+    """Kernel, stride, padding and dilation along each spatial dimension of a convolution or a pool."""
+    weight = call.args.get("weight")
+    kernels = call.args["kernel_size"] if weight is None else shape_of(weight)[2:]
+    count = len(shape_of(weight)) - 2 if weight is not None else int(call.name[8])
+
+    def each(values: int | Sequence[int]) -> list[int]:
+        entries = [values] if isinstance(values, int) else list(values)
+        return entries * count if len(entries) == 1 else entries
+
+    dilations, paddings = each(call.args.get("dilation", 1)), call.args["padding"]
+    if isinstance(paddings, str):
+        paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
+    strides = call.args["stride"] or kernels
+    return [*zip(each(kernels), each(strides), each(paddings), dilations, strict=True)]
 
 
-def sliding(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps | int:
+def sliding_taps(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps | int:
     """A window that slides along a dimension."""
     if (kernel, stride, padding, out) == (1, 1, 0, size):
         return dim
@@ -39,14 +51,14 @@ def sliding(dim: int, size: int, out: int, kernel: int, stride: int, padding: in
     return taps(dim, size, first[:, None] + dilation * np.arange(kernel), center=center, scale=stride)
 
 
-def transposed(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps:
+def transposed_taps(dim: int, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Taps:
     """A transposed window: input i is added to the outputs i * stride - padding + dilation * (0 .. kernel - 1)."""
     ends = np.arange(out)[:, None] + padding - dilation * np.arange(kernel)
     center = (np.arange(out) + padding - dilation * (kernel - 1) / 2) / stride
     return taps(dim, size, np.where(ends % stride == 0, ends // stride, ABSENT), center=center, scale=1 / stride)
 
 
-def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
+def channel_taps(size: int, out: int, groups: int) -> Taps | Whole | int:
     """Channels in groups: an output channel reads those of its own."""
     if groups == 1 or groups == size == out:
         return 1 if groups == size == out else Whole()
@@ -67,44 +79,31 @@ def grouped(size: int, out: int, groups: int) -> Taps | Whole | int:
 )
 def convolution(call: Call) -> list[Edge] | None:
     """Convolution, grouped, dilated or transposed; weights that depend on the input are read whole."""
-    x, weight = call.tensor("input"), call.tensor("weight")
-    shape, count = shape_of(x), len(shape_of(weight)) - 2
-    if len(shape) != count + 2:
+    x = call.tensor("input")
+    shape = shape_of(x)
+    if len(shape) != len(shape_of(call.args["weight"])):
         return None
-    backwards = call.args.get("transposed", "transpose" in call.name)
-    strides, paddings, dilations = (call.args[key] for key in ("stride", "padding", "dilation"))
-    kernels = shape_of(weight)[2:]
-    strides, dilations = per_dim(strides, count), per_dim(dilations, count)
-    if isinstance(paddings, str):
-        paddings = [d * (k - 1) // 2 * (paddings == "same") for k, d in zip(kernels, dilations, strict=True)]
-    paddings = per_dim(paddings, count)
-    window = transposed if backwards else sliding
-    each = zip(range(2, count + 2), shape[2:], call.shape[2:], kernels, strides, paddings, dilations, strict=True)
-    reads = (0, grouped(shape[1], call.shape[1], call.args["groups"]), *(window(*one) for one in each))
-    more = [call.args[key] for key in ("weight", "bias") if call.args.get(key) is not None]
-    words = "weights computed from the whole map"
+    taps_of = transposed_taps if call.args.get("transposed", "transpose" in call.name) else sliding_taps
+    each = zip(range(2, len(shape)), shape[2:], call.shape[2:], window_of(call), strict=True)
+    space = [taps_of(dim, size, out, *window) for dim, size, out, window in each]
+    reads = (0, channel_taps(shape[1], call.shape[1], call.args["groups"]), *space)
+    more = [call.args[key] for key in ("weight", "bias") if call.args[key] is not None]
     return [
         Edge(source=x, steps=(Dims(reads, call.shape),), mixing="convolution over stacked positions"),
-        *(
-            Edge(source=w, steps=(Dims((Whole(),) * len(shape_of(w)), call.shape),), follows=True, mixing=words)
-            for w in more
-        ),
+        *(weights(call, each, "weights computed from the whole map") for each in more),
     ]
 
 
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "lp_pool1d", "lp_pool2d")
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
 @rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def pooling(call: Call) -> list[Edge] | None:
     """Average and maximum pooling; ceil mode only makes the output longer."""
-    x, count = call.tensor(), int(call.name[8])
-    if call.name.startswith("lp") or call.output:
+    x, windows = call.tensor(), window_of(call)
+    if call.output:
         return None
-    kernels = per_dim(call.args["kernel_size"], count)
-    strides = per_dim(call.args["stride"] or kernels, count)
-    paddings, dilations = per_dim(call.args["padding"], count), per_dim(call.args.get("dilation", 1), count)
-    dims = range(len(call.shape) - count, len(call.shape))
-    each = zip(dims, shape_of(x)[-count:], call.shape[-count:], kernels, strides, paddings, dilations, strict=True)
-    return along(call, x, {one[0]: sliding(*one) for one in each})
+    dims = range(len(call.shape) - len(windows), len(call.shape))
+    sides = zip(dims, shape_of(x)[dims.start :], call.shape[dims.start :], windows, strict=True)
+    return along(call, x, {dim: sliding_taps(dim, size, out, *window) for dim, size, out, window in sides})
 
 
 @rule(
@@ -119,13 +118,11 @@ def adaptive_pooling(call: Call) -> list[Edge] | None:
     reads = {}
     for dim in range(len(call.shape) - count, len(call.shape)):
         size, out = shape_of(x)[dim], call.shape[dim]
-        reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive(dim, size, out)
-    (edge,) = along(call, x, reads)
-    words = f"global {'max' if 'max' in call.name else 'average'} pooling"
-    return [Edge(source=x, steps=edge.steps, mixing=words)]
+        reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive_taps(dim, size, out)
+    return along(call, x, reads, mixing=f"global {'max' if 'max' in call.name else 'average'} pooling")
 
 
-def _adaptive(dim: int, size: int, out: int) -> Taps:
+def _adaptive_taps(dim: int, size: int, out: int) -> Taps:
     """Output i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded; windows of unequal length have
     no even centres.
     """
@@ -191,11 +188,11 @@ def interpolation(call: Call) -> list[Edge] | None:
     for dim, factor in enumerate(factors, start=2):
         size, out = shape_of(x)[dim], call.shape[dim]
         scale = (size - 1) / (out - 1) if align and out > 1 else 0.0 if align else 1 / factor if factor else size / out
-        reads[dim] = _resized(dim, size, out, scale, call.name, align=align)
+        reads[dim] = _resized_taps(dim, size, out, scale, call.name, align=align)
     return along(call, x, reads)
 
 
-def _resized(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
+def _resized_taps(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
     """One dimension interpolated.
 
     Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
