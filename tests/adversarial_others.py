@@ -22,14 +22,6 @@ def up(x: Tensor, how: str, align: bool | None = None) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode=how, align_corners=align)
 
 
-@net("resize", HERE)
-def bilinear_up():
-    """2 x 2 pixels per cell, then bilinear by two: unit u at its own pixel."""
-    return Does(
-        lambda m, x: m.out(up(m.stem(x).tanh(), "bilinear", False)), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4, k=1)
-    )
-
-
 @net("resize", plane(-0.5, 1.0))
 def bilinear_up_of_a_strided_map():
     """A stride-2 map whose cell u stands at 2u, bilinear by two: unit u at u - 0.5."""
@@ -40,12 +32,6 @@ def bilinear_up_of_a_strided_map():
 def bilinear_up_with_aligned_corners():
     """A stride-2 map, bilinear by two with aligned corners: the step is 2 (n - 1) / (2 n - 1)."""
     return Does(lambda m, x: m.out(up(m.stem(x).tanh(), "bilinear", True)), stem=conv(s=2), out=conv(4))
-
-
-@net("resize", plane(-0.5, 1.0))
-def bicubic_up():
-    """A stride-2 map, bicubic by two."""
-    return Does(lambda m, x: m.out(up(m.stem(x).tanh(), "bicubic", False)), stem=conv(s=2), out=conv(4))
 
 
 @net("resize", plane(centre=lambda i: (2 * (i[0] // 2), 2 * (i[1] // 2)), slack=0.51))
@@ -60,51 +46,16 @@ def transposed_by_four():
     return Does(lambda m, x: m.out(m.stem(x).tanh()), stem=conv(s=2), out=nn.ConvTranspose2d(4, 4, 4, 2, 1))
 
 
-@net("resize", plane(0, 1.0))
-def transposed_by_three():
-    """A stride-2 map, transposed convolution 3/2/1 with output padding: unit u at u."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh()), stem=conv(s=2), out=nn.ConvTranspose2d(4, 4, 3, 2, 1, 1))
-
-
-@net("resize", plane(-0.5, 2.0, HALF))
-def padded_on_one_side():
-    """Padding of 1 on the left and above only, then 2 x 2 at stride 2."""
-    return Does(
-        lambda m, x: m.out(m.stem(F.pad(x, (1, 0, 1, 0))[..., :H, :W]).tanh()), stem=nn.Conv2d(3, 4, 2, 2), out=conv(4)
-    )
-
-
 @net("resize", plane(1, 2.0, HALF))
 def padded_as_by_tensorflow():
     """SAME padding: 3 x 3 at stride 2 padded below and right only."""
     return Does(lambda m, x: m.out(m.stem(F.pad(x, (0, 1, 0, 1))).tanh()), stem=nn.Conv2d(3, 4, 3, 2), out=conv(4))
 
 
-@net("resize", HERE)
-def pooled_and_back():
-    """x + up(conv(pool(x))): both branches stand on the same pixel, by half-pixel coordinates."""
-    return Does(
-        lambda m, x: m.stem(x) + up(m.low(F.avg_pool2d(m.stem(x).tanh(), 2)), "bilinear", False),
-        stem=conv(),
-        low=conv(4),
-    )
-
-
 @net("resize", plane(exact=False))
 def strided_and_back():
     """x + up(conv at stride 2): the branches disagree by half a pixel."""
     return Does(lambda m, x: m.stem(x) + up(m.low(m.stem(x).tanh()), "bilinear", False), stem=conv(), low=conv(4, s=2))
-
-
-@net("resize", HERE)
-def resizes_its_input_and_back():
-    """The input is halved by the model, and the map doubled."""
-    return Does(
-        lambda m, x: up(
-            m.body(F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)), "bilinear", False
-        ),
-        body=nn.Sequential(conv(), nn.Tanh(), conv(4)),
-    )
 
 
 @net("resize", plane((32 / 48 / 2 - 0.5, 40 / 48 / 2 - 0.5), (32 / 48, 40 / 48), (48, 48)))
@@ -147,58 +98,36 @@ def pixel_shuffle():
 class UNet(nn.Module):
     """Three levels: two times down by pooling, and up again with skips."""
 
-    def __init__(self, rise: str) -> None:
+    def __init__(self, *, align: bool) -> None:
         super().__init__()
         self.one, self.two, self.three = conv(), conv(4), conv(4)
-        self.rise = rise
-        self.lift = nn.ModuleList(nn.ConvTranspose2d(4, 4, 2, 2) for _ in range(2)) if rise == "transposed" else None
-        self.back, self.last = conv(8), conv(8)
+        self.back, self.last, self.align = conv(8), conv(8), align
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.one(x).tanh()
         two = self.two(F.avg_pool2d(one, 2)).tanh()
         three = self.three(F.avg_pool2d(two, 2)).tanh()
-        two = self.back(torch.cat([two, self._up(three, 0)], 1)).tanh()
-        return self.last(torch.cat([one, self._up(two, 1)], 1))
-
-    def _up(self, y: Tensor, level: int) -> Tensor:
-        if self.lift is not None:
-            return self.lift[level](y)
-        if self.rise == "nearest":
-            return up(y, "nearest")
-        return up(y, "bilinear", self.rise == "aligned")
+        two = self.back(torch.cat([two, up(three, "bilinear", self.align)], 1)).tanh()
+        return self.last(torch.cat([one, up(two, "bilinear", self.align)], 1))
 
 
 @net("U-Net", HERE)
 def unet_bilinear():
     """A U-Net with bilinear up-sampling: every branch stands on the unit's own pixel."""
-    return UNet("bilinear")
+    return UNet(align=False)
 
 
 @net("U-Net", plane(exact=False))
 def unet_aligned():
     """A U-Net with aligned corners: the branches disagree away from the middle."""
-    return UNet("aligned")
-
-
-@net("U-Net", plane(slack=1.51, exact=None), expected="either")
-def unet_nearest():
-    """A U-Net with up-sampling by nearest neighbours."""
-    return UNet("nearest")
-
-
-@net("U-Net", plane(slack=1.51, exact=None), expected="either")
-def unet_transposed():
-    """A U-Net with transposed convolutions 2/2, whose units stand on their cell."""
-    return UNet("transposed")
+    return UNet(align=True)
 
 
 class Pyramid(nn.Module):
     """Three levels at strides 1, 2 and 4 (of 2 x 2 patches), coarse ones added to fine ones."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.kind = kind
         self.down = nn.ModuleList([conv(), nn.Conv2d(4, 4, 2, 2), nn.Conv2d(4, 4, 2, 2)])
         self.side = nn.ModuleList(conv(4) for _ in range(3))
 
@@ -210,41 +139,21 @@ class Pyramid(nn.Module):
         tops = [self.side[2](maps[2])]
         for level in (1, 0):
             tops.insert(0, self.side[level](maps[level]) + up(tops[0], "bilinear", False))
-        return (
-            dict(zip(("p0", "p1", "p2"), tops, strict=True))
-            if self.kind == "dict"
-            else tops
-            if self.kind == "list"
-            else tops[0]
-        )
+        return dict(zip(("p0", "p1", "p2"), tops, strict=True))
 
 
-def _levels(*keys: str) -> tuple[Positions, ...]:
-    """The levels of a pyramid, and the convolutions they came from."""
-    sizes = (((H, W), 0, 1), (HALF, 0.5, 2), ((H // 4, W // 4), 1.5, 4))
-    items = [
-        plane(offset, step, grid, layer=f"output[{key}]") for key, (grid, offset, step) in zip(keys, sizes, strict=True)
-    ]
-    sides = [plane(offset, step, grid, layer=f"side.{level}") for level, (grid, offset, step) in enumerate(sizes)]
-    return (*items, *sides)
+#: Of the three levels, and of the convolutions that they came from.
+LEVELS = [
+    plane(offset, step, grid, layer=layer)
+    for level, (grid, offset, step) in enumerate([((H, W), 0, 1), (HALF, 0.5, 2), ((H // 4, W // 4), 1.5, 4)])
+    for layer in (f"output[p{level}]", f"side.{level}")
+]
 
 
-@net("pyramid", HERE)
-def finest_of_a_pyramid():
-    """The finest level of a top-down pyramid."""
-    return Pyramid("finest")
-
-
-@net("pyramid", *_levels("p0", "p1", "p2"))
+@net("pyramid", *LEVELS)
 def pyramid_as_a_dict():
     """A dict of three maps."""
-    return Pyramid("dict")
-
-
-@net("pyramid", *_levels("0", "1", "2"))
-def pyramid_as_a_list():
-    """A list of three maps."""
-    return Pyramid("list")
+    return Pyramid()
 
 
 @net("pyramid", plane(layer="output[backbone][levels][0]"))
@@ -252,23 +161,6 @@ def map_deep_in_containers():
     """A map that is made by a function after the last module, in a list in a dict in a dict."""
     pooled = {"kernel_size": 3, "stride": 1, "padding": 1}
     return Does(lambda m, x: {"backbone": {"levels": [F.avg_pool2d(m.stem(x).tanh(), **pooled)]}}, stem=conv())
-
-
-@net(
-    "pyramid",
-    plane(0, 1, layer="output[out]"),
-    plane(0, 2, HALF, layer="output[aux]"),
-    plane(0, 1, layer="out"),
-    plane(0, 2, HALF, layer="aux"),
-)
-def map_and_auxiliary_map():
-    """A dict of a map and a coarser one that is made last."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        return {"out": m.out(y), "aux": m.aux(y)}
-
-    return Does(forward, stem=conv(), out=conv(4), aux=conv(4, s=2))
 
 
 @net("pyramid", HERE)
@@ -282,19 +174,6 @@ def branches_of_three_dilations():
 
     branches = nn.ModuleList(nn.Conv2d(4, 2, 3, padding=d, dilation=d) for d in (1, 3, 6))
     return Does(forward, stem=conv(), branches=branches, pool=conv(4, 2, 1), out=conv(8))
-
-
-@net("pyramid", HERE)
-def two_resolutions_side_by_side():
-    """Two resolutions that exchange (HRNet)."""
-
-    def forward(m, x):
-        one = m.stem(x).tanh()
-        two = m.down(F.avg_pool2d(one, 2)).tanh()
-        one, two = m.one(one) + up(m.two(two), "bilinear", False), two + F.avg_pool2d(one, 2)
-        return m.out(one.tanh() + up(two, "bilinear", False))
-
-    return Does(forward, stem=conv(), down=conv(4), one=conv(4), two=conv(4), out=conv(4))
 
 
 # --- sequences
@@ -335,12 +214,6 @@ def causal_scores():
 def causal_scores_of_as_many_words():
     """Scores (B, L, V) with V = L."""
     return Causal(LENGTH)
-
-
-@net("sequence", line(), **SEQUENCE)
-def causal_scores_of_half_as_many_words():
-    """Scores (B, L, V) with V = L / 2, which looks like a stride."""
-    return Causal(LENGTH // 2)
 
 
 @net("sequence", line(-7, axes="BCL"), **SEQUENCE)
@@ -388,22 +261,6 @@ def selective_scan():
     return Does(forward, embed=nn.Linear(5, 6), decay=nn.Linear(6, 6), out=nn.Linear(6, 7))
 
 
-@net("sequence", line(1.5, 4, 12, axes="BCL"), **SEQUENCE)
-def strided_line():
-    """Patches of four samples."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh()), stem=nn.Conv1d(5, 6, 4, 4), out=nn.Conv1d(6, 12, 3, padding=1))
-
-
-@net("sequence", line(0.5, 2, 24), **SEQUENCE)
-def neighbours_merged():
-    """Pairs of samples become one token."""
-    return Does(
-        lambda m, x: m.out(m.embed(x.transpose(1, 2)).reshape(len(x), -1, 12).tanh()),
-        embed=nn.Linear(5, 6),
-        out=nn.Linear(12, 7),
-    )
-
-
 @net("sequence", Positions(grid=(LENGTH,), pick=lambda y, i: y[:, 1 + i[0]], centre=along(0, 1, 1)), **SEQUENCE)
 def class_token_before_a_line():
     """A class token before the samples."""
@@ -424,34 +281,6 @@ def queries_on_a_line():
         return m.out(F.scaled_dot_product_attention(m.queries.expand(len(x), -1, -1), t, t))
 
     return Does(forward, queries=table(1, 12, 6), embed=nn.Linear(5, 6), out=nn.Linear(6, 7))
-
-
-@net("sequence", line(axes="BCL"), **SEQUENCE)
-def long_convolution():
-    """A kernel as long as the input, by Fourier transforms (S4)."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        n = 2 * y.shape[2]
-        return m.out(torch.fft.irfft(torch.fft.rfft(y, n) * torch.fft.rfft(m.kernel, n), n)[..., : y.shape[2]])
-
-    return Does(
-        forward,
-        stem=nn.Conv1d(5, 4, 3, padding=1),
-        kernel=nn.Parameter(0.2 * torch.randn(4, LENGTH)),
-        out=nn.Conv1d(4, 4, 1),
-    )
-
-
-@net("sequence", line(axes="BCL"), **SEQUENCE)
-def line_down_and_up():
-    """Down by pooling and up by linear interpolation, with a skip."""
-    return Does(
-        lambda m, x: m.out(
-            m.stem(x).tanh() + F.interpolate(m.low(F.avg_pool1d(m.stem(x), 2)), scale_factor=2, mode="linear")
-        ),
-        stem=nn.Conv1d(5, 4, 3, padding=1), low=nn.Conv1d(4, 4, 3, padding=1), out=nn.Conv1d(4, 4, 1),
-    )  # fmt: skip
 
 
 @net("sequence", HERE, dtype="float32")
@@ -482,18 +311,6 @@ def attention_over_the_batch():
 
 
 @net("batch", HERE, mixes_batch=True)
-def pictures_shuffled():
-    """Each image is mixed with the next one of its batch (mixup)."""
-    return Does(lambda m, x: m.out((m.stem(x) + 0.3 * m.stem(x).roll(1, 0)).tanh()), stem=conv(), out=conv(4))
-
-
-@net("batch", HERE, mixes_batch=True)
-def largest_of_the_batch():
-    """The largest feature of the batch at each cell is added."""
-    return Does(lambda m, x: m.out(m.stem(x).tanh() + 0.3 * m.stem(x).amax(0, keepdim=True)), stem=conv(), out=conv(4))
-
-
-@net("batch", HERE, mixes_batch=True)
 def linear_layer_over_a_flattened_batch():
     """A gate is made from the first image of the batch."""
     return Does(
@@ -510,12 +327,6 @@ def linear_layer_over_a_flattened_batch():
 def dropout_left_on():
     """Functional dropout with training=True."""
     return Does(lambda m, x: m.out(F.dropout(m.stem(x).tanh(), 0.5, training=True)), stem=conv(), out=conv(4))
-
-
-@net("chance", HERE, expected="noisy")
-def noise_in_a_gate():
-    """Fresh noise is added before a tanh."""
-    return Does(lambda m, x: m.out((m.stem(x) + torch.randn_like(m.stem(x))).tanh()), stem=conv(), out=conv(4))
 
 
 @net("chance", HERE)
@@ -557,49 +368,11 @@ def columns_overwritten():
 
 
 @net("in place", HERE)
-def border_zeroed():
-    """The border of the features is set to zero by slices."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        y = y * 1
-        y[:, :, :1], y[:, :, -1:], y[..., :1], y[..., -1:] = 0, 0, 0, 0
-        return m.out(y)
-
-    return Does(forward, stem=conv(), out=conv(4))
-
-
-@net("in place", plane(exact=None))
-def map_written_row_by_row():
-    """The output is allocated empty, and written row by row."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        out = torch.zeros_like(y)
-        for row in range(y.shape[2]):
-            out[:, :, row] = y[:, :, row] + (0.5 * out[:, :, row - 1] if row else 0)
-        return m.out(out)
-
-    return Does(forward, stem=conv(), out=conv(4))
-
-
-@net("in place", HERE)
 def output_scaled_after_the_layer():
     """The last layer's output is scaled in place, by a table, after the layer returned."""
     return Does(
         lambda m, x: m.out(m.stem(x).tanh()).mul_(m.table), stem=conv(), out=conv(4), table=torch.rand(1, 1, H, W) + 0.5
     )
-
-
-@net("in place", HERE)
-def cells_masked_by_brightness():
-    """Cells whose neighbourhood is dark are filled with a constant."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        return m.out(y.masked_fill(F.avg_pool2d(x.mean(1, keepdim=True), 5, 1, 2) < -0.2, 0.7))
-
-    return Does(forward, stem=conv(), out=conv(4, k=5))
 
 
 # --- control flow
@@ -613,25 +386,6 @@ def branch_by_brightness():
         return torch.cat([m.out((m.one if p.mean() > 0.2 else m.two)(p[None]).tanh()) for p in x])
 
     return Does(forward, one=conv(), two=conv(k=7), out=conv(4))
-
-
-@net("control", plane(exact=None), mixes_batch=True)
-def branch_by_the_brightness_of_the_batch():
-    """Bright batches take another branch than dark ones."""
-    return Does(
-        lambda m, x: m.out((m.one if x.mean() > 0.2 else m.two)(x).tanh()), one=conv(), two=conv(k=7), out=conv(4)
-    )
-
-
-@net("control", HERE)
-def mask_by_the_brightness_of_the_picture():
-    """A wide kernel is used where the whole image is bright, by a comparison that leaves no gradient."""
-
-    def forward(m, x):
-        bright = (x.mean((1, 2, 3), keepdim=True) > 0.5).to(x.dtype)
-        return m.out((m.one(x) + bright * m.two(x)).tanh())
-
-    return Does(forward, one=conv(), two=conv(k=9), out=conv(4))
 
 
 @net("control", HERE)
@@ -651,23 +405,6 @@ def checkpointed():
         lambda m, x: m.out(checkpoint(m.body, m.stem(x), use_reentrant=False)),
         stem=conv(), body=nn.Sequential(nn.Tanh(), conv(4), nn.Tanh()), out=conv(4),
     )  # fmt: skip
-
-
-@net("control", plane(exact=None))
-def equilibrium():
-    """A layer is repeated until nothing moves, or eight times."""
-
-    def forward(m, x):
-        y, z = m.stem(x), torch.zeros(len(x), 4, *x.shape[2:], dtype=x.dtype)
-        for _ in range(8):
-            new = (0.3 * m.body(z) + y).tanh()
-            still = float((new - z).detach().abs().amax()) < 1e-12
-            z = new
-            if still:
-                break
-        return m.out(z)
-
-    return Does(forward, stem=conv(), body=conv(4), out=conv(4))
 
 
 @net("control", plane())

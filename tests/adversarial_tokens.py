@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from adversarial_nets import Does, channels_last, conv, kind_of, net, patches, plane, table, tokens
+from adversarial_nets import Does, conv, net, patches, plane, table, tokens
 from torch import Tensor, nn
 
 #: Rows and columns of patches of 4 x 4 pixels.
@@ -76,11 +76,6 @@ class Vit(nn.Module):
         return self.then(self.blocks(torch.cat([before, t[:, :half], among, t[:, half:], behind], 1)))
 
 
-def _after(half: int, extra: int, columns: int = GRID[1]) -> Callable[[int, int], int]:
-    """Tokens row by row with ``extra`` ones after the first ``half``."""
-    return lambda r, c: (n := r * columns + c) + (extra if n >= half else 0)
-
-
 # --- prefix, suffix, and between
 
 
@@ -96,40 +91,10 @@ def class_token_last():
     return Vit(behind=1)
 
 
-@net("class token", tokens(place=_after(COUNT // 2, 1)), local=True)
+@net("class token", tokens(place=lambda r, c: (n := r * GRID[1] + c) + (n >= COUNT // 2)), local=True)
 def class_token_in_the_middle():
     """One class token between the two halves of the patches (Vim)."""
     return Vit(among=1)
-
-
-@net("class token", tokens(prefix=2), local=True)
-def two_class_tokens():
-    """A class token and a distillation token."""
-    return Vit(before=2)
-
-
-@net("class token", tokens(prefix=1), local=True)
-def class_token_at_both_ends():
-    """One class token before the patches and one behind."""
-    return Vit(before=1, behind=1)
-
-
-@net("registers", tokens(prefix=4), local=True)
-def four_registers_first():
-    """Four registers before the patches."""
-    return Vit(before=4)
-
-
-@net("registers", tokens(), local=True)
-def four_registers_last():
-    """Four registers behind the patches."""
-    return Vit(behind=4)
-
-
-@net("registers", tokens(prefix=5), local=True)
-def class_token_and_four_registers():
-    """A class token and four registers before the patches (DINOv2)."""
-    return Vit(before=5)
 
 
 @net("registers", tokens((8, 12), prefix=4), size=(32, 48), local=True)
@@ -144,12 +109,6 @@ def as_many_registers_as_make_the_next_square():
     return Vit(behind=17, grid=(8, 8))
 
 
-@net("registers", tokens((8, 8), place=_after(32, 16, 8)), size=(32, 32), local=True)
-def registers_between_two_halves():
-    """64 patches with 16 registers between two halves."""
-    return Vit(among=16, grid=(8, 8))
-
-
 @net("registers", tokens(prefix=1), local=True)
 def patches_cut_out_by_the_model():
     """The model adds six tokens and returns all but its registers, the class token first."""
@@ -162,75 +121,16 @@ def patches_put_back_into_a_map():
     return Vit(before=4, then=lambda t: t[:, 4:].transpose(1, 2).unflatten(2, GRID))
 
 
-@net("registers", channels_last(1.5, 4, GRID), local=True)
-def patches_put_back_channels_last():
-    """Registers are dropped, and patches put back into a map, channels last."""
-    return Vit(before=4, then=lambda t: t[:, 4:].unflatten(1, GRID))
-
-
 # --- other orders
 
 
-def _by_columns(r: int, c: int) -> int:
-    return c * GRID[0] + r
-
-
-@net("order", tokens(place=_by_columns), local=True)
-def column_by_column():
-    """Tokens run down the columns."""
-    return Vit(order=[r * GRID[1] + c for c in range(GRID[1]) for r in range(GRID[0])])
-
-
-@net("order", tokens(place=lambda r, c: r * GRID[1] + (c if r % 2 == 0 else GRID[1] - 1 - c)), local=True)
-def serpentine():
-    """Every second row of tokens runs backwards."""
-    return Vit(
-        order=[r * GRID[1] + (c if r % 2 == 0 else GRID[1] - 1 - c) for r in range(GRID[0]) for c in range(GRID[1])]
-    )
-
-
 SHUFFLED = torch.randperm(COUNT, generator=torch.Generator().manual_seed(3)).tolist()
-
-
-@net("order", tokens(place=lambda r, c: SHUFFLED.index(r * GRID[1] + c)), local=True)
-def any_order():
-    """Tokens are permuted by a buffer."""
-    return Vit(order=SHUFFLED)
 
 
 @net("order", tokens(prefix=1, place=lambda r, c: SHUFFLED.index(r * GRID[1] + c)), local=True)
 def any_order_behind_a_class_token():
     """Tokens are permuted by a buffer, behind a class token."""
     return Vit(order=SHUFFLED, before=1)
-
-
-@net("order", tokens(), local=True)
-def any_order_and_back():
-    """Tokens are permuted by a buffer, and put back at the end."""
-    back = torch.tensor(SHUFFLED).argsort()
-    return Vit(order=SHUFFLED, then=lambda t: t[:, back])
-
-
-def _hilbert(n: int) -> list[tuple[int, int]]:
-    """Cells of an n x n grid along Hilbert's curve."""
-    if n == 1:
-        return [(0, 0)]
-    half, part = n // 2, _hilbert(n // 2)
-    return [
-        *((c, r) for r, c in part),
-        *((r, c + half) for r, c in part),
-        *((r + half, c + half) for r, c in part),
-        *((n - 1 - c, half - 1 - r) for r, c in part),
-    ]
-
-
-CURVE = _hilbert(8)
-
-
-@net("order", tokens((8, 8), place=lambda r, c: CURVE.index((r, c))), size=(32, 32), local=True)
-def along_a_curve():
-    """Tokens lie along Hilbert's curve."""
-    return Vit(order=[r * 8 + c for r, c in CURVE], grid=(8, 8))
 
 
 @net("order", tokens(place=lambda r, c: COUNT - 1 - (r * GRID[1] + c)), local=True)
@@ -272,12 +172,6 @@ def tokens_first():
     return Vit(before=1, then=lambda t: t.transpose(0, 1))
 
 
-@net("axes", tokens(axes="BCN"), local=True)
-def channels_before_tokens():
-    """(B, C, N)."""
-    return Vit(then=lambda t: t.transpose(1, 2))
-
-
 @net("axes", tokens(axes="BCN", prefix=1), local=True)
 def channels_before_tokens_behind_a_class_token():
     """(B, C, 1 + N)."""
@@ -304,17 +198,6 @@ def patches_by_unfolding():
     )
 
 
-@net("axes", tokens(), local=True)
-def patches_by_reshaping():
-    """The patch embedding is a linear layer on reshaped pixels."""
-
-    def forward(m, x):
-        t = x.view(len(x), 3, 8, 4, 10, 4).permute(0, 2, 4, 3, 5, 1).reshape(len(x), COUNT, 48)
-        return m.blocks(m.embed(t))
-
-    return Does(forward, embed=nn.Linear(48, 6), blocks=blocks())
-
-
 @net("axes", tokens((8, 10), offset=0))
 def overlapping_patches():
     """Patches of 7 x 7 pixels at every fourth one."""
@@ -338,17 +221,6 @@ def patches_merged_by_four():
     )
 
 
-@net("pooled", tokens((4, 5), offset=3.5, step=8), local=True)
-def patches_averaged_by_four():
-    """2 x 2 patches are averaged between blocks."""
-
-    def forward(m, x):
-        y = F.avg_pool2d(m.vit(x).transpose(1, 2).unflatten(2, GRID), 2)
-        return m.more(y.flatten(2).transpose(1, 2))
-
-    return Does(forward, vit=Vit(), more=blocks())
-
-
 @net("pooled", tokens((8, 5), offset=(1.5, 3.5), step=(4, 8)), local=True)
 def neighbours_in_the_sequence_averaged():
     """Two tokens that follow each other become one."""
@@ -361,22 +233,10 @@ def strided_tokens():
     return Vit(then=lambda t: t.unflatten(1, GRID)[:, ::2, ::2].flatten(1, 2))
 
 
-@net("dropped", tokens((8, 5), offset=1.5, step=(4, 8)), local=True)
-def every_second_token_dropped():
-    """Every second token of the sequence is dropped."""
-    return Vit(then=lambda t: t[:, ::2])
-
-
 @net("dropped", tokens((6, 8), offset=5.5), local=True)
 def border_dropped():
     """The outermost patches are dropped."""
     return Vit(then=lambda t: t.unflatten(1, GRID)[:, 1:-1, 1:-1].flatten(1, 2))
-
-
-@net("dropped", tokens((4, 10)), local=True)
-def lower_half_dropped():
-    """Forty of eighty tokens are kept: the upper half."""
-    return Vit(then=lambda t: t[:, :40])
 
 
 KEPT = sorted(SHUFFLED[:20])
@@ -418,12 +278,6 @@ def tokens_merged_by_likeness():
     return Does(forward, vit=Vit(), centres=table(16, 6))
 
 
-@net("appended", tokens(), local=True)
-def prompts_appended():
-    """Twenty learned prompts behind the patches: 100 tokens."""
-    return Vit(behind=20)
-
-
 @net("appended", tokens(prefix=10), local=True)
 def prompts_between_blocks():
     """Ten prompts are put before the patches after the first blocks."""
@@ -450,12 +304,6 @@ class _Mean(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         return self.mix * t.mean(1, keepdim=True)
-
-
-@net("appended", tokens(), local=True)
-def queries_behind_patches():
-    """Sixteen detection tokens behind the patches (YOLOS)."""
-    return Vit(behind=16)
 
 
 @net("appended", tokens(), tokens((4, 5), prefix=COUNT, offset=3.5, step=8), expected="either", tokens=100)
@@ -486,44 +334,10 @@ class Decoder(nn.Module):
         return self.head(self.self_(q))
 
 
-@net("queries", expected="refused", tokens=100)
-def a_hundred_queries():
-    """100 learned queries attend to the patches (DETR): no 10 x 10 map."""
-    return Decoder(100)
-
-
-@net("queries", expected="refused", tokens=16)
-def sixteen_queries():
-    """16 learned queries: no 4 x 4 map."""
-    return Decoder(16)
-
-
-@net("queries", expected="refused", tokens=49, size=(32, 32))
-def forty_nine_queries():
-    """49 learned queries: no 7 x 7 map."""
-
-    def forward(m, x):
-        return m.head(m.cross(m.queries.expand(len(x), -1, -1), m.embed(x).flatten(2).transpose(1, 2)))
-
-    return Does(forward, embed=patches(), queries=table(1, 49, 6), cross=Attention(), head=nn.Linear(6, 4))
-
-
 @net("queries", expected="refused", tokens=80)
 def as_many_queries_as_patches():
     """80 learned queries, as many as there are patches: they stand on nothing all the same."""
     return Decoder(80)
-
-
-@net("queries", expected="refused", tokens=64, size=(32, 32))
-def latents():
-    """64 latents read the pixels (Perceiver)."""
-
-    def forward(m, x):
-        pixels = m.embed(x).flatten(2).transpose(1, 2)
-        z = m.cross(m.latents.expand(len(x), -1, -1), pixels)
-        return m.more(z)
-
-    return Does(forward, embed=nn.Conv2d(3, 6, 2, 2), latents=table(1, 64, 6), cross=Attention(), more=blocks(1))
 
 
 @net("queries", plane(1.5, 4, GRID))
@@ -536,52 +350,6 @@ def masks_of_queries():
         return torch.einsum("bqc,bnc->bqn", q, t).unflatten(2, GRID)
 
     return Does(forward, vit=Vit(), queries=table(1, 16, 6), cross=Attention())
-
-
-@net("queries", expected="refused", tokens=16)
-def boxes_of_queries():
-    """A dict of class scores and boxes, 16 of each."""
-
-    def forward(m, x):
-        y = m.decoder(x)
-        return {"logits": m.scores(y), "boxes": m.boxes(y).sigmoid()}
-
-    return Does(forward, decoder=Decoder(16), scores=nn.Linear(6, 5), boxes=nn.Linear(6, 4))
-
-
-@net("queries", expected="refused", tokens=16)
-def slots():
-    """16 slots compete for the patches (slot attention)."""
-
-    def forward(m, x):
-        t = m.vit(x)
-        z = m.slots.expand(len(x), -1, -1)
-        for _ in range(2):
-            share = (m.q(z) @ m.k(t).transpose(1, 2)).softmax(1)
-            z = z + (share / share.sum(-1, keepdim=True)) @ m.v(t)
-        return m.out(z)
-
-    return Does(
-        forward,
-        vit=Vit(),
-        slots=table(1, 16, 6),
-        q=nn.Linear(6, 6),
-        k=nn.Linear(6, 6),
-        v=nn.Linear(6, 6),
-        out=nn.Linear(6, 6),
-    )
-
-
-@net("queries", expected="refused", tokens=20)
-def queries_from_the_strongest_tokens():
-    """Twenty queries are the twenty tokens of highest score (two-stage detectors)."""
-
-    def forward(m, x):
-        t = m.vit(x)
-        best = m.score(t).squeeze(-1).topk(20).indices
-        return m.cross(t.gather(1, best[..., None].expand(-1, -1, 6)), t)
-
-    return Does(forward, vit=Vit(), score=nn.Linear(6, 1), cross=Attention())
 
 
 @net(
@@ -620,18 +388,6 @@ def class_scores_of_a_class_token():
     return Does(lambda m, x: m.head(m.vit(x)[:, 0]), vit=Vit(before=1), head=nn.Linear(6, 64))
 
 
-@net("heads", plane(0, 4, (8, 10), layer="features"), expected="either", tokens=16)
-def attention_pooled():
-    """A map pooled by 16 attention heads to (B, 16, 6): no 4 x 4."""
-
-    def forward(m, x):
-        y = m.features(m.stem(x).tanh())
-        share = m.share(y).flatten(2).softmax(-1)
-        return share @ y.flatten(2).transpose(1, 2)
-
-    return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), features=conv(6, 6), share=conv(6, 16, 1))
-
-
 @net("heads", plane(0, 4, (8, 10), layer="score"), expected="either", tokens=10)
 def rows_of_detections():
     """A list of the ten best cells per image, as rows of numbers."""
@@ -657,28 +413,3 @@ def boxes_decoded_from_distributions():
         return (bins * m.bins.view(1, 1, -1, 1)).sum(2)
 
     return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), score=conv(6, 64), bins=torch.arange(16.0))
-
-
-@net("heads", plane(0, 4, (8, 10)))
-def gated_by_queries():
-    """The mean over 16 queries gates a map."""
-
-    def forward(m, x):
-        y = m.stem(x).tanh()
-        q = m.cross(m.queries.expand(len(x), -1, -1), y.flatten(2).transpose(1, 2))
-        return m.out(y * q.mean(1)[..., None, None].sigmoid())
-
-    return Does(forward, stem=nn.Conv2d(3, 6, 5, 4, 2), queries=table(1, 16, 6), cross=Attention(), out=conv(6))
-
-
-@net("heads", tokens(), local=True)
-def rotary_positions():
-    """Tokens are turned by angles of their row and column before attention."""
-
-    def forward(m, x):
-        t = m.embed(x).flatten(2).transpose(1, 2)
-        angle = (torch.arange(COUNT, **kind_of(x)) / 7)[:, None]
-        one, two = t.chunk(2, -1)
-        return m.blocks(torch.cat([one * angle.cos() - two * angle.sin(), one * angle.sin() + two * angle.cos()], -1))
-
-    return Does(forward, embed=patches(), blocks=blocks())

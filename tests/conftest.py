@@ -81,17 +81,21 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
-def lost_words() -> Callable[[StudyResult, int], list[str]]:
-    """The titles and cells of a study's table that a terminal of some width does not show whole."""
+def check_shown(tmp_path: Path) -> Callable[..., None]:
+    """A study's figure is drawn, and its table has a line per row and fits a terminal without losing a word."""
 
-    def lost(result: StudyResult, width: int) -> list[str]:
+    def check(result: StudyResult, width: int = 80) -> None:
+        result.figure(tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").stat().st_size > 10_000
+        assert len(result.table(format="plain").splitlines()) == len(result) + 1
         out = io.StringIO()
         Console(width=width, color_system=None, file=out).print(study_view(result, width=width))
         kept = [column for column in result.findings.columns if not column.optional and not column.folds]
         words = [column.title for column in kept] + [column.text(row) for column in kept for row in result]
-        return [word for word in words if word not in out.getvalue()]
+        assert [word for word in words if word not in out.getvalue()] == []
+        assert max(map(len, out.getvalue().splitlines())) <= width
 
-    return lost
+    return check
 
 
 @pytest.fixture(scope="module")

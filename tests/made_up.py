@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,23 @@ def measured(name: str, value: float | str | None, se: float | None = None, *, s
     )
     ratio = value / side if kind == "radius" and isinstance(value, float) else None
     return MeasureValue(value=value, se=se, leave_one_out=groups, kind=kind, of_input=ratio)
+
+
+def box_field(box: Sequence[tuple[int, int]], reference: Sequence[int], *, stride: float = 1, **more: Any) -> Trf:
+    """The field of a unit that stands in the middle of its box, which may reach beyond the reference."""
+    box, size = tuple(box), tuple(last - first + 1 for first, last in box)
+    base = Trf(
+        size_px=size,
+        box_px=box,
+        stride_px=(float(stride),) * len(box),
+        center_px=tuple((first + last) / 2 for first, last in box),
+        center_exact=True,
+        local_size_px=size,
+        local_box_px=box,
+        exact=True,
+        reference_px=tuple(reference),
+    )
+    return replace(base, **more)
 
 
 def field(size: int = 435, *, stride: int = 32, reference: int = 224, by: str | None = None, exact: bool = True) -> Trf:

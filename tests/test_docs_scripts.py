@@ -76,11 +76,6 @@ def test_the_first_pages_show_the_six_by_the_command_of_the_script(gallery):
         assert command in first.read_text(encoding="utf-8").splitlines(), first.name
 
 
-def test_the_figures_are_small_enough_to_be_committed():
-    assert (DOCS / "six.png").stat().st_size < 400_000
-    assert (DOCS / "gallery.png").stat().st_size < 600_000
-
-
 def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_unplanned):
     measured = how_many.curves(("test_resnet",), (5, 10), (0, 1))
 

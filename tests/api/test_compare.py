@@ -8,7 +8,6 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
 
 import made_up
 import numpy as np
@@ -22,15 +21,12 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.adapters import load
 from erfscope.cli.views.comparison import ComparisonTable
-from erfscope.cli.views.layer_view import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import MEASURES
-from erfscope.options.keywords import ALIASES
 from erfscope.results.comparability import paired
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.tables.columns import images_text, number
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -349,90 +345,7 @@ def terminal(report: Report) -> str:
     return shown(ComparisonTable(report))
 
 
-def test_plain_text_tables_have_stride_field_and_cost(compared):
-    header, _, second = (line.split("\t") for line in compared.table(["r50"], format="plain").splitlines())
-    row = dict(zip(header, second, strict=True))
-    # Two 3x3 convolutions at stride 2: 3 + 2 * 2 = 7 pixels; (27 + 1) 8 + (72 + 1) 8 parameters;
-    # 27 * 8 multiply-adds at 16 x 16 places and 72 * 8 at 8 x 8.
-    assert (row["label"], row["stride"], row["TRF"]) == ("second", "4", "7")
-    assert float(row["params M"]) == pytest.approx((28 + 73) * 8 / 1e6, rel=0.005)
-    assert float(row["GMACs"]) == pytest.approx((216 * 256 + 576 * 64) / 1e9, rel=0.01)
-
-
-@pytest.mark.parametrize("format_", ["markdown", "latex"])
-def test_a_paper_s_caption_has_stride_field_and_cost_of_equal_models(compared, format_):
-    text = compared.table(["r50"], format=format_)
-    caption = next(line for line in text.splitlines() if "Effective receptive fields (ERF) of 2 models" in line)
-    assert "stride 4 px; TRF 7 px; " in caption
-    assert f"{number((216 * 256 + 576 * 64) / 1e9)} GMACs" in caption
-
-
-def test_a_bound_is_marked_as_one_in_every_format(compared):
-    bound = replace(compared[1], trf=replace(compared[1].trf, exact=False))
-    report = Report(results=(compared[0], bound))
-    for format_, text in (("markdown", " ≤7 |"), ("latex", "& $\\leq$7"), ("plain", "\t≤7\t")):
-        assert text in report.table(["r50"], format=format_)
-
-
-def test_a_single_result_has_no_columns_of_a_comparison():
-    report = erfscope.sweep(conv(), samples=2, input_size=32, measures="r50")
-    assert "stride" not in report.table(["r50"])
-    assert "_diff" not in report.table(format="csv")
-    assert report.to_json()["results"][0]["differences"] is None
-
-
 # --- Words ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "n", "text"),
-    [
-        ("leaves", 1, "1 synthetic image (dead leaves)"),
-        ("leaves", 20, "20 synthetic images (dead leaves)"),
-        ("correlated", 2, "2 synthetic images (correlated noise)"),
-        ("image", 1, "1 image"),
-        ("tensor", 3, "3 images"),
-    ],
-)
-def test_pictures_are_counted_in_english(compared, source, n, text):
-    result = replace(compared[0], input=replace(compared[0].input, source=source, n_images=n))
-    assert images_text(result) == text
-
-
-@pytest.mark.parametrize(("hidden", "text"), [(1, "--all shows 1 more layer."), (2, "--all shows 2 more layers.")])
-def test_hidden_layers_are_counted_in_english(hidden, text):
-    table = erfscope.layers(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 14), nn.Identity()), input_size=16)
-    assert text in shown(layer_view(replace(table, rows=table.rows[: 1 + hidden]), one=False, everything=False))
-
-
-class Shifts(nn.Module):
-    """Its branch goes down by a strided convolution and up by interpolation, and comes back half a pixel to the
-    left."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.down = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
-
-    def forward(self, x):
-        x = self.one(x)
-        return x + nn.functional.interpolate(self.down(x), scale_factor=2, mode="bilinear")
-
-
-def test_a_centre_that_is_not_exact_is_shown_with_both_branches():
-    table = erfscope.layers(Shifts(), layer="output", input_size=16)
-    assert "~ not exact" in shown(layer_view(table, one=False, everything=False))
-    words = " ".join(shown(layer_view(table, one=True, everything=False)).split())
-    assert "puts unit 0 at 0 px" in words
-    assert "puts unit 0 at -0.5 px" in words
-
-
-def test_a_word_is_not_said_twice(compared):
-    signed = replace(compared[0], convention="signed", scale="signed")
-    report = Report(results=(signed, signed))
-    captions = [text.get_text() for text in report.figure().texts]
-    assert any("signed" in caption for caption in captions)
-    for text in (report.table(), report.table(format="csv"), *captions, terminal(report)):
-        assert "(signed)" not in text
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -467,15 +380,7 @@ def test_image_is_another_name_of_images_everywhere():
     assert float(monitor.report()[0]["r50"]) == expected
 
 
-def test_type_checkers_know_both_names():
-    hints = get_type_hints(erfscope.Options)
-    assert ALIASES
-    assert all(hints[other] == hints[name] for other, name in ALIASES.items())
-
-
-@pytest.mark.parametrize(
-    "call", [erfscope.analyze, erfscope.sweep, erfscope.compare, erfscope.check, erfscope.ErfMonitor]
-)
+@pytest.mark.parametrize("call", [erfscope.analyze, erfscope.compare])
 def test_both_names_at_once_are_refused(call):
     model = {"net": nn.Conv2d(3, 4, 3)} if call is erfscope.compare else nn.Conv2d(3, 4, 3)
     shown = torch.randn(2, 3, 16, 16)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from made_up import box_field
 from torch import nn
 
 import erfscope
@@ -24,20 +25,9 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 OWN = 32
 
 
-def field(side: int, size: int, *, global_by: str | None = None) -> Trf:
-    box = ((side // 2 - size // 2, side // 2 + size // 2),) * 2
-    return Trf(
-        size_px=(size, size),
-        box_px=box,
-        stride_px=(8.0, 8.0),
-        center_px=(float(side // 2),) * 2,
-        center_exact=True,
-        local_size_px=(size, size),
-        local_box_px=box,
-        exact=True,
-        reference_px=(side, side),
-        global_by=global_by,
-    )
+def field(side: int, size: int, **more: str) -> Trf:
+    box = [(side // 2 - size // 2, side // 2 + size // 2)] * 2
+    return box_field(box, (side, side), stride=8, center_px=(float(side // 2),) * 2, **more)
 
 
 def row(values: np.ndarray, trf: Trf, **changes) -> Result:
@@ -105,13 +95,6 @@ def test_of_a_uniform_map_the_share_outside_is_that_of_its_area(center, other, s
     assert share_outside(uniform, window) == pytest.approx(outside)
 
 
-def test_frames_and_signs_are_no_matter():
-    values = np.where(np.arange(3 * 8 * 8).reshape(3, 8, 8) % 2, 1, -1) / (3 * 64)
-    clip = ErfMap(values=values, center_px=(1.0, 4.0, 4.0), stride_px=(1.0,) * 3, scale="signed")
-    window = ErfMap(values=np.ones((3, 4, 4)), center_px=(1.0, 2.0, 2.0), stride_px=(1.0,) * 3)
-    assert share_outside(clip, window) == pytest.approx(0.75)
-
-
 # --- how far it goes ------------------------------------------------------------------------------
 
 
@@ -157,16 +140,6 @@ def test_a_field_that_lies_inside_the_next_size_ends_it_whatever_share_the_size_
         f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies"
         " outside 64x64" in text
     )
-
-
-def test_each_result_may_fit_for_a_reason_of_its_own():
-    def measured(size):
-        side = (size or (OWN,))[0]
-        return [row(bell(side, 2.0), field(side, 801)), row(np.ones((side, side)), field(side, 61), id="other")]
-
-    rows = enlarged(measured)
-    assert sides(rows) == [32, 32, 64, 64]
-    assert [said(each)[0][0] for each in rows[-2:]] == [ENOUGH, ENOUGH]
 
 
 def test_an_erf_that_grows_with_its_input_ends_it_by_name():
@@ -255,12 +228,6 @@ def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
     assert len({each.id for each in grown}) == 2
 
 
-def test_analyze_gives_the_last_size(grown):
-    result = erfscope.analyze("test_efficientnet", input_size="auto", **SMALL)
-    assert result.input.size == (320, 320)
-    assert result["r50"] == grown[-1]["r50"]
-
-
 def test_a_stored_run_is_gone_on_with(grown, tmp_path):
     grown.save(tmp_path / "erf", drawn=False)
     stored = erfscope.read(tmp_path / "erf")
@@ -284,10 +251,9 @@ def test_a_model_of_one_size_says_so_and_is_measured_there():
         lambda folder: erfscope.compare(["test_resnet", "test_vit"], input_size="auto"),
         lambda folder: erfscope.compare_isolated(["test_resnet", "test_vit"], input_size="auto"),
         lambda folder: erfscope.check("test_resnet", baseline=folder.parent / "b.json", input_size="auto"),
-        lambda folder: erfscope.layers("test_resnet", input_size="auto"),
         lambda folder: erfscope.sweep("test_resnet", input_size="auto,224"),
     ],
-    ids=["compare", "isolated", "check", "layers", "list"],
+    ids=["compare", "isolated", "check", "list"],
 )
 def test_elsewhere_a_size_has_to_be_given(call, tmp_path):
     with pytest.raises(

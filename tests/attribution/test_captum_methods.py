@@ -211,7 +211,7 @@ def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):
     )
 
 
-@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "smoothgrad"])
+@pytest.mark.parametrize("method", ["integrated_gradients"])
 def test_token_layers_are_read_as_maps(method):
     torch.manual_seed(0)
     net = timm.create_model("test_vit", img_size=64).eval()
@@ -349,16 +349,6 @@ def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pi
     assert np.array_equal(ours(small, pictures, method, seed=4), together) is (method != "smoothgrad")
 
 
-def test_a_video_net_is_occluded_too():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv3d(2, 4, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(4, 4, 3, 1, 1))
-    result = erfscope.analyze(
-        net, images=torch.randn(2, 2, 4, 16, 16), method="occlusion", layer="output", measures="r50"
-    )
-    assert result.ok
-    assert sum(result.frame_mass) == pytest.approx(1, rel=1e-9)
-
-
 @pytest.mark.parametrize("method", ["integrated_gradients", "occlusion"])
 def test_copies_run_one_by_one_give_what_copies_run_together_give(small, pictures, method, monkeypatch):
     x = pictures[:1]
@@ -367,15 +357,3 @@ def test_copies_run_one_by_one_give_what_copies_run_together_give(small, picture
     assert captum_methods.copies(method, x[0, 0].numel()) == 1
     np.testing.assert_allclose(ours(small, x, method), together, rtol=0, atol=1e-12 * np.abs(together).max())
     assert np.abs(together).max() > 0
-
-
-def test_large_pictures_run_in_fewer_copies_and_noise_is_drawn_as_ever():
-    sides = (64, 224, 320, 512, 2048)
-    expected = {
-        "integrated_gradients": [8, 8, 3, 1, 1],
-        "occlusion": [8, 8, 3, 1, 1],
-        "smoothgrad": [4] * 5,
-        "input_x_gradient": [1] * 5,
-    }
-    for method, numbers in expected.items():
-        assert [captum_methods.copies(method, side * side) for side in sides] == numbers

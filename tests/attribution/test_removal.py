@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -117,23 +116,6 @@ def test_a_node_of_zeros_is_no_loss_and_a_dead_unit_is_said():
     )
     assert result.status == "degenerate"
     assert result.rank_correlation is None
-
-
-def test_an_item_of_a_container_is_refused():
-    class Pair(nn.Module):
-        def forward(self, x: Tensor) -> list[Tensor]:
-            return [x, 2 * x]
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pair, self.conv = Pair(), nn.Conv2d(1, 1, 3, padding=1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(sum(self.pair(x)))
-
-    with pytest.raises(ErfscopeError, match="container items work with --method gradient"):
-        erfscope.analyze(Net(), images=torch.randn(1, 1, 5, 5), layer="conv", wrt="pair[0]", method="occlusion")
 
 
 def test_reports_keep_it(net, x, tmp_path):

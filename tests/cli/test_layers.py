@@ -28,7 +28,7 @@ SIDE, STRIDE = 17, 4
 OFFSET = -5 + 8
 SPACE = {1: (67,), 2: (67, 51), 3: (35, 67, 51)}
 
-CAUSE = "global average pooling (output)"
+CAUSE = "global average pooling"
 NETS = """
 import torch
 from torch import nn

@@ -1,18 +1,14 @@
 """Only some channels of a unit are read: one filter instead of all, in everything that results must share."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import erfscope
-from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.tables.methods_section import methods_sentence
 
-ASKED = {"weights": "random", "input_size": 64, "samples": 4, "measures": ["r50", "r90", "far_mass"]}
+ASKED = {"input_size": 24, "in_chans": 1, "samples": 4, "measures": ["r50", "r90", "far_mass"]}
 
 
 class Two(nn.Module):
@@ -23,7 +19,7 @@ class Two(nn.Module):
         self.narrow, self.wide = nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 5, padding=2)
 
     def forward(self, x):
-        return torch.cat([self.narrow(x), self.wide(x)], 1)
+        return torch.cat([self.narrow(x), self.wide(x)], 1).tanh()
 
 
 @pytest.fixture
@@ -38,7 +34,7 @@ def pictures():
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"draws": "all"}, {"plain": True}, {"method": "smoothgrad"}, {"convention": "energy"}], ids=str
+    "more", [{}, {"draws": "all"}, {"plain": True}, {"method": "input_x_gradient"}, {"convention": "energy"}], ids=str
 )
 def test_the_map_is_that_of_the_channels_named(two, pictures, more):
     narrow, wide = (
@@ -53,64 +49,40 @@ def test_the_map_is_that_of_the_channels_named(two, pictures, more):
     assert wide.sum() == pytest.approx(found.sum())
 
 
-def test_all_channels_by_their_numbers_are_the_default():
-    found = erfscope.analyze("test_vit", **ASKED)
-    count = found.unit.map_shape[0]
-    named = erfscope.analyze("test_vit", channels=range(count), **ASKED)
+def test_all_channels_by_their_numbers_are_the_default(two):
+    found = erfscope.analyze(two, **ASKED)
+    named = erfscope.analyze(two, channels=range(2), **ASKED)
     np.testing.assert_array_equal(named.map.values, found.map.values)
-    assert (found.options, named.options) == ({}, {"channels": tuple(range(count))})
+    assert (found.options, named.options) == ({}, {"channels": tuple(range(2))})
 
 
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
         ("x", "cannot read the channels 'x'; write numbers from 0 on"),
-        ([], "cannot read the channels"),
         ([-1], "cannot read the channels"),
-        (True, "cannot read the channels True"),
         (99_999, "there is no channel 99999 in"),
     ],
     ids=str,
 )
-def test_what_is_no_channel_is_refused(asked, text):
+def test_what_is_no_channel_is_refused(two, asked, text):
     with pytest.raises(ErfscopeError, match=text):
-        erfscope.analyze("test_vit", channels=asked, **ASKED)
+        erfscope.analyze(two, channels=asked, **ASKED)
 
 
-def test_the_command_line_the_json_and_its_settings_know_them(tmp_path):
-    options = ["--weights", "random", "--input-size", "64", "--samples", "4", "--measures", "r50", "--channels", "5,0"]
-    with pytest.raises(SystemExit) as stop:
-        main(["analyze", "test_vit", *options, "--json", "-o", str(tmp_path / "run")])
-    assert stop.value.code == 0
-    document = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert document["results"][0]["options"] == {"channels": [0, 5]}
-    stored = erfscope.read(tmp_path / "run")
-    assert stored[0].options == {"channels": (0, 5)}
-    with pytest.raises(SystemExit):
-        main(["analyze", "--config", str(tmp_path / "run"), "-o", str(tmp_path / "again")])
-    assert erfscope.read(tmp_path / "again")[0].options == stored[0].options
-    assert "with channels 0,5, in float32" in methods_sentence(stored)
-
-
-def test_results_of_other_channels_are_not_put_into_one_table(tmp_path):
-    one, other = (erfscope.sweep("test_vit", channels=n, **ASKED) for n in (0, 1))
-    with pytest.raises(MeasurementError, match=r"they differ in channels \(\(0,\) against \(1,\)\)"):
-        erfscope.compare({"a": one, "b": other})
-
-
-def test_a_run_goes_on_and_is_merged_with_the_same_channels_only(tmp_path):
+def test_a_run_goes_on_and_is_merged_with_the_same_channels_only(two, tmp_path):
     # It is asked before the first batch, too.
     stops = iter([False])
-    part = erfscope.sweep("test_vit", channels="0", batch_size=2, stop=lambda: next(stops, True), **ASKED)
+    part = erfscope.sweep(two, channels="0", batch_size=2, stop=lambda: next(stops, True), **ASKED)
     part.save(tmp_path / "part", drawn=False)
     with pytest.raises(ErfscopeError, match="with other settings: channels"):
-        erfscope.sweep("test_vit", channels="1", resume=tmp_path / "part", **ASKED)
-    whole = erfscope.sweep("test_vit", channels="0", **ASKED)
-    gone_on = erfscope.sweep("test_vit", channels="0", resume=tmp_path / "part", **ASKED)
+        erfscope.sweep(two, channels="1", resume=tmp_path / "part", **ASKED)
+    whole = erfscope.sweep(two, channels="0", **ASKED)
+    gone_on = erfscope.sweep(two, channels="0", resume=tmp_path / "part", **ASKED)
     np.testing.assert_allclose(gone_on[0].map.values, whole[0].map.values, rtol=1e-5)
     for number in (1, 2):
-        erfscope.sweep("test_vit", channels=0, shard=f"{number}/2", **ASKED).save(tmp_path / f"{number}", drawn=False)
-    erfscope.sweep("test_vit", channels=1, shard="2/2", **ASKED).save(tmp_path / "odd", drawn=False)
+        erfscope.sweep(two, channels=0, shard=f"{number}/2", **ASKED).save(tmp_path / f"{number}", drawn=False)
+    erfscope.sweep(two, channels=1, shard="2/2", **ASKED).save(tmp_path / "odd", drawn=False)
     merged = erfscope.merge([tmp_path / "1", tmp_path / "2"])
     np.testing.assert_allclose(merged[0].map.values, whole[0].map.values, rtol=1e-5)
     assert merged[0].options == {"channels": (0,)}
@@ -118,16 +90,16 @@ def test_a_run_goes_on_and_is_merged_with_the_same_channels_only(tmp_path):
         erfscope.merge([tmp_path / "1", tmp_path / "odd"])
 
 
-def test_a_check_of_other_channels_is_another_question(tmp_path):
+def test_a_check_of_other_channels_is_another_question(two, tmp_path):
     asked = {
         **{name: value for name, value in ASKED.items() if name != "measures"},
         "baseline": tmp_path / "b.json",
         "name": "x",
     }
-    assert erfscope.check("test_vit", channels=0, update=True, **asked).word == "new"
-    assert erfscope.check("test_vit", channels=0, **asked).word == "pass"
+    assert erfscope.check(two, channels=0, update=True, **asked).word == "new"
+    assert erfscope.check(two, channels=0, **asked).word == "pass"
     for other, words in ((1, "channels is 1 and was 0"), (None, "channels is the default and was 0")):
-        verdict = erfscope.check("test_vit", channels=other, **asked)
+        verdict = erfscope.check(two, channels=other, **asked)
         assert (verdict.word, verdict.cause) == ("cannot tell", "protocol changed")
         assert verdict.reason == words
-    assert erfscope.check("test_vit", trf_only=True, **asked).word == "pass"
+    assert erfscope.check(two, trf_only=True, **asked).word == "pass"

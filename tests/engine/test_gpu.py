@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import erfscope
-from erfscope.stimuli.prefetch import Prefetcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no graphics processor here")]
 ASKED = {"weights": "random", "samples": 6, "input_size": 128}
@@ -27,26 +26,3 @@ def test_auto_takes_it():
 def test_autocast_says_what_it_changes():
     found = erfscope.analyze("resnet18", amp_dtype="bfloat16", device="cuda", **ASKED)
     assert any(warning.code == "amp_error" for warning in found.warnings)
-
-
-def test_pictures_are_fetched_from_pinned_memory(monkeypatch):
-    pinned = []
-    real = Prefetcher.__call__
-
-    def seen(self, index):
-        found = real(self, index)
-        pinned.append(found.is_pinned())
-        return found
-
-    monkeypatch.setattr(Prefetcher, "__call__", seen)
-    ahead = erfscope.analyze("test_resnet", device="cuda", workers=2, **ASKED)
-    assert pinned == [True] * 6
-    assert float(ahead["r50"]) == pytest.approx(
-        float(erfscope.analyze("test_resnet", device="cuda", **ASKED)["r50"]), rel=2e-3
-    )
-
-
-def test_both_memories_are_said_before_it_begins():
-    said = []
-    erfscope.analyze("resnet18", device="cuda", tell=said.append, **ASKED)
-    assert "on cuda" in said[0]

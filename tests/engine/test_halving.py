@@ -165,7 +165,7 @@ def test_the_operations_of_a_unit_are_run_in_smaller_batches_too(monkeypatch, er
     assert found.warnings[-1].text == "a batch of 12 images did not fit into memory: they were measured 3 at a time"
 
 
-@pytest.mark.parametrize("backward", [None, 1, 5])
+@pytest.mark.parametrize("backward", [None, 5])
 def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
     narrow = Narrow(3, OUT_OF_MEMORY[0], backward)
     gc.collect()
@@ -176,13 +176,6 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
         gc.enable()
     assert len(narrow.log.sizes) > 3
     assert not narrow.log.kept
-
-
-def test_a_batch_size_that_nobody_asked_for_is_halved_too():
-    narrow = Narrow(5, OUT_OF_MEMORY[1])
-    result = erfscope.analyze(net(narrow), images=pictures(14), measures="r50", plain=True)
-    assert narrow.log.sizes[:3] == [14, 7, 3]
-    assert result.warnings[-1].code == "smaller_batches"
 
 
 def test_where_a_run_stops_does_not_depend_on_halving():
@@ -242,7 +235,7 @@ def test_what_pytorch_and_numpy_raise_is_known():
 
 
 LIMITED = """
-import resource, sys, warnings
+import resource
 import torch
 from torch import nn
 import erfscope
@@ -257,17 +250,15 @@ expected = erfscope.analyze(net, **{**options, "batch_size": 1})
 # Room for some 128 MiB: one image takes about 16.
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + 2**27, resource.RLIM_INFINITY))
-if sys.argv[1] == "unplanned":
-    erfscope.engine.batch_size.available_bytes = lambda *_: None
+erfscope.engine.batch_size.available_bytes = lambda *_: None
 found = erfscope.analyze(net, **options)
 print(found.warnings[-1].text, "|", abs(found.map.values - expected.map.values).max() / expected.map.values.max())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space reliably")
-@pytest.mark.parametrize("how", ["planned", "unplanned"])
-def test_under_a_real_limit_of_memory_the_result_is_the_same(how):
-    done = warm.run([sys.executable, "-c", LIMITED, how])
+def test_under_a_real_limit_of_memory_the_result_is_the_same():
+    done = warm.run([sys.executable, "-c", LIMITED])
     assert done.returncode == 0, done.stderr
     text, difference = done.stdout.strip().split(" | ")
     assert text.startswith("a batch of 16 images did not fit into memory: they were measured")

@@ -88,22 +88,10 @@ def test_no_output_says_so_of_a_picture(picture):
         assert "in-plane" not in text, name
 
 
-def test_the_first_sentence_says_so_beside_the_numbers(volume):
-    (sentence,) = [line for line in shown(volume).splitlines() if line.startswith("Half of the ERF")]
-    assert sentence.count("px in-plane") == 2
-    assert "within" in html(erfscope.Report(results=(volume,))).partition("px in-plane of the unit")[0]
-
-
 def test_files_say_so_in_a_field_of_their_own(volume, picture):
     both = erfscope.Report(results=(volume, picture))
     assert [entry["in_plane"] for entry in json.loads(json.dumps(both.to_json()))["results"]] == [True, False]
     assert [row["in_plane"] for row in csv.DictReader(io.StringIO(both.table(format="csv")))] == ["true", "false"]
-
-
-def test_a_table_of_both_kinds_says_whose(volume, picture):
-    both = erfscope.Report(results=(volume, picture))
-    for text in (shown(both), both.table(format="markdown"), html(both)):
-        assert "Sizes of Volume are in-plane" in " ".join(text.split())
 
 
 def test_the_gate_says_so(tmp_path):

@@ -47,21 +47,6 @@ def test_an_adapter_is_recorded_once_and_its_weights_count_at_each_call(recordin
     )
 
 
-def test_a_monitor_records_once(recordings):
-    module = net()
-    words = {name: value for name, value in WORDS.items() if name != "dtype"}
-    monitor = erfscope.ErfMonitor(module, quiet=True, **words, **SIZE)
-    for step in range(3):
-        with torch.no_grad():
-            module[0].weight.add_(0.1 * torch.rand_like(module[0].weight))
-        found = monitor.step(step)
-        torch.testing.assert_close(
-            torch.tensor(found.map.values), torch.tensor(erfscope.analyze(module, **words, **SIZE).map.values)
-        )
-    # Once by the monitor, and each time by the comparison.
-    assert len(recordings) == 1 + 3
-
-
 def test_an_edited_module_is_recorded_as_it_is(recordings):
     module = net()
     erfscope.analyze(module, **WORDS, **SIZE)

@@ -21,9 +21,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import sides
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
-from erfscope.results.positions import BorderEffect, Positions
-from erfscope.tables import columns
-from erfscope.tables.positions import positions_lines
+from erfscope.results.positions import BorderEffect
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -119,13 +117,12 @@ def some(space):
 # --- maps -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("convention", ["jacobian", "replknet"])
 @pytest.mark.parametrize("name", NETS)
-def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
+def test_every_map_is_that_of_the_unit_alone(name, maps):
     net, images = NETS[name](), numbers(2, 3, 20, 24)
     with torch.no_grad():
         space = tuple(net(images).shape[2:])
-    found = check_alone(net, maps, some(space), images=images, convention=convention, layer="output")
+    found = check_alone(net, maps, some(space), images=images, layer="output")
     assert found.r50.shape == space
     assert found.alone == ""
     assert found.passes == (math.prod(space) if name == "attention" else pytest.approx(found.passes))
@@ -139,9 +136,9 @@ def test_every_map_is_that_of_the_unit_alone(name, convention, maps):
         {"draws": 3},
         {"channels": (0, 2)},
         {"convention": "signed"},
+        {"convention": "replknet"},
         {"wrt": "0"},
         {"plain": True},
-        {"batch_size": 1},
     ],
     ids=str,
 )
@@ -255,7 +252,7 @@ def overlap(first, other):
     return all(a <= d and c <= b and a <= b and c <= d for (a, b), (c, d) in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_two_units_of_one_colour_have_overlapping_fields(seed):
     rng = np.random.default_rng(seed)
     space = tuple(rng.integers(1, 7, rng.integers(1, 4)))
@@ -395,13 +392,6 @@ def test_fields_alone_are_not_asked_of_every_unit():
         erfscope.theoretical("test_vit", unit="all")
 
 
-def test_the_arrays_cannot_be_written_to():
-    found = Positions(r50=np.ones((2, 2)), context_r50=np.ones((2, 2)), inside=np.ones((2, 2)), passes=1)
-    with pytest.raises(ValueError, match="read-only"):
-        found.r50[0, 0] = 2
-    assert found.border_effect().clipped_to_inside is None
-
-
 # --- what is stored and shown ---------------------------------------------------------------------
 
 
@@ -426,33 +416,6 @@ def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
     assert again.passes == ours.passes
 
 
-def test_arrays_of_positions_that_do_not_fit_are_refused(report, tmp_path, figures_undrawn):
-    report.save(tmp_path / "run")
-    path = tmp_path / "run" / "report.json"
-    document = json.loads(path.read_text())
-    kept = document["results"][0]["positions"]
-    document["results"][0]["positions"] = {**kept, "shape": [16, 12]}
-    path.write_text(json.dumps(document))
-    with pytest.raises(ErfscopeError, match="the sizes of units are not those of a layer of"):
-        erfscope.read(path)
-
-
-def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
-    lines = list(positions_lines(report[0]))
-    r50 = report[0].positions.border_effect("r50")
-    low, middle, high, clipped, ratio = map(
-        columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside)
-    )
-    assert lines[0].startswith(
-        f"r50 of all 12x16 units of output: min {low}, median {middle}, max {high} px; context_r50: "
-    )
-    assert f"lies inside (96 units), {clipped} where it is clipped (96): ratio {ratio}" in lines[1]
-    report.save(tmp_path / "page.html")
-    html = (tmp_path / "page.html").read_text()
-    assert "results/0/positions/r50/clipped_to_inside" in html
-    assert "r50 of all 12x16 units of the layer (px)" in html
-
-
 def test_the_command_prints_them_and_draws_them(tmp_path, capsys):
     options = ["--weights", "random", "--input-size", "64", "--samples", "2", "--layer", "layer2", "--unit", "all"]
     with pytest.raises(SystemExit) as end:
@@ -475,16 +438,6 @@ def test_a_run_that_was_stopped_before_every_unit_was_measured_goes_on(tmp_path,
     kept = erfscope.sweep(conv(), resume=tmp_path / "last", **asked)
     np.testing.assert_array_equal(kept[0].positions.r50, last[0].positions.r50)
     assert kept[0].seconds == pytest.approx(last[0].seconds, abs=1e-3)
-
-
-def test_a_failed_pass_is_a_row_with_its_reason(monkeypatch):
-    def broken(*_given):
-        raise RuntimeError("no kernel")
-
-    monkeypatch.setattr(every_unit, "contributions", broken)
-    row = erfscope.sweep(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")[0]
-    assert row.status == "error"
-    assert "no kernel" in row.error
 
 
 def test_batches_that_do_not_fit_are_halved(monkeypatch, maps):

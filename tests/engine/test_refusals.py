@@ -26,18 +26,7 @@ def plane() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1))
 
 
-SIZES = (
-    24,
-    np.int64(24),
-    np.uint8(24),
-    torch.tensor(24),
-    "24",
-    (24, 24),
-    [24, 24],
-    np.array([24, 24]),
-    torch.Size((24, 24)),
-    "24x24",
-)
+SIZES = [np.int64(24), "24", "24x24"]
 
 
 @pytest.mark.parametrize("given", SIZES)
@@ -57,20 +46,12 @@ def test_one_size_means_the_same_wherever_a_size_is_taken(given: Any) -> None:
 NO_SIZES: list[tuple[Any, str]] = [
     (0, "'0' is no size"),
     (-3, "'-3' is no size"),
-    ((224, 0), r"no size; give one to three sides of at least 1"),
     (224.0, "224.0 is not a whole number"),
-    (np.float32(32), "is not a whole number"),
     ((32, 32.5), "32.5 is not a whole number"),
     (True, "True is not a whole number"),
-    (np.True_, "is not a whole number"),
-    ((True, 32), "True is not a whole number"),
     ("big", "cannot read the input size 'big'"),
-    ("", "cannot read the input size ''"),
-    ("32x", "cannot read the input size '32x'"),
     ((), "input_size is empty"),
     ((1, 2, 3, 4), "one to three sides"),
-    ((32, None), "is not a whole number|is no size"),
-    (object(), "is not a whole number"),
 ]
 
 
@@ -122,22 +103,6 @@ def test_a_failed_result_raises_its_own_error_whatever_is_asked_of_it() -> None:
         result["r51"]
 
 
-def test_a_dead_unit_has_no_number_and_says_why() -> None:
-    net = plane()
-    nn.init.zeros_(net[0].weight)  # type: ignore[index, arg-type]
-    result = erfscope.analyze(net, samples=1, input_size=16)
-    assert result.status == "degenerate"
-    with pytest.raises(MeasurementError, match="Sequential: the gradient is zero"):
-        float(result["r50"])
-
-
-def test_a_measure_that_was_not_asked_for_is_not_called_unknown() -> None:
-    result = erfscope.analyze(plane(), samples=1, input_size=16, measures="r50")
-    assert float(result["r50"]) > 0
-    with pytest.raises(ErfscopeError, match=r"'r90' of Sequential was not measured; it has r50: add it to measures="):
-        result["r90"]
-
-
 # --- Models of clips and volumes ------------------------------------------------------------------
 
 
@@ -154,12 +119,8 @@ def test_a_model_of_clips_or_volumes_without_a_size_is_refused_with_an_example(n
 
 # --- Live models of timm --------------------------------------------------------------------------
 
-FAMILIES = (
-    "xcit_nano_12_p16_224 mvitv2_tiny efficientvit_m0 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 levit_128s"
-)
 
-
-@pytest.mark.parametrize("name", FAMILIES.split())
+@pytest.mark.parametrize("name", ["xcit_nano_12_p16_224", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(name: str) -> None:
     with torch.device("meta"):
         model = timm.create_model(name).eval()
@@ -176,17 +137,6 @@ def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(nam
     else:
         with pytest.raises(MeasurementError, match=r"fails on an input of 3 channels at 96x160: \S+"):
             _ = bare(erfscope.wrap(model, input_size=(96, 160)), {}).recording
-
-
-def test_a_live_xcit_is_measured_at_another_size() -> None:
-    torch.manual_seed(0)
-    model = timm.create_model("xcit_nano_12_p16_224").eval()
-    result = erfscope.analyze(model, input_size=(96, 160), samples=1, measures="r50")
-    assert (result.status, result.input.size) == ("ok", (96, 160))
-    with torch.no_grad():
-        (last,) = model.forward_intermediates(torch.zeros(1, 3, 96, 160), indices=[11], intermediates_only=True)
-    assert result.unit is not None
-    assert result.unit.map_shape == last.shape[1:]
 
 
 # --- Sequences ------------------------------------------------------------------------------------
@@ -239,11 +189,6 @@ class Dictionary(Conv):
         return self.conv(batch["image"])
 
 
-class Nested(Conv):
-    def forward(self, samples: Any) -> Tensor:
-        return self.conv(samples.tensors)
-
-
 class Wrong(Conv):
     """A fault of its own, which no other input mends."""
 
@@ -290,16 +235,7 @@ SIZE = "try another input_size= (--input-size)"
 #: A model, its input's channels and size, what stands in its error, and the hint at its end.
 FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = {
     "channels": (lambda: timm.create_model("test_resnet"), 4, 32, "but got 4", CHANNELS.format(3)),
-    "a norm's channels": (lambda: nn.BatchNorm2d(5).eval(), None, 16, "not 5", CHANNELS.format(5)),
     "a fixed size": (torchvision_vit, None, 48, "Wrong image height! Expected 64 but got 48!", SIZE),
-    "timm's fixed size": (
-        lambda: timm.create_model("test_vit3", dynamic_img_size=False),
-        None,
-        48,
-        "doesn't match model",
-        SIZE,
-    ),
-    "too small": (torchvision.models.squeezenet1_1, None, 8, "size is too small", SIZE),
     "a head": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)),
         None,
@@ -309,7 +245,6 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
     ),
     "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", WRAP),
     "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP),
-    "attributes": (Nested, None, 16, "AttributeError: 'Tensor' object has no attribute 'tensors'", WRAP),
     "ids": (lambda: nn.Sequential(nn.Embedding(9, 6)), None, (16,), "Long, Int", f"which have no gradient; {WRAP}"),
     "a language model": (bert, None, (16,), "too many values to unpack", WRAP),
     "dtypes": (Casting, None, 16, "should be the same", "give its weights and tensors one dtype: dtype= (--dtype)"),
@@ -359,13 +294,8 @@ def test_the_error_with_numbers_is_shown_of_a_model_that_fails_without_them() ->
     [
         (RuntimeError("only squares are taken here."), "only squares are taken here"),
         (KeyError("scale"), "KeyError: 'scale'"),
-        (AssertionError(), "AssertionError"),
         (OSError(errno.ENOSPC, "No space left on device", "scratch"), "No space left on device: scratch"),
         (RuntimeError("no such shape (Triggered internally at /x.cpp:31.)"), "no such shape"),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"),
-            "DefaultCPUAllocator: can't",
-        ),
         (ValueError("a" * 300), f"ValueError: {'a' * (LONGEST - 3)}..."),
     ],
 )
@@ -378,20 +308,6 @@ def test_a_pass_that_does_not_fit_into_memory_asks_for_a_smaller_input() -> None
     assert (
         said == "net does not fit into memory with one image of 16x16: MemoryError: no room; use a smaller --input-size"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        (
-            "Expected all tensors to be on the same device, but found cuda:0 and cpu!",
-            "register its own tensors as buffers",
-        ),
-        ("Cannot copy out of meta tensor; no data!", "build it outside torch.device('meta')"),
-    ],
-)
-def test_a_model_on_several_devices_or_on_none_is_told_so(text: str, hint: str) -> None:
-    assert hint in str(model_failed("net", erfscope.wrap(plane(), input_size=16), RuntimeError(text)))
 
 
 def test_an_exit_of_a_model_is_its_error_and_an_interruption_passes() -> None:
@@ -452,43 +368,14 @@ def test_positions_that_are_not_known_are_refused_with_the_cause(
     assert cause in result.error
 
 
-class Several(nn.Module):
-    """A map in a tuple."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = nn.Conv2d(3, 4, 8, 8)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        return self.patch(x), None
-
-
-class Scrambles(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.several = Several()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return masked(self.several(x)[0].flatten(2).mT)
-
-
-def test_an_operation_after_a_module_that_gives_a_tuple_is_not_said_to_run_in_it() -> None:
-    result = erfscope.analyze(Scrambles().eval(), input_size=64, samples=1, layer="output")
-    assert result.error is not None
-    assert "gather picks" in result.error
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"samples": "many"}, "samples is a whole number or None, not 'many'"),
         ({"samples": 2.5}, "samples is a whole number or None, not 2.5"),
         ({"draws": "many"}, "draws is a whole number or 'all' or None, not 'many'"),
         ({"until_se": "2%"}, "until_se is a number or None, not '2%'"),
-        ({"in_chans": "3"}, "in_chans is a whole number or None, not '3'"),
         ({"dtype": 32}, "dtype is text, not 32"),
         ({"trust": "yes"}, "trust is True or False, not 'yes'"),
-        ({"plain": 3}, "plain is True or False, not 3"),
     ],
 )
 def test_an_option_of_another_type_is_one_line(options: dict[str, Any], text: str) -> None:

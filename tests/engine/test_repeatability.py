@@ -55,11 +55,6 @@ def test_a_model_that_draws_random_numbers_is_said_to(method):
     assert "one_by_one" not in found
 
 
-def test_even_then_the_batch_size_changes_nothing():
-    one, six = (measured(Net(dropped), size) for size in (1, 6))
-    np.testing.assert_array_equal(one.map.values, six.map.values)
-
-
 BATCHES = {
     "a bright batch": lambda _net, x, y: y.relu() if x.mean() > 1 else y,
     "dark beside bright": lambda _net, x, y: y * x.mean((1, 2, 3), keepdim=True).amax(0).detach(),
@@ -75,12 +70,7 @@ def test_images_that_see_each_other_are_measured_one_at_a_time(name):
     assert "not_repeatable" not in texts(six)
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_what_two_images_show_is_said_for_every_batch_size(name):
-    assert texts(measured(Net(BATCHES[name]), 1))["one_by_one"] == texts(measured(Net(BATCHES[name]), 6))["one_by_one"]
-
-
-@pytest.mark.parametrize("model", ["test_resnet", "resnet18", "test_vit", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("model", ["test_resnet", "test_vit"])
 def test_healthy_models_are_measured_in_batches_without_a_word(model):
     module = erfscope.adapters.load(model, weights="random", input_size=64).module
     x = torch.randn(6, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

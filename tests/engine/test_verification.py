@@ -86,12 +86,3 @@ def test_the_command_prints_both_and_ends_with_1_where_they_differ(monkeypatch, 
 def test_what_cannot_be_verified_is_refused(options):
     with pytest.raises(ErfscopeError, match="leave --verify or"):
         erfscope.analyze(net(), **WORDS, verify=True, **options)
-
-
-def test_the_old_name_is_refused_with_the_new_one():
-    with pytest.raises((ErfscopeError, TypeError), match="verify"):
-        erfscope.analyze(net(), **WORDS, verify_cone=True)
-
-
-def test_nothing_is_verified_unasked():
-    assert erfscope.analyze(net(), **{**WORDS, "unit": "centre"}).verification is None

@@ -15,7 +15,6 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.geometry.layout import Layout, recognise
 
 TINY = timm.list_models("test_*")
 FEW = {"samples": 4, "draws": 2, "measures": ["r50", "center_share"]}
@@ -89,13 +88,7 @@ def _seed():
 
 @pytest.mark.parametrize(
     ("kind", "layer", "stride", "side"),
-    [
-        (list, "output[0]", 2, 3),
-        (list, "output[1]", 4, 7),
-        (list, "output[2]", 8, 15),
-        (dict, "output[fine]", 2, 3),
-        (dict, "output[coarse]", 8, 15),
-    ],
+    [(list, "output[1]", 4, 7), (list, "output[2]", 8, 15), (dict, "output[fine]", 2, 3)],
 )
 def test_every_map_of_a_pyramid_has_its_own_field(kind, layer, stride, side):
     result = erfscope.analyze(Pyramid(kind), input_size=(48, 48), layer=layer, unit=(2, 3), **FEW)
@@ -197,27 +190,9 @@ def test_a_feature_extractor_of_torchvision_is_measured_at_the_sum_that_ends_its
         assert extractor.default_layer == "output[layer4]"
 
 
-@pytest.mark.parametrize("channels", [1, 6])
-def test_other_numbers_of_channels(channels):
-    net = nn.Sequential(nn.Conv2d(channels, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1))
-    result = erfscope.analyze(net, input_size=(20, 20), **FEW)
-    assert result.ok
-    assert result.trf.size_px == (7, 7)
-    named = erfscope.analyze("test_resnet", weights="random", in_chans=channels, input_size=(96, 96), **FEW)
-    assert named.ok
-    assert named.map.values.shape == (96, 96)
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("test_resnet", {}),
-        ("test_convnext", {}),
-        ("test_vit", {}),
-        ("test_vit", {"model_kwargs": {"dynamic_img_size": True}}),
-        ("test_vit_relpos", {}),
-        ("test_maxvit", {}),
-    ],
+    [("test_resnet", {}), ("test_vit", {}), ("test_vit_relpos", {}), ("test_maxvit", {})],
 )
 def test_inputs_that_are_not_square(name, options):
     # 160 x 320 has whole windows in MaxViT too.
@@ -241,57 +216,6 @@ def test_a_one_dimensional_net_gives_the_ramp_of_two_boxes():
     assert result.map.values.sum() == pytest.approx(1)
 
 
-def test_tokens_of_a_one_dimensional_net_can_be_named():
-    class Tokens(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.transpose(1, 2) * 2
-
-    net = nn.Sequential(nn.Conv1d(2, 8, 3, 1, 1), Tokens())
-    result = erfscope.analyze(net, images=torch.randn(2, 2, 32), layer="1", unit=(5,), layout="NLC", measures=["r50"])
-    assert result.ok
-    assert (result.unit.map_shape, result.trf.box_px) == ((8, 32), ((4, 6),))
-
-
-def test_a_video_net_gives_a_box_in_space_and_time():
-    net = nn.Sequential(nn.Conv3d(1, 1, 3, 1, 1, bias=False), nn.MaxPool3d((4, 2, 2)))
-    nn.init.ones_(net[0].weight)
-    result = erfscope.analyze(net, images=torch.rand(2, 1, 4, 12, 12), layer="0", unit=(2, 5, 6), measures=["r50"])
-    assert result.ok
-    expected = np.zeros((4, 12, 12))
-    expected[1:4, 4:7, 5:8] = 1 / 27
-    np.testing.assert_allclose(result.map.values, expected, atol=1e-12)
-    np.testing.assert_allclose(result.map.plane.values, expected.sum(axis=0), atol=1e-12)
-
-
-def test_one_frame_is_a_map_and_one_position_is_none():
-    net = nn.Sequential(nn.Conv3d(1, 2, 3, 1, 1), nn.Conv3d(2, 2, (4, 2, 2), (4, 2, 2)), nn.AdaptiveAvgPool3d(1))
-    adapter = erfscope.wrap(net, input_size=(4, 12, 12))
-    assert adapter.default_layer == "1"
-    assert erfscope.analyze(adapter, images=torch.randn(2, 1, 4, 12, 12), measures=["r50"]).unit.map_shape == (
-        2,
-        1,
-        6,
-        6,
-    )
-
-
-def test_a_net_that_has_no_memory_for_the_first_look_is_said_to_need_a_smaller_input():
-    """As gemma4_vit at its own 768 x 768 pixels within 8 GiB, which fails before there is an image."""
-
-    class Large(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise RuntimeError(
-                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 7"
-                " bytes.\nhere"
-            )
-
-    result = erfscope.analyze(erfscope.wrap(Large(), input_size=(16, 24)), layer="output")
-    assert result.status == "error"
-    assert re.search(
-        r"^does not fit into memory with one image of 16x24: .* 7 bytes; use a smaller --in", result.error or ""
-    )
-
-
 class Block(nn.Module):
     """A LayerNorm inside a residual branch, channels last inside."""
 
@@ -310,20 +234,6 @@ def test_the_default_layer_is_the_last_block_and_not_a_part_of_it():
         net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), *(Block() for _ in range(depth)))
         assert erfscope.wrap(net, input_size=(32, 32)).default_layer == "output"
         assert erfscope.wrap(nn.Sequential(net, nn.AdaptiveAvgPool2d(1)), input_size=(32, 32)).default_layer == "0"
-
-
-def test_a_map_that_only_a_layer_norm_gives_is_not_the_default():
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Conv2d(3, 8, 4, 4)
-            self.norm = nn.LayerNorm(8)
-            self.view = nn.Identity()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.view(self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)).mean((2, 3))
-
-    assert erfscope.wrap(Last(), input_size=(32, 32)).default_layer == "stem"
 
 
 class Windows(nn.Module):
@@ -350,31 +260,3 @@ def test_windows_along_the_batch_axis_are_read_as_the_map_that_they_are_parts_of
     result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)
     assert (result.unit.map_shape, result.unit.center_px, result.unit.center_exact) == ((8, 8, 8), (5.5, 25.5), True)
     assert erfscope.analyze(adapter, **FEW).ok
-
-
-def test_a_named_layout_need_not_fit_the_other_layers():
-    class Classified(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Conv2d(3, 8, 4, 4)
-            self.tokens = nn.Identity()
-            self.pooled = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.tokens(self.stem(x).flatten(2).transpose(1, 2))
-            return self.pooled(x.mean(1, keepdim=True))
-
-    result = erfscope.analyze(Classified(), input_size=(32, 48), layer="tokens", layout="NLC", **FEW)
-    assert result.unit.map_shape == (8, 8, 12)
-    refused = erfscope.analyze(Classified(), input_size=(32, 48), layer="pooled", layout="NLC", **FEW)
-    assert refused.status == "error"
-    assert "pooled" in (refused.error or "")
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((1, 1, 49, 512), None), ((1, 8, 8, 26), "channels_last"), ((1, 8, 4, 26), "channels_first")],
-)
-def test_a_map_does_not_grow_one_way_and_shrink_the_other(shape, expected):
-    layout = recognise(shape, (32, 100) if shape[1] == 8 and shape[2] == 4 else (224, 224))
-    assert (layout.order if isinstance(layout, Layout) else None) == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -16,8 +15,7 @@ from erfscope.api import isolated
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
-from erfscope.options.keywords import SEVERAL, Options, combinations
-from erfscope.results.comparability import CONDITIONS
+from erfscope.options.keywords import Options
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="has no fork server"),
@@ -190,32 +188,6 @@ def test_a_sweep_stands_in_the_order_of_compare_and_is_compared_setting_by_setti
         assert ours.get("r50", [0])[0] == pytest.approx(theirs.get("r50", [0])[0], rel=1e-5)
 
 
-def test_rows_shown_something_else_are_no_rows_of_their_setting(folder):
-    _, found = folder
-    fine, other = found["fine"], found["other"]
-    larger = replace(other, input=replace(other.input, size=(40, 40)))
-    rows = isolated._comparable([found["crash"], fine, other, larger])
-    assert [row.status for row in rows] == ["error", "ok", "ok", "error"]
-    assert "input size (32x32 against 40x40)" in rows[3].error
-
-
-def test_every_option_with_several_values_is_a_condition_of_results():
-    assert {condition.option for condition in CONDITIONS if condition.option} == {*SEVERAL}
-
-
-def test_rows_are_of_the_settings_in_their_order(folder):
-    """Also where weights fell back, and the reference of a host has another name."""
-    _, found = folder
-    asked = combinations({"input_size": "32,40", "weights": "auto,random", "convention": "jacobian,luo"}, *SEVERAL)
-    assert asked[1] == ((32,), "auto", "luo", "image")
-    fell = replace(found["fine"], weights=replace(found["fine"].weights, source="pretrained"))
-    luo = replace(fell, convention="luo")
-    again = [replace(row, weights=replace(row.weights, source="random")) for row in (fell, luo)]
-    larger = replace(again[1], input=replace(again[1].input, size=(40, 40)))
-    rows = [fell, fell, luo, *again, replace(again[1], wrt="layer1"), larger]
-    assert [*map(len, isolated._by_setting(rows, asked))] == [2, 1, 1, 2, 0, 0, 0, 1]
-
-
 def test_the_common_size_is_the_models_own(monkeypatch):
     own, measured = {"a": (64, 64), "b": (64, 64), "broken": None}, []
 
@@ -278,13 +250,3 @@ def test_what_cannot_be_isolated_is_refused(arguments, said, tmp_path, monkeypat
     assert _run(["compare", "test_resnet", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ranks_do_not_share_models_in_processes_of_their_own(monkeypatch):
-    from erfscope.parallel import ProcessGroup
-
-    process_group = ProcessGroup()
-    process_group.size = 2
-    monkeypatch.setattr(isolated, "current", lambda: process_group)
-    with pytest.raises(ErfscopeError, match="without torchrun"):
-        erfscope.compare_isolated(["test_resnet"], **ASKED)

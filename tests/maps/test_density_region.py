@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.maps.density_region import BRIGHTNESS, SHARES, shares
+from erfscope.maps.density_region import shares
 
 
 def test_shares_are_sums_over_stronger_cells_with_half_of_those_as_strong():
@@ -42,10 +42,3 @@ def test_a_flat_map_is_half_everywhere_whatever_its_rounding():
 def test_nothing_has_everything_that_is_stronger():
     assert (shares(np.zeros((2, 3))) == 1).all()
     assert shares(np.zeros((0, 3))).shape == (0, 3)
-
-
-def test_stronger_cells_are_brighter():
-    assert len(SHARES) == len(BRIGHTNESS)
-    assert (np.diff(SHARES) > 0).all()
-    assert (np.diff(BRIGHTNESS) < 0).all()
-    assert (BRIGHTNESS[0], BRIGHTNESS[-1]) == (1.0, 0.0)

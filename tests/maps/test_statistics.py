@@ -42,16 +42,6 @@ def test_a_sum_of_several_contributions_counts_as_that_many():
     np.testing.assert_allclose(together.leave_one_out()[0], maps[3:].mean(axis=0), atol=1e-15)
 
 
-def test_sums_can_be_moved_group_by_group_into_larger_maps():
-    maps = np.random.default_rng(2).normal(size=(12, 2, 2))
-    sums, larger = dealt(maps, range(12)), GroupSums()
-    for group, (total, count) in sums.items():
-        larger.add(group, np.pad(total, 1), weight=count)
-    assert larger.shape == (4, 4)
-    np.testing.assert_array_equal(larger.mean(), np.pad(sums.mean(), 1))
-    assert larger.counts == sums.counts
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.permutations(range(6)), st.integers(0, 2**32 - 1))
 def test_shards_merge_in_any_order(order, seed):
@@ -66,14 +56,6 @@ def test_shards_merge_in_any_order(order, seed):
     assert merged.counts == whole.counts
     for ours, theirs in zip(merged.leave_one_out(), whole.leave_one_out(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-
-
-def test_merging_leaves_the_other_shard_alone():
-    ours, theirs = GroupSums(shape=(2,)), GroupSums(shape=(2,))
-    theirs.add(1, np.ones(2))
-    ours.merge(theirs)
-    ours.add(1, np.ones(2))
-    np.testing.assert_array_equal(theirs.sums[1], np.ones(2))
 
 
 def test_leaving_a_group_out_never_makes_a_non_negative_map_negative():
@@ -94,14 +76,6 @@ def test_one_group_or_none_has_nothing_to_leave_out():
     np.testing.assert_array_equal(sums.mean(), np.ones(2))
 
 
-def test_memory_is_that_of_ten_maps_however_many_images_come():
-    sums = GroupSums(shape=(2, 2))
-    for index in range(500):
-        sums.add(index % GROUPS, np.ones((2, 2), dtype=np.float32))
-    assert len(sums.sums) == GROUPS
-    assert all(total.dtype == np.float64 for total in sums.sums.values())
-
-
 def test_a_box_is_placed_in_the_full_map():
     sums = GroupSums(shape=(2, 3), box=(slice(1, 3), slice(4, 7)))
     sums.add(0, np.full((2, 3), 2.0))
@@ -111,18 +85,6 @@ def test_a_box_is_placed_in_the_full_map():
     assert sums.full((5, 8), np.ones((2, 3))).sum() == 6
     with pytest.raises(ValueError, match="do not fill"):
         sums.full((2, 8))
-
-
-def test_wrong_shapes_groups_weights_and_boxes_are_refused():
-    sums = GroupSums(shape=(2,))
-    with pytest.raises(ValueError, match="shape"):
-        sums.add(0, np.ones(3))
-    with pytest.raises(ValueError, match="group 10"):
-        sums.add(10, np.ones(2))
-    with pytest.raises(ValueError, match="weight"):
-        sums.add(0, np.ones(2), weight=math.nan)
-    with pytest.raises(ValueError, match="cannot be merged"):
-        sums.merge(GroupSums(shape=(2,), box=(slice(0, 2),)))
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():
@@ -136,11 +98,6 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 def test_the_error_of_an_angle_does_not_depend_on_where_the_axis_points(angle, steps):
     turned = [(angle + step + 90) % 180 - 90 for step in steps]
     assert jackknife_se(turned, period=180.0) == pytest.approx(jackknife_se(steps), abs=1e-6)
-
-
-def test_a_jackknife_needs_two_groups():
-    with pytest.raises(ValueError, match="two groups"):
-        jackknife_se([1.0])
 
 
 def value(number, without=(), kind="radius") -> MeasureValue:

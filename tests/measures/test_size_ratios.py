@@ -126,10 +126,6 @@ def test_a_headline_ranks_models_only_where_r50_is_for_that():
             "the unit’s own cell holds over 30% of wide and sets r50",
         ),
         (
-            lambda: unclipped("wide", 40.0, warnings=(erfscope.finding.Finding(code="own_cell_dominated", text="x"),)),
-            "own cell",
-        ),
-        (
             lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}),
             "the input cuts off the theoretical receptive field (TRF) of wide",
         ),
@@ -144,10 +140,3 @@ def test_a_headline_ranks_nothing_by_a_measure_that_is_not_for_it(other, reason)
     assert "These radii do not rank the models: " in text
     assert reason in text
     assert "narrow" in text, "the numbers themselves stand"
-
-
-def test_a_transformer_at_random_weights_is_not_called_concentrated():
-    report = erfscope.compare(
-        {"Res": "test_resnet", "ViT": "test_vit"}, weights="random", samples=4, input_size=64, measures="r50"
-    )
-    assert "concentrated" not in html(report)

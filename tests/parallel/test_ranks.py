@@ -8,7 +8,6 @@ import runpy
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -50,18 +49,6 @@ for name, report in found.items():
         report.save(out / f"{name}.json")
         report.save(out / f"{name}.npz")
 (out / f"said-{process_group.rank}-of-{process_group.size}").write_text(said)
-"""
-DYING = """
-import os, sys
-import erfscope
-
-def progress(label, done, total):
-    if os.environ["RANK"] == "1" and done >= 4:
-        os.kill(os.getpid(), 9)
-
-with erfscope.distributed():
-    erfscope.analyze("test_resnet", weights="random", input_size=64, samples=40, batch_size=1, progress=progress)
-print("finished")
 """
 
 
@@ -144,13 +131,6 @@ def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(store
     assert "enough for r50 ± 0.02" in found.input.text
 
 
-def test_all_ranks_end_at_the_same_input_size(stored):
-    """Two images for three ranks: one of them sees none."""
-    found = erfscope.read(stored / "3" / "grown.json")
-    assert [result.input.size for result in found] == [(160, 160), (320, 320)]
-    assert "input_enlarged" in [finding.code for finding in found[-1].warnings]
-
-
 def test_what_one_rank_cannot_read_is_the_error_of_all(stored):
     said = [(stored / "3" / f"said-{rank}-of-3").read_text() for rank in range(3)]
     assert "c.png" in said[0]
@@ -171,29 +151,17 @@ def test_torchrun_measures_as_one_process_does():
         "float64",
         "--measures",
         "r50",
-        "--json",
     ]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = subprocess.run([*launch, "erfscope", *asked], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [*launch, "erfscope", *asked, "--json"], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("{"), (done.stdout, done.stderr)
     (found,) = json.loads(done.stdout)["results"]
     alone = erfscope.analyze("test_resnet", weights="random", input_size=64, samples=5, dtype="float64", measures="r50")
     assert found["measures"]["r50"]["value"] == pytest.approx(float(alone["r50"]), rel=1e-9)
     assert found["input"]["n_images"] == 5
-
-
-def test_a_rank_that_dies_ends_the_run_of_the_others_within_a_minute(tmp_path):
-    (tmp_path / "dying.py").write_text(DYING)
-    ranks = start(2, str(tmp_path / "dying.py"))
-    ranks[1].communicate(timeout=240)
-    assert ranks[1].returncode == -9
-    began = time.monotonic()
-    out, said = ranks[0].communicate(timeout=60)
-    assert time.monotonic() - began < 60
-    assert ranks[0].returncode != 0
-    assert "finished" not in out
-    assert "another rank of this run has died" in said
 
 
 GOING = """
@@ -214,7 +182,7 @@ class Going(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (1, "killed"), (1, "exited")])
+@pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (1, "exited")])
 def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monkeypatch):
     (tmp_path / "going.py").write_text(GOING)
     path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"

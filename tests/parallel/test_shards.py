@@ -97,14 +97,6 @@ def test_the_order_of_the_shards_changes_nothing(shards):
     assert len(set(documents)) == 1
 
 
-def test_batches_of_a_shard_change_nothing(whole):
-    parts = [
-        erfscope.sweep("test_resnet", shard=shard, batch_size=size, **OPTIONS)
-        for shard, size in zip(SHARDS, (1, 2, 5), strict=True)
-    ]
-    assert_alike(erfscope.merge(parts), whole)
-
-
 def test_a_merged_report_has_no_trace_of_its_shards(whole, stored):
     ours, theirs = erfscope.merge(stored).to_json(), whole.to_json()
     assert ours["settings"] == {**theirs["settings"], "shard": None}
@@ -145,14 +137,9 @@ def test_gaps_and_overlaps_are_refused(shards, chosen, words):
     ("option", "value", "words"),
     [
         ("seed", 1, r"seed \(0 against 1\)"),
-        ("dtype", "float32", r"dtype"),
         ("samples", 12, r"images"),
-        ("draws", 2, r"draws \(1 against 2\)"),
         ("convention", "energy", r"convention \(jacobian against energy\)"),
         ("input_size", 96, r"different results: test_resnet-layer1-u12x12"),
-        ("measures", "r50", r"measures"),
-        ("weights", "random-raw", r"weights"),
-        ("synthetic", "noise", r"images"),
     ],
 )
 def test_shards_of_another_run_are_refused_by_name(option, value, words):
@@ -192,12 +179,8 @@ def test_numbers_without_their_sums_are_refused(shards, tmp_path):
         {"groups": {"0": 1.0}},
         {"groups": {"0": 1.0, "1": 1.0, "2": 1.0, "77": 1.0}},
         {"box": [[-1, 4], [0, 4]]},
-        {"box": [[0, 999], [0, 999]]},
-        {"box": [[0, 4]]},
         {"groups": {"0": -1.0, "3": 1.0, "6": 1.0, "9": 1.0}},
         {"leaked": 7},
-        {"stopped": "no"},
-        {"number": None, "of": None},
     ],
 )
 def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):
@@ -217,18 +200,14 @@ def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):
             lambda books: {"groups": {group: 2 * count for group, count in books["groups"].items()}},
             "group 0 counts 2 images, and 1",
         ),
-        (lambda books: {"groups": {**books["groups"], "0": books["groups"]["0"] + 0.5}}, "group 0 counts 1.5"),
         (lambda books: {"dead": [0], "names": {"0": "a"}}, "4 images were used, and 3"),
-        (lambda books: {"dead": [0], "names": {"0": "a"}, "n_used": 3}, "group 0 counts 1 images, and 0"),
         (lambda books: {"dead": [0], "nan": [0], "names": {"0": "a"}, "n_used": 3}, "image 0 is named more than once"),
-        (lambda books: {"dead": [3], "unreadable": [3], "names": {"3": "a"}}, "image 3 is named more than once"),
         (
             lambda books: {"unreadable": [1], "names": {"1": "a"}, "n_used": 3},
             "image 1 is named as one without use, and was not among",
         ),
         (lambda books: {"n_used": 3}, "3 images were used, and 4"),
         (lambda books: {"seen": 3, "n_used": 3}, "3 images were seen, and there are 4"),
-        (lambda books: {"seen": 11}, "11 images were seen, and there are 4"),
         (lambda books: {"n_all": 13}, "4 images were seen, and there are 5"),
     ],
 )
@@ -244,18 +223,7 @@ def test_a_shard_whose_books_disagree_is_refused(shards, tmp_path, change, said)
         erfscope.merge([tmp_path / f"s{number}" for number in (1, 2, 3)])
 
 
-def test_a_shard_in_memory_whose_books_disagree_is_refused(shards):
-    part = shards[1][0].part
-    doubled = part.average.copy()
-    doubled.sums.counts.update({group: 2 * count for group, count in doubled.sums.counts.items()})
-    damaged = replace(
-        shards[1], results=(replace(shards[1][0], part=replace(part, average=doubled)), *shards[1].results[1:])
-    )
-    with pytest.raises(MeasurementError, match=r"shard 2/3 of test_resnet is damaged: group . counts"):
-        erfscope.merge([shards[0], damaged, shards[2]])
-
-
-@pytest.mark.parametrize("convention", ["energy", "luo", "signed", "replknet", "kim"])
+@pytest.mark.parametrize("convention", ["energy", "signed", "kim"])
 def test_every_convention_can_be_measured_in_shards(convention):
     asked = {
         "weights": "random",
@@ -297,16 +265,6 @@ def test_dead_and_broken_pictures_are_named_as_in_one_run():
     assert merged[0].input.dead == ("tensor[2]", "tensor[5]")
 
 
-def test_a_model_that_is_dead_everywhere_stays_degenerate():
-    torch.manual_seed(0)
-    x = torch.full((4, 3, 8, 8), -2.0)
-    module = nn.Sequential(Gated())
-    whole = erfscope.sweep(module, images=x)
-    merged = erfscope.merge([erfscope.sweep(module, images=x, shard=f"{number}/2") for number in (1, 2)])
-    assert (merged[0].status, merged[0].error) == (whole[0].status, whole[0].error)
-    assert merged[0].status == "degenerate"
-
-
 def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(4, 3, 8, 8, dtype=torch.float64) * 0.1
@@ -317,15 +275,6 @@ def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
     merged = erfscope.merge([tmp_path / "s1", tmp_path / "s2"])
     assert (merged[0].ok, merged[0].input.n_dead, merged[0].input.n_images) == (True, 2, 4)
     assert_alike(merged, erfscope.sweep(module, images=x))
-
-
-def test_several_models_are_compared_from_shards(tmp_path):
-    asked = {"weights": "random", "samples": 6, "input_size": 96, "dtype": "float64"}
-    models = ["test_resnet", "test_vit"]
-    whole = erfscope.compare(models, **asked)
-    for number in (1, 2):
-        erfscope.compare(models, shard=f"{number}/2", **asked).save(tmp_path / f"s{number}")
-    assert_alike(erfscope.merge([tmp_path / "s2", tmp_path / "s1"]), whole)
 
 
 def test_compare_puts_shards_of_stored_runs_together(tmp_path):
@@ -376,7 +325,7 @@ def test_a_check_takes_no_shard(tmp_path):
         erfscope.check("test_resnet", baseline=tmp_path / "b.json", weights="random", shard="1/2")
 
 
-@pytest.mark.parametrize("broken", range(4))
+@pytest.mark.parametrize("broken", [0, 3])
 def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
     """The first image of all is shown and looked at beside the measurement, also where it is another shard's."""
     for number in range(4):

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from fuzzing import command, fuzz, works_or_refuses
+from fuzzing import fuzz, works_or_refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -114,20 +114,3 @@ def test_giant_dimensions_are_refused_by_the_header(kind):
     error = works_or_refuses(lambda: decode(with_size(kind, side, side), name="bomb", channels=3))
     assert isinstance(error, ErfscopeError)
     assert "pixels that Pillow takes for safe" in str(error)
-
-
-def test_the_command_line_names_broken_pictures_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "nets.py").write_text("from torch import nn\n\ndef tiny():\n    return nn.Conv2d(3, 2, 3)\n")
-    names = []
-    for kind, content in SAVED.items():
-        names.append(f"\x1b[31m{kind}.png")
-        (tmp_path / names[-1]).write_bytes(content[: len(content) // 3] if kind not in ("GIF", "PPM") else b"x")
-    for name in names:
-        code, _, said = command("analyze", "nets.py:tiny", "--input-size", "8", "--device", "cpu", "--image", name)
-        assert code == 2, said
-        assert "cannot read" in said
-    code, _, said = command(
-        "analyze", "nets.py:tiny", "--input-size", "8", "--device", "cpu", "--image", ".", "--keep-going"
-    )
-    assert code in (2, 3), said

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 import zlib
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from erfscope.adapters.preprocess import input_config, preprocess
@@ -98,15 +95,6 @@ def test_a_16_bit_ramp_becomes_the_8_bit_ramp(suffix: str) -> None:
     assert np.array_equal(pixels(rgb), colours // 257)
 
 
-def test_all_65536_levels_of_16_bit_grey_and_rgb_agree() -> None:
-    levels = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    grey, rgb = (
-        cv2.imencode(".png", values)[1].tobytes() for values in (levels, np.repeat(levels[..., None], 3, axis=-1))
-    )
-    assert np.array_equal(pixels(grey), pixels(rgb))
-    assert np.array_equal(np.bincount(pixels(grey, 1).ravel()), np.full(256, 256))
-
-
 @pytest.mark.parametrize(("order", "photometric"), [("<", 1), (">", 1), ("<", 0)])
 def test_16_bit_tiff_of_either_byte_order_and_either_white(order: str, photometric: int) -> None:
     expected = RAMP // 257 if photometric else 255 - RAMP // 257
@@ -174,10 +162,6 @@ def test_grey_is_repeated_and_rgb_becomes_its_luminance() -> None:
     assert np.abs(pixels(encoded(Image.fromarray(COLOURS)), 1) - luminance).max() <= 0.51
 
 
-def test_one_pixel_is_a_picture() -> None:
-    assert pixels(encoded(Image.new("RGB", (1, 1), (1, 2, 3)))).tolist() == [[[1, 2, 3]]]
-
-
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_an_animation_shows_its_first_frame(kind: str) -> None:
     frames = [Image.new("RGB", (8, 8), (level, level, level)) for level in (40, 200, 90)]
@@ -212,11 +196,6 @@ def test_each_exif_orientation_puts_the_marked_corner_where_it_belongs(kind: str
     assert corner == {first_row, first_column}
 
 
-def test_damaged_exif_does_not_hide_the_picture() -> None:
-    data = encoded(Image.fromarray(COLOURS), exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
-    assert np.array_equal(pixels(data), COLOURS)
-
-
 @pytest.mark.parametrize(("mode", "text"), [("F", "its pixels are floats"), ("I", "its pixels are 32-bit integers")])
 def test_pixels_without_a_stated_white_are_refused(mode: str, text: str) -> None:
     data = encoded(Image.new(mode, (4, 4), 1), "TIFF")
@@ -235,54 +214,6 @@ def test_a_decompression_bomb_is_an_error_at_the_warning_already(monkeypatch: py
         ):
             decode(encoded(Image.new("L", (side, side))), name="x", channels=3)
     assert pixels(encoded(Image.new("L", (10, 10)))).shape == (10, 10, 3)
-
-
-def header(kind: str, side: int) -> bytes:
-    """A file of a few bytes whose header claims ``side`` x ``side`` pixels."""
-    small = bytearray(
-        encoded(
-            Image.new("RGB", (8, 8)), kind.partition(" ")[0], **({"lossless": True} if kind == "WEBP lossless" else {})
-        )
-    )
-    if kind == "PNG":
-        return (
-            b"\x89PNG\r\n\x1a\n"
-            + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-            + chunk(b"IDAT", zlib.compress(bytes(9)))
-        )
-    if kind == "TIFF":
-        return tiff(bytes(9), (min(side, 65535),) * 2, "<", 1, 8)
-    if kind == "GIF":
-        small[6:10] = struct.pack("<HH", min(side, 65535), min(side, 65535))
-    elif kind == "BMP":
-        small[18:26] = struct.pack("<ii", side, side)
-    elif kind == "JPEG":
-        at = small.index(b"\xff\xc0") + 5
-        small[at : at + 4] = struct.pack(">HH", min(side, 65500), min(side, 65500))
-    elif kind == "PPM":
-        return f"P6 {side} {side} 255\n".encode()
-    elif kind == "WEBP":
-        small[26:30] = struct.pack("<HH", 16383, 16383)
-    elif kind == "WEBP lossless":
-        small[21:25] = struct.pack("<I", 16382 | 16382 << 14)
-    elif kind == "WEBP canvas":
-        canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + 2 * (side - 1).to_bytes(3, "little")
-        return b"RIFF" + struct.pack("<I", len(small) + 10) + b"WEBP" + canvas + bytes(small[12:])
-    return bytes(small)
-
-
-GIANTS = ["PNG", "TIFF", "GIF", "BMP", "JPEG", "PPM", "WEBP", "WEBP lossless", "WEBP canvas"]
-
-
-@pytest.mark.parametrize("kind", GIANTS)
-def test_giant_dimensions_are_refused_by_the_header(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    data = header(kind, 100_000)
-    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("room was made for the pixels"))
-    if kind.startswith("WEBP"):
-        # Older Pillows make room when they open the file.
-        monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was given the file"))
-    with pytest.raises(ErfscopeError, match=r"^cannot read 'x': it has more than the 89478485 pixels"):
-        decode(data, name="x", channels=3)
 
 
 @pytest.mark.parametrize(
@@ -334,47 +265,6 @@ def test_a_file_that_cannot_be_read_is_one_line(data: bytes, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-SEEDS = [
-    encoded(Image.fromarray(COLOURS), "PNG"),
-    encoded(Image.fromarray(COLOURS), "JPEG"),
-    encoded(Image.fromarray(COLOURS), "GIF"),
-    encoded(Image.fromarray(COLOURS), "BMP"),
-    encoded(Image.fromarray(COLOURS), "TIFF"),
-    encoded(Image.fromarray(COLOURS), "TIFF", compression="tiff_lzw"),
-    encoded(Image.fromarray(COLOURS), "WEBP"),
-    encoded(Image.fromarray(COLOURS), "PPM"),
-    tiff_16(RAMP[:, :8], "<", 0),
-    png_16(RAMP[:, :8], (257,)),
-]
-
-
-def only_erfscope_errors(data: bytes, channels: int) -> None:
-    text = ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            assert decode(data, name="x", channels=channels).mode == ("L" if channels == 1 else "RGB")
-        except ErfscopeError as error:
-            text = str(error)
-    assert not text or text.startswith("cannot read 'x': ")
-    assert "\n" not in text
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300), st.sampled_from([b"", *(seed[:12] for seed in SEEDS)]), st.sampled_from([1, 3]))
-def test_random_bytes_raise_nothing_else(data: bytes, start: bytes, channels: int) -> None:
-    only_erfscope_errors(start + data, channels)
-
-
-@settings(max_examples=600, deadline=None)
-@given(st.sampled_from(SEEDS), st.data(), st.sampled_from([1, 3]))
-def test_truncated_and_altered_files_raise_nothing_else(seed: bytes, draw: st.DataObject, channels: int) -> None:
-    data = bytearray(seed[: draw.draw(st.integers(1, len(seed)))])
-    for place, value in draw.draw(st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), max_size=6)):
-        data[place] = value
-    only_erfscope_errors(bytes(data), channels)
-
-
 def whole(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
@@ -403,13 +293,6 @@ def test_the_hash_of_arrays_depends_on_pixels_shape_and_order_but_not_on_the_mod
     assert len({open_arrays(given, crop=whole, channels=channels).sha256 for given, channels in alike}) == 1
 
 
-def test_arrays_are_copied() -> None:
-    mine = COLOURS.copy()
-    stimuli = open_arrays(mine, crop=whole, channels=3)
-    mine[:] = 0
-    assert np.array_equal(stimuli.get(0).pixels, COLOURS)
-
-
 @pytest.mark.parametrize(
     ("given_", "text"),
     [
@@ -418,10 +301,8 @@ def test_arrays_are_copied() -> None:
             r"array\[0\] is float32 \(6, 5, 3\); give uint8 \(0 \.\.\. 255\), or a ready tensor",
         ),
         (COLOURS.transpose(2, 0, 1), r"array\[0\] has shape \(3, 6, 5\); give \(H, W, 3\)"),
-        ([COLOURS, COLOURS[:0]], r"array\[1\] has shape \(0, 5, 3\)"),
         ([], "empty sequence"),
         ([COLOURS, "x.png"], r"array\[1\] is a str"),
-        (3, "images is a int"),
         (Image.new("F", (3, 3)), r"cannot use array\[0\]: its pixels are floats"),
     ],
 )
@@ -431,7 +312,7 @@ def test_arrays_that_are_no_pictures_are_refused_by_place(given_: object, text: 
 
 
 def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(SEEDS[0])
+    (tmp_path / "x.png").write_bytes(encoded(Image.fromarray(COLOURS)))
     text = r"the model takes 6 channels and an image has 3 .*; pass a ready tensor .* or use --synthetic"
     with pytest.raises(ErfscopeError, match=text):
         open_images([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)

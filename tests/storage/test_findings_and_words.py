@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import made_up
-import torch
 from torch import nn
 
 import erfscope
-from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.finding import CODES, Finding, code_of
-from erfscope.results.comparability import CONDITIONS, Use, differing, values
+from erfscope.finding import CODES
+from erfscope.results.comparability import Use, differing, values
 
 ROOT = Path(erfscope.__file__).parent
 
@@ -31,18 +29,6 @@ def test_every_finding_that_is_made_is_of_a_known_kind():
     assert set(CODES) - made == {"dead_images", "nan_images", "unreadable_images"}
 
 
-def test_a_finding_of_another_version_is_one_of_the_model():
-    assert code_of(Finding(code="unheard_of", text="x")).scope == "model"
-
-
-def test_preprocessing_is_said_in_steps():
-    own = preprocess(input_config({}))
-    assert own.text == f"{own.resize_text}, {own.scale_text}; assumed: size, mean, std"
-    assert own.pixelwise
-    theirs = preprocess(input_config({}), lambda picture: torch.zeros(3, 4, 4))
-    assert (theirs.pixelwise, theirs.scale_text, theirs.text) == (False, "", theirs.resize_text)
-
-
 def test_shards_without_a_finite_gradient_say_why(tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1))
     nn.init.constant_(net[0].weight, float("nan"))
@@ -54,12 +40,6 @@ def test_shards_without_a_finite_gradient_say_why(tmp_path):
     merged = erfscope.merge([tmp_path / "1", tmp_path / "2"])[0]
     assert merged.error == "gives NaN for all 4 images: weights are not finite in 0.weight; load other weights"
     assert merged.error == erfscope.analyze(net, input_size=16, samples=4).error
-
-
-def test_every_condition_serves_something():
-    assert all(each.uses or each.gate for each in CONDITIONS)
-    names = [each.gate for each in CONDITIONS if each.gate]
-    assert len(set(names)) == len(names)
 
 
 def test_an_option_without_a_field_is_a_condition_of_its_own():

@@ -69,20 +69,14 @@ def test_no_record_may_lack_a_field_or_have_another(name, file, stored):
     ("path", "value", "said"),
     [
         (["seed"], "x", "result.seed: Expected int, got str"),
-        (["seed"], True, "result.seed: Expected int, got bool"),
         (["seconds"], 1e300, "result.seconds is 1e+300, which is no finite number"),
-        (["label"], None, "result.label: Expected str, got null"),
         (["status"], "fine", "result.status: Invalid enum value 'fine'"),
-        (["weights", "source"], 7, "result.weights.source: Expected str, got int"),
         (["weights", "seeds"], 7, "result.weights has the unknown field seeds"),
-        (["input", "size"], [32, "x"], "result.input.size[1]: Expected int, got str"),
         (["trf", "exact"], 1, "result.trf.exact: Expected bool, got int"),
         (["trf", "box_px"], [[0]], "result.trf.box_px[0]: Expected array of length 2, got 1"),
         (["measures", "r50", "se"], [], r"result.measures[...].se: Expected float | null, got array"),
         (["measures", "r50", "se"], 1e300, "result.measures.r50.se is 1e+300, which is no finite number"),
         (["shard", "seen"], -1, "result.shard.seen: Expected int >= 0"),
-        (["shard", "names"], {"x": "y"}, "result.shard.names: Expected int, got str"),
-        (["unit"], 7, "result.unit: Expected object | null, got int"),
     ],
 )
 def test_what_does_not_fit_is_named(path, value, said, stored, tmp_path):
@@ -139,11 +133,8 @@ def test_a_measure_of_a_baseline_is_whole(field, stored, tmp_path):
     ("path", "value", "said"),
     [
         (["measures", "r50", "value"], "x", "entry 'test_resnet', r50.value: Expected float | null, got str"),
-        (["measures", "r50", "over"], "x", "entry 'test_resnet', r50.over: Invalid enum value 'x'"),
         (["measures", "r50", "values"], 1, "entry 'test_resnet'.measures.r50 has the unknown field values"),
-        (["structure", "exact"], 1, "entry 'test_resnet'.structure.exact: Expected bool, got int"),
         (["structure", "trf_px"], [], "the structure is missing, or has an empty list"),
-        (["structure"], None, "the structure is missing, or has an empty list"),
         (["weights"], {}, "the protocol lacks the weights"),
     ],
 )

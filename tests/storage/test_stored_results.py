@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,20 +125,6 @@ def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("unit", "indices"),
-    [
-        (["centre", "corner"], [(6, 6), (0, 0)]),
-        ([(1, 1), (2, 3)], [(1, 1), (2, 3)]),
-        (["1,1", "centre"], [(1, 1), (6, 6)]),
-        ((1, 1), [(1, 1)]),
-    ],
-)
-def test_units_may_be_a_list(unit, indices):
-    report = erfscope.sweep("test_resnet", **{**OPTIONS, "measures": "r50"}, unit=unit)
-    assert [row.unit.index for row in report] == indices
-
-
-@pytest.mark.parametrize(
     ("options", "words", "absent"),
     [
         (
@@ -152,17 +137,6 @@ def test_units_may_be_a_list(unit, indices):
             (),
         ),
         ({"convention": "luo"}, ("averaged over images as they are",), ("Hutchinson",)),
-        (
-            {"draws": "all"},
-            ("over all channels s of the reference and all channels of the unit",),
-            ("random signs", "Hutchinson"),
-        ),
-        (
-            {"method": "occlusion"},
-            ("attributions by occlusion (Captum; square patches set to zero",),
-            ("Hutchinson", "Jacobian"),
-        ),
-        ({"method": "integrated_gradients"}, ("32 steps from a baseline of zeros",), ("Hutchinson", "Jacobian")),
     ],
 )
 def test_the_methods_sentence_is_true_of_the_run(options, words, absent):
@@ -213,11 +187,3 @@ def test_a_data_frame_has_the_numbers_of_the_report(result):
     assert list(frame["r50"]) == [result["r50"].value] * 2
     assert list(frame["r90_se"]) == [result["r90"].se] * 2
     assert frame["r50_diff"].isna().tolist() == [True, False]
-
-
-def test_without_pandas_there_is_one_line(result, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(
-        ErfscopeError, match=r"^a data frame needs pandas, which is not installed: pip install pandas, or take"
-    ):
-        erfscope.Report(results=(result,)).to_dataframe()

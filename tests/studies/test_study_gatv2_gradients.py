@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from erfscope import studies, theory
+from erfscope import studies
 from erfscope.studies.graph_attention import gatv2_gradients
-from erfscope.studies.graph_attention.gatv2_gradients import printed_target_gradient, regular_graph
+from erfscope.studies.graph_attention.gatv2_gradients import regular_graph
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,6 @@ def test_the_printed_form_is_right_for_one_channel_and_wrong_for_more(found):
     assert min(row.error_printed for row in found if row.width > 1 and row.neighbours > 1) > 0.01
 
 
-def test_the_printed_form_is_right_where_the_losss_gradient_is_one():
-    generator = np.random.default_rng(0)
-    x, seen = generator.standard_normal((6, 3)), regular_graph(6, 3, torch.Generator().manual_seed(0)).numpy()
-    given = {
-        "theta_l": generator.standard_normal((4, 3)),
-        "theta_r": generator.standard_normal((4, 3)),
-        "a": generator.standard_normal((2, 2)),
-    }
-    right = theory.gatv2_parameter_gradients(x, seen, **given, gradient=np.ones((6, 4)))
-    assert printed_target_gradient(x, seen, given, np.ones((6, 4))) == pytest.approx(right.theta_r, abs=1e-12)
-
-
 def test_theory_and_autograd_call_the_same_share_dead_and_a_single_neighbour_always(found):
     assert [row.dead for row in found] == [row.dead_autograd for row in found]
     assert [row.dead for row in found if row.neighbours == 1] == [1.0, 1.0, 1.0]
@@ -51,7 +39,7 @@ def test_theory_and_autograd_call_the_same_share_dead_and_a_single_neighbour_alw
     assert found["8 neighbours, 8 channels"].dead < 0.05
 
 
-def test_nodes_are_compared_and_not_their_number(found):
+def test_nodes_are_compared_and_not_their_number():
     """One dead node each, but not the same: the shares agree, and the row fails."""
     one, other = np.zeros((4, 2), dtype=bool), np.zeros((4, 2), dtype=bool)
     one[0, 0] = other[1, 0] = True
@@ -60,9 +48,6 @@ def test_nodes_are_compared_and_not_their_number(found):
     assert row.dead == row.dead_autograd == 1 / 8
     assert (row.differing, row.pairs, row.passed) == (4, 16, False)
     assert gatv2_gradients._row(2, 1, [replace(graph, dead_autograd=one)] * 2).passed
-    assert "the same of all 768 in theory and autograd" in found.conclusion
-    broken = [replace(row, differing=4 * (row.name == found.rows[0].name)) for row in found]
-    assert "4 of 768 differ between theory and autograd" in gatv2_gradients._conclusion(broken)
 
 
 def test_graphs_are_regular_and_have_self_loops():
@@ -71,20 +56,5 @@ def test_graphs_are_regular_and_have_self_loops():
     assert graph.diagonal().tolist() == [1.0] * 9
 
 
-def test_the_same_seed_gives_the_same_rows(found):
-    row = found.rows[5]
-    generator = torch.Generator().manual_seed(5)
-    again = gatv2_gradients._row(
-        row.neighbours, row.width, [gatv2_gradients._one(row.neighbours, row.width, 16, generator) for _ in range(2)]
-    )
-    assert again == row
-
-
-def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
-    assert len(found.table(format="plain").splitlines()) == 13
-    found.save(tmp_path / "gatv2")
-    assert (tmp_path / "gatv2/figure.png").stat().st_size > 10_000
-
-
-def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
-    assert lost_words(found, 80) == []
+def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
+    check_shown(found)

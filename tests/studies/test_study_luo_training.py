@@ -14,7 +14,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies.luo.residual import Classifier, Segmenter
 from erfscope.studies.luo.trained import rendered, training
 from erfscope.studies.luo.trained.tasks import VOID, classification, segmentation
-from erfscope.studies.study import StudyFindings, StudyOptions
+from erfscope.studies.study import StudyOptions
 from erfscope.studies.training import fit
 
 
@@ -29,7 +29,7 @@ def result(kept):
     return studies.run("luo-training", effort="smoke", cache=kept)
 
 
-def test_both_nets_learn_and_their_erfs_are_told(result, tmp_path):
+def test_both_nets_learn_and_their_erfs_are_told(result, check_shown):
     assert result.passed, result.conclusion
     for name in ("classifier", "segmentation"):
         row = result[name]
@@ -39,9 +39,7 @@ def test_both_nets_learn_and_their_erfs_are_told(result, tmp_path):
         assert row.held == (row.size_after_px > row.size_before_px)
         assert row.held_from_built == (row.size_after_px > row.size_built_px)
         assert f"{row.size_built_px:.1f} to {row.size_after_px:.1f} px" in result.conclusion
-    result.figure(tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert "classifier" in result.table()
+    check_shown(result)
 
 
 def test_setting_the_statistics_widens_the_erf_of_an_untrained_net(result):
@@ -93,19 +91,6 @@ def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
     assert len(torch.load(file, weights_only=True)["history"]) == 1
 
 
-def test_the_folder_of_data_is_told(data, monkeypatch):
-    findings = StudyFindings(columns=(), rows=(), conclusion="", picture=studies.Picture(title="", rows=()))
-    monkeypatch.setattr(training, "study", lambda asked: findings if asked.data == data else None)
-    result = studies.run("luo-training", effort="smoke", data=data)
-    assert result.to_json()["settings"] == {"seed": 0, "effort": "smoke", "data": str(data)}
-
-
-def test_epochs_have_no_ticks_between_them(result):
-    charts = [ax for ax in result.figure().axes if ax.get_xlabel() == "epoch"]
-    assert len(charts) == 2
-    assert all(float(tick).is_integer() for ax in charts for tick in ax.get_xticks())
-
-
 def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError(f"{torch.get_num_threads()} threads")
@@ -126,17 +111,6 @@ def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
     assert trf.stride_px == (16, 16)
     # The label of a unit is that of the pixel at its centre.
     assert trf.offset_px == (0, 0)
-
-
-def test_running_statistics_are_those_of_the_pictures():
-    net = Classifier(4, 3, blocks=1)
-    pictures = torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    training._set_statistics(net, pictures)
-    before = net.stem[0](pictures)
-    torch.testing.assert_close(net.stem[1].running_mean, before.mean((0, 2, 3)))
-    torch.testing.assert_close(net.stem[1].running_var, before.var((0, 2, 3)))
-    assert net.stem[1].momentum == 0.1
-    assert not net.training
 
 
 def test_classes_count_alike_and_void_not_at_all():
@@ -162,23 +136,6 @@ def test_rendered_shapes_have_the_areas_of_their_formulas():
     assert triangle.sum() == pytest.approx(3 * np.sqrt(3) / 4 * 40**2, rel=0.01)
     cross = rendered._mask(3, 101, np.array([50.0, 50.0]), 40, generator)
     assert cross.sum() == pytest.approx((4 * 0.28 * 1.9 - 4 * 0.28**2) * 40**2 / 1, rel=0.02)
-
-
-def test_pictures_are_fixed_by_their_generator_and_labels_fit_them():
-    first, second = (rendered.scenes(2, 48, np.random.default_rng(4), reach=48) for _ in range(2))
-    assert torch.equal(first[0], second[0])
-    pictures, labels = first
-    assert pictures.shape == (2, 3, 48, 48)
-    assert labels.shape == (2, 48, 48)
-    assert set(labels.unique().tolist()) <= set(range(rendered.BACKGROUND + 1))
-    # Shapes are brighter than the ground, which is dark.
-    assert (
-        pictures.mean(1)[labels != rendered.BACKGROUND].mean()
-        > pictures.mean(1)[labels == rendered.BACKGROUND].mean() + 1
-    )
-    singles, kinds = rendered.single(40, 32, np.random.default_rng(4))
-    assert singles.shape == (40, 3, 32, 32)
-    assert set(kinds.tolist()) == set(range(len(rendered.SHAPES)))
 
 
 @pytest.fixture

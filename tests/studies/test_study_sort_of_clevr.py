@@ -85,19 +85,5 @@ def test_a_blind_net_gets_the_most_frequent_answer():
     assert sort_of_clevr.blind(one, one) >= float(counts.max() / counts.sum())
 
 
-def test_the_same_seed_gives_the_same_scenes_and_nets():
-    first, again, other = (scenes(2, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert torch.equal(first.pictures, again.pictures)
-    assert not torch.equal(first.pictures, other.pictures)
-    nets = [sort_of_clevr.responders(0)["Conv-L"](first.pictures, first.questions) for _ in range(2)]
-    assert torch.equal(*nets)
-
-
-def test_the_table_is_printed_and_the_figure_drawn(found, tmp_path):
-    assert len(found.table(format="plain").splitlines()) == 4
-    found.save(tmp_path / "clevr")
-    assert (tmp_path / "clevr/figure.png").stat().st_size > 10_000
-
-
-def test_the_table_fits_80_columns_without_losing_a_word(found, lost_words):
-    assert lost_words(found, 80) == []
+def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
+    check_shown(found)

@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import math
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -17,20 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from torch import nn
 
-import erfscope
 from erfscope import studies, theory
 from erfscope.cli.main import main
-from erfscope.cli.study import study_view
 from erfscope.errors import ErfscopeError
 from erfscope.influence_matrix import Influence, influence
 from erfscope.studies import theorems
 from erfscope.studies.study import StudyFindings, StudyOptions
 from erfscope.studies.text import text_table
 from erfscope.studies.theorems import CASES, draws_of
-from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, array, equals, expects, follows, grouped, worst
+from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, expects, grouped, worst
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
@@ -81,12 +76,6 @@ def test_every_claim_holds(quick):
             assert row.error <= row.limit <= 0.05
 
 
-def test_rows_of_a_kind_stand_together_and_have_names_of_their_own(quick):
-    kinds = [row.kind for row in quick]
-    assert kinds == sorted(kinds, key=["closed form", "expectation", "property"].index)
-    assert len({row.name for row in quick}) == len(quick) == len(CASES)
-
-
 def test_every_closed_form_of_the_theory_is_checked():
     used = {
         node.attr
@@ -97,52 +86,40 @@ def test_every_closed_form_of_the_theory_is_checked():
     assert set(theory.__all__) - used - NOT_CLAIMS == set()
 
 
-@pytest.mark.parametrize(
-    ("closed_form", "name"),
-    [
-        ("linear_gcn", "linear_gcn"),
-        ("relu_gcn", "relu_gcn"),
-        ("gin", "gin"),
-        ("chebygin", "chebygin"),
-        ("gatv2", "gatv2"),
-        ("dot_attention", "dot_attention"),
-        ("softmax_attention", "softmax_attention"),
-        ("nonlocal_block", "nonlocal_block"),
-        ("multi_head_attention", "multi_head_attention"),
-        ("top_k_pooling", "top_k_pooling"),
-        ("threshold_pooling", "threshold_pooling"),
-        ("attention_reweighting", "attention_reweighting"),
-    ],
-)
-def test_a_closed_form_that_is_off_by_a_millionth_in_one_entry_fails(closed_form, name, monkeypatch):
-    right = getattr(theory, closed_form)
+CLOSED_FORMS = [
+    "linear_gcn",
+    "relu_gcn",
+    "mean_gcn_with_self_term",
+    "gin",
+    "chebnet",
+    "chebygin",
+    "gatv2",
+    "dot_attention",
+    "softmax_attention",
+    "nonlocal_block",
+    "multi_head_attention",
+    "top_k_pooling",
+    "threshold_pooling",
+    "attention_reweighting",
+]
+
+
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_a_closed_form_that_is_off_by_a_millionth_in_one_entry_fails(name, monkeypatch):
+    right = getattr(theory, name)
 
     def wrong(*given, **words):
         found = right(*given, **words)
         found[np.unravel_index(np.abs(found).argmax(), found.shape)] *= 1 + 1e-6
         return found
 
-    monkeypatch.setattr(theory, closed_form, wrong)
+    monkeypatch.setattr(theory, name, wrong)
     assert not run(name).passed
-
-
-def test_the_mean_of_a_relu_gcn_that_was_printed_fails(monkeypatch):
-    """One half at every layer is an eighth for four layers, not one half."""
-    right = theory.relu_gcn_mean
-    monkeypatch.setattr(theory, "relu_gcn_mean", lambda a, weights: right(a, weights) * 0.5 ** (len(weights) - 2))
-    assert abs(run("relu_gcn_mean").z) > 4
 
 
 def test_a_mean_that_leaves_the_own_term_out_fails(monkeypatch):
     monkeypatch.setattr(theory, "dot_attention_mean", lambda c, q, k, v: np.trace(q @ k.T) * v.sum() * c)
     assert abs(run("dot_attention_mean").z) > 4
-
-
-def test_a_variance_that_goes_with_the_walks_and_not_their_square_fails(monkeypatch):
-    right = theory.linear_gcn_random_weights
-    printed = lambda a, widths: theory.Moments(mean=right(a, widths).mean, variance=np.sqrt(right(a, widths).variance))  # noqa: E731
-    monkeypatch.setattr(theory, "linear_gcn_random_weights", printed)
-    assert abs(run("linear_gcn_random_weights").z) > 4
 
 
 def test_a_case_that_breaks_fails_in_its_row_and_the_others_go_on(monkeypatch):
@@ -167,12 +144,11 @@ def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone():
     assert run("gatv2", seed=5) == run("gatv2", seed=5)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
     "name", ["dead_targets, no gradient", "threshold_pooling", "top_k_pooling", "fully_connected_gcn"]
 )
-def test_cases_that_choose_hold_for_other_seeds(name, seed):
-    assert run(name, seed).passed
+def test_cases_that_choose_hold_for_another_seed(name):
+    assert run(name, seed=1).passed
 
 
 def test_an_outcome_passes_within_its_limit_only():
@@ -199,19 +175,6 @@ def test_an_expectation_is_told_by_the_entry_that_is_furthest_off():
         expects(Influence(values=[[1.0]], convention="signed", outputs=(0,), n_outputs=1), [[1]])
 
 
-def test_closed_forms_are_held_against_all_conventions_and_the_outputs_asked_for():
-    x, a = torch.ones(3, 2, dtype=torch.float64), torch.arange(1.0, 10, dtype=torch.float64).view(3, 3)
-    jacobian = np.einsum("pi,rs->pris", array(a), np.eye(2))
-    assert follows(lambda y: a @ y, x, jacobian).passed
-    assert follows(lambda y: a @ y, x, jacobian, [2, 0]).passed
-    assert not follows(lambda y: a @ y, x, jacobian[[1, 0, 2]], [0]).passed
-    # Only conventions that see channels apart notice an exchange of two.
-    assert not follows(lambda y: (a @ y) * torch.tensor([1, -1]), x, jacobian).passed
-    with pytest.raises(ValueError, match="nothing is checked"):
-        follows(lambda y: y, x, np.zeros((3, 2, 3, 2)))
-    assert equals([1.0, 2], [1, 2.5]).error == pytest.approx(0.2)
-
-
 def test_samples_side_by_side_have_the_mean_influence_of_those_one_by_one():
     draws = draws_of(case("gin"), StudyOptions())
     x, w = draws.normal(6, 4, 3), draws.normal(3, 2)
@@ -219,18 +182,6 @@ def test_samples_side_by_side_have_the_mean_influence_of_those_one_by_one():
     together = influence(*grouped(fn, x, 3), "signed")
     np.testing.assert_allclose(together.values, influence(fn, x, "signed").values, rtol=1e-12, atol=1e-14)
     assert together.n_samples == 2
-
-
-def test_filled_modules_have_positive_variances_and_keep_their_graph():
-    draws = draws_of(case("gin"), StudyOptions())
-    net = draws.fill(nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)))
-    assert (net[1].running_var > 0).all()
-    assert net[1].running_mean.abs().min() > 0
-    assert net[0].weight.dtype == torch.float64
-    assert not net[1].training
-    links = draws.graph(6)
-    assert links.diagonal().eq(0).all()
-    assert links.sum(1).min() >= 1
 
 
 def test_a_row_is_found_by_its_name_and_a_study_by_its(quick):
@@ -243,12 +194,12 @@ def test_a_row_is_found_by_its_name_and_a_study_by_its(quick):
         studies.run("theorems", seed=-1)
 
 
-def test_the_studies_are_rooms_of_the_package():
-    assert erfscope.studies is studies
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_and_the_figure_are_shown_whole(width, quick, check_shown):
+    check_shown(quick, width)
 
 
 def test_tables_have_a_line_per_row_in_every_format(quick):
-    assert len(quick.table(format="plain").splitlines()) == len(quick) + 1
     markdown = quick.table().splitlines()
     assert markdown[1].startswith("| --- | --- | ---: |")
     assert len(markdown) == len(quick) + 2
@@ -289,33 +240,14 @@ def told(*arguments: str, capsys) -> tuple[int, str, str]:
     return stopped.value.code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_fits_the_terminal_without_losing_a_word(width, quick, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr(studies, "run", lambda *_, **__: quick)
-    status, out, _ = told("theorems", capsys=capsys)
-    assert status == 0
-    assert max(map(len, out.splitlines())) <= width
-    assert all(row.name in out for row in quick)
-    assert "…" not in out
-    assert ("limit  " in out) == (width == 120)
-    assert out.split().count("ok") == len(quick)
-
-
 def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
     assert told("theorems", capsys=capsys)[0] == 0
     short()
-    for format_ in ("rich", "plain", "json", "csv", "markdown", "latex"):
+    for format_ in ("rich", "json", "csv"):
         status, out, err = told("theorems", "--format", format_, capsys=capsys)
         assert status == 1
-        assert "1 of 3 claims failed: false." in (out if format_ in ("rich", "plain", "json") else err)
+        assert "1 of 3 claims failed: false." in (err if format_ == "csv" else out)
     assert "FAILED" in told("theorems", capsys=capsys)[1]
-
-
-def test_json_on_stdout_is_json(short, capsys):
-    status, out, _ = told("theorems", "--json", "--seed", "7", "--quick", capsys=capsys)
-    assert status == 0
-    assert json.loads(out)["settings"] == {"seed": 7, "effort": "quick", "data": None}
 
 
 def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
@@ -333,11 +265,6 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     assert "an output is a folder (end its name with /), or a file ending in .json, .csv, .md, .tex, .png" in err
     assert told("theorems", "-o", str(tmp_path / "a.png"), capsys=capsys)[0] == 0
     assert (tmp_path / "a.png").stat().st_size > 10_000
-    status, _, err = told("theorems", "-o", os.devnull, capsys=capsys)
-    assert status == 2
-    assert "a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf" in err
-    assert ".npz" not in err
-    assert ".html" not in err
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 0
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == [
         "figure.png",
@@ -363,59 +290,10 @@ def test_the_list_runs_nothing_and_loads_no_torch(capsys):
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_the_figure_has_every_claim_at_its_share_of_its_limit(quick):
-    (charts,) = quick.findings.picture.rows
-    assert [name for chart in charts for name in chart.names] == [row.name for row in quick]
-    for chart in charts:
-        drawn = {
-            chart.names[place]: share for curve in chart.curves for share, place in zip(curve.x, curve.y, strict=True)
-        }
-        assert len(drawn) == len(chart.names)
-        for name, share in drawn.items():
-            row = quick[name]
-            used = abs(row.z) / 4 if row.z is not None else row.error / row.limit if row.limit else 0.0
-            assert share == pytest.approx(max(used, 1e-8))
-            assert share <= 1
-    assert {curve.label for curve in charts[0].curves} == set(theorems.FAMILIES)
-
-
-def test_what_failed_stands_beyond_the_limit_in_the_figure(short):
-    short()
-    result = studies.run("theorems")
-    assert theorems.share_of_limit(result["false"]) == 0.5 / LIMIT
-    broken = replace(result["false"], error=None)
-    assert (
-        theorems.share_of_limit(broken)
-        == theorems.share_of_limit(replace(broken, error=math.nan, limit=1.0))
-        == math.inf
-    )
-    assert theorems.share_of_limit(replace(broken, error=1e-300, limit=0.0)) == math.inf
-    assert theorems.share_of_limit(replace(broken, z=-6.0)) == 1.5
-    result.figure()
-
-
-@pytest.mark.parametrize("name", [name for name, study in studies.STUDIES.items() if not study.data])
-def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_computed(name, tmp_path, capsys):
-    status, out, err = told(name, "--data", str(tmp_path), capsys=capsys)
+def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_computed(tmp_path, capsys):
+    status, out, err = told("theorems", "--data", str(tmp_path), capsys=capsys)
     assert (status, out) == (2, "")
-    assert f"the study {name} makes its own data and takes none" in err
-    assert "luo-training (CIFAR-10, CamVid)" in err
-    with pytest.raises(ErfscopeError, match="takes none"):
-        studies.run(name, data=tmp_path)
-
-
-def test_the_list_says_which_studies_take_data(capsys):
-    listed = {entry["name"]: entry["data"] for entry in json.loads(told("--list", "--json", capsys=capsys)[1])}
-    assert {name for name, data in listed.items() if data} == {"luo-training", "trust"}
-    assert "--data: CIFAR-10, CamVid" in told("--list", "--format", "plain", capsys=capsys)[1]
-
-
-def test_facts_are_ascii(quick):
-    out = io.StringIO()
-    Console(width=100, color_system=None, file=out).print(study_view(quick, width=100))
-    last = out.getvalue().splitlines()[-1]
-    assert last.startswith("seed 0, quick, ")
-    assert last.isascii()
+    assert "the study theorems makes its own data and takes none" in err
 
 
 def test_csv_has_one_number_in_a_cell():
@@ -430,49 +308,3 @@ def test_csv_has_one_number_in_a_cell():
 
 
 EMPTY = StudyFindings(columns=(), rows=(), conclusion="", picture=studies.Picture(title="", rows=()))
-
-
-def test_a_study_that_there_is_not_is_exit_code_2(capsys):
-    status, out, err = told("theorem", capsys=capsys)
-    assert (status, out) == (2, "")
-    assert "unknown study 'theorem'" in err
-    status, _, err = told(capsys=capsys)
-    assert status == 2
-    assert "no study was named" in err
-
-
-BIG = """
-import resource, torch
-import numpy as np
-import scipy.sparse
-from erfscope import theory
-from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
-from erfscope.influence_matrix import influence
-
-torch.manual_seed(0)
-gcn = GCN(1, 1, 3, act=None, bias=False).double()
-whole = influence(on_nodes(gcn, 64, 64), torch.randn(4096, 1, dtype=torch.float64), "signed").values
-line = scipy.sparse.diags_array([np.ones(63), np.ones(63)], offsets=[-1, 1])
-unit = scipy.sparse.eye_array(64)
-grid = scipy.sparse.kron(line, unit) + scipy.sparse.kron(unit, line) + scipy.sparse.eye_array(4096)
-walk = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / grid.sum(1)) @ grid)
-gain = np.prod([conv.lin.weight.item() for conv in gcn.convs])
-assert np.abs(whole - (walk @ walk @ walk * gain).toarray()).max() < 1e-14
-
-layer, x = SelfAttention(8, 4).double(), torch.randn(4096, 8, dtype=torch.float64)
-some = influence(on_nodes(layer, 64, 64), x, "signed", [0, -1])
-weights = [getattr(layer, name).weight.detach().numpy().T for name in ("query", "key", "value")]
-jacobian = theory.softmax_attention(x.numpy(), *weights, outputs=[0, 4095])
-assert np.abs(some.values - theory.influence_of(jacobian, "signed")).max() < 1e-10 * np.abs(some.values).max()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is in KiB on Linux only")
-def test_a_grid_of_64_x_64_is_had_in_4_gib():
-    """The whole matrix of a linear GCN, 4096 x 4096, and two rows of softmax attention, each against its closed
-    form."""
-    done = subprocess.run([sys.executable, "-c", BIG], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) * 1024 < 4 * 2**30

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from erfscope import theory
 
@@ -63,21 +60,6 @@ def softmax(weights, mask=None, scale=None):
     )[0]
 
 
-def test_dot_product_attention_has_the_theorems_jacobian(x, weights):
-    agree(theory.dot_attention(x, *weights), jacobian(dot(weights), x))
-    agree(theory.dot_attention(x, *weights, scale=1 / 7), jacobian(dot(weights, scale=1 / 7), x))
-
-
-def test_a_mask_of_factors_cuts_dot_product_attention_exactly(rng, x, weights, mask):
-    closed = theory.dot_attention(x, *weights, mask=mask)
-    agree(closed, jacobian(dot(weights, mask=mask), x))
-    outside = ~mask & ~np.eye(7, dtype=bool)
-    assert np.count_nonzero(theory.influence_of(closed)[outside]) == 0
-    assert np.count_nonzero(closed[-1]) == 0
-    factors = rng.standard_normal((7, 7))
-    agree(theory.dot_attention(x, *weights, mask=factors), jacobian(dot(weights, mask=factors), x))
-
-
 def test_the_proofs_missing_transpose_gives_something_else(rng, x):
     """E0-17: X_p W_q W_k, as printed, type-checks for square weights only, and is wrong for them."""
     w_q, w_k, w_v = (rng.standard_normal((4, 4)) for _ in range(3))
@@ -87,22 +69,6 @@ def test_the_proofs_missing_transpose_gives_something_else(rng, x):
     right, printed = ((q[p] @ k[i]) * w_v.T + np.outer(v[i], q[p] @ w) for w in (w_k.T, w_k))
     agree(right, measured[p, :, i])
     assert np.abs(printed - measured[p, :, i]).max() > 0.1
-
-
-def test_softmax_attention_has_the_jacobian_of_pytorchs(x, weights):
-    agree(theory.softmax_attention(x, *weights), jacobian(softmax(weights), x))
-    agree(theory.softmax_attention(x, *weights, scale=1.0), jacobian(softmax(weights, scale=1.0), x))
-
-
-def test_a_mask_cuts_softmax_attention_exactly_and_leaves_no_nan(x, weights, mask):
-    closed = theory.softmax_attention(x, *weights, mask=mask)
-    agree(closed[:-1], jacobian(softmax(weights, mask=mask), x)[:-1])
-    outside = ~mask & ~np.eye(7, dtype=bool)
-    assert np.count_nonzero(theory.influence_of(closed)[outside]) == 0
-    assert np.count_nonzero(closed[-1]) == 0
-    assert (
-        np.abs(closed[2, :, 2]).max() > 0
-    )  # an output sees itself through its query even where it may not look at itself
 
 
 def test_large_logits_do_not_overflow(x, weights):
@@ -119,20 +85,7 @@ def test_asked_outputs_are_rows_of_the_whole(x, weights, mask, form):
     assert form(x, *weights, outputs=[]).shape == (0, 5, 7, 4)
 
 
-def with_ones(x):
-    return np.hstack([x, np.ones((len(x), 1))])
-
-
-def test_several_heads_with_biases_are_pytorchs_multi_head_attention(rng, x):
-    """Biases by a column of ones, as the module's docstring says."""
-    torch.manual_seed(0)
-    layer = nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
-    nn.init.normal_(layer.in_proj_bias)
-    measured = jacobian(lambda h: layer(h[None], h[None], h[None], need_weights=False)[0][0], x)
-    weight, bias = layer.in_proj_weight.detach().numpy(), layer.in_proj_bias.detach().numpy()
-    projections = [np.vstack([weight[4 * k : 4 * k + 4].T, bias[4 * k : 4 * k + 4]]) for k in range(3)]
-    closed = theory.multi_head_attention(with_ones(x), *projections, layer.out_proj.weight.detach().numpy().T, heads=2)
-    agree(closed[..., :4], measured)
+W = np.ones((4, 3))
 
 
 @pytest.mark.parametrize("pairwise", ["softmax", "dot"])
@@ -170,49 +123,10 @@ def test_a_non_local_block_is_its_branch_beside_the_identity(rng, x, pairwise, a
     np.testing.assert_array_equal(identity.reshape(28, 28), np.eye(28))
 
 
-@pytest.mark.parametrize("form", [theory.dot_attention, theory.softmax_attention])
-def test_attention_is_equivariant_until_positions_are_embedded(rng, x, weights, form):
-    order = rng.permutation(7)
-    position = rng.standard_normal((7, 4))
-
-    def influence(h):
-        return theory.influence_of(form(h, *weights), "jacobian")
-
-    agree(influence(x[order]), theory.permuted(influence(x), order))
-    np.testing.assert_array_equal(theory.permuted(influence(x), np.arange(7)), influence(x))
-    assert np.abs(influence(x[order]) - influence(x)).max() > 1e-3  # E2-04: equivariant, not invariant
-    assert np.abs(influence(x[order] + position) - theory.permuted(influence(x + position), order)).max() > 1e-3
-
-
-def test_two_layers_chain(rng, x):
-    first, second = ([rng.standard_normal((4, 4)) / 2 for _ in range(3)] for _ in range(2))
-    inner, outer = softmax(first), softmax(second)
-    hidden = inner(torch.from_numpy(x)).numpy()
-    closed = theory.chain(theory.softmax_attention(hidden, *second), theory.softmax_attention(x, *first))
-    agree(closed, jacobian(lambda h: outer(inner(h)), x))
-
-
-def test_one_output_of_a_large_grid_is_had_without_the_whole(rng):
-    """n = 4096: the whole Jacobian would take 4 GiB for four channels."""
-    x = rng.standard_normal((4096, 4))
-    weights = [rng.standard_normal((4, 4)) / 4 for _ in range(3)]
-    closed = theory.softmax_attention(x, *weights, outputs=[17])
-    leaf = torch.from_numpy(x).requires_grad_(True)
-    w_q, w_k, w_v = (torch.from_numpy(w) for w in weights)
-    y = ((leaf[17] @ w_q) @ (leaf @ w_k).T / math.sqrt(4)).softmax(0) @ (leaf @ w_v)
-    rows = [torch.autograd.grad(y[r], leaf, retain_graph=True)[0].numpy() for r in range(4)]
-    agree(closed[0], np.stack(rows))
-
-
-W = np.ones((4, 3))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda x: theory.dot_attention(x, np.ones((5, 3)), W, W), r"w_q has shape \(5, 3\); it must be \(4, any\)"),
-        (lambda x: theory.dot_attention(x, W, np.ones((4, 2)), W), r"w_k has shape \(4, 2\); it must be \(4, 3\)"),
-        (lambda x: theory.softmax_attention(x[0], W, W, W), r"x has shape \(4,\)"),
         (
             lambda x: theory.softmax_attention(x, W, W, W, mask=np.ones((7, 6))),
             r"the mask has shape \(7, 6\); it must be \(7, 7\)",
@@ -224,11 +138,6 @@ W = np.ones((4, 3))
             lambda x: theory.multi_head_attention(x, W, W, W, W.T, heads=3, pairwise="gaussian"),
             "pairwise is 'gaussian'",
         ),
-        (
-            lambda x: theory.multi_head_attention(x, W, W, W, W, heads=3),
-            r"w_o has shape \(4, 3\); it must be \(3, any\)",
-        ),
-        (lambda x: theory.nonlocal_block(x, W, W, W, W.T[:, :3]), r"w_z has shape \(3, 3\); it must be \(3, 4\)"),
     ],
 )
 def test_bad_shapes_are_named(x, call, message):
