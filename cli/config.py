@@ -13,7 +13,10 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli.console.param_types import File
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.options.option import COMPUTATION
+from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
@@ -87,7 +90,6 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
-    from erfscope.options.settings import Options
     from erfscope.storage.files import REPORT
     from erfscope.storage.reports import read
 
@@ -100,7 +102,7 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     size = settings.get("input_size")
     if isinstance(size, list) and not any(isinstance(side, list | str) for side in size):
         settings["input_size"] = [size]
-    names = {*Options.__annotations__} - {"unsafe_load", "label"}
+    names = {*OPTIONS} - {"unsafe_load", "label"}
     table = {name: _joined(value) for name, value in settings.items() if name in names}
     # A block that was inserted stands behind the label of its host.
     labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
@@ -228,9 +230,9 @@ def _merged(
             if name not in options:
                 continue
             parameter = str(options[name].name)
-            if parameter == "as_json" and "format" in options:
+            if parameter == "json" and "format" in options:
                 # The two are one setting, so that a command's own format can win over a flat json.
-                chosen |= {"format_": "json"} if value else {}
+                chosen |= {"format": "json"} if value else {}
             else:
                 chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
     return chosen
@@ -257,3 +259,16 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.multiple:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+#: The option ``--config``.
+option = click.option(
+    "--config",
+    type=File(),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=take_from,
+    help="Take settings from a stored report (or .toml) where the command line has none; no other file is read.",
+    panel=COMPUTATION,
+)

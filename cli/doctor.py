@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.environment import OPENCV_FIX
 
@@ -50,7 +50,7 @@ class Finding:
     type=ModelName(),
     help="Only what to do; for MODEL also to get its weights.",
 )
-@_verbose
+@with_verbose
 def doctor(model: str | None, verbose: bool) -> int:
     """Check versions, devices, broken installs and the weights' caches, and name the fix.
 

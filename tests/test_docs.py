@@ -301,9 +301,11 @@ def test_an_unknown_generated_part_is_an_error(generated):
 
 
 def test_comments_above_fields_are_read_and_roles_become_code(generated):
+    from field_comments import comment_above  # beside the generator
+
     lines = ["class A:", "    #: Of the unit,", "    #: see :func:`erfscope.read`.", "    x: int", "    y: int"]
-    assert generated.comment_above(lines, 4) == "Of the unit, see `read`."
-    assert generated.comment_above(lines, 5) == ""
+    assert comment_above(lines, 4) == "Of the unit, see `read`."
+    assert comment_above(lines, 5) == ""
 
 
 def test_every_finding_is_explained():

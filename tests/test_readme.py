@@ -8,8 +8,8 @@ from pathlib import Path
 
 from erfscope.adapters.blocks import BLOCKS as INSERTED
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.cli import options as cli_options
 from erfscope.measures import MEASURES
+from erfscope.options.settings import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_page_on_blocks_names_every_block_and_options_that_exist():
 
 
 def test_the_command_line_names_every_block():
-    assert cli_options.BLOCKS.split(", ") == list(INSERTED)
+    assert OPTIONS["insert"].option.words == tuple(INSERTED)
 
 
 def test_the_conventions_table_is_complete():

@@ -163,7 +163,7 @@ def read(terminal: int) -> str:
 
 
 def test_the_studies_that_are_offered_are_those_that_there_are():
-    from erfscope.cli.options import STUDY_NAMES
+    from erfscope.cli.study import STUDY_NAMES
     from erfscope.studies import STUDIES
 
-    assert STUDY_NAMES.split(", ") == list(STUDIES)
+    assert tuple(STUDIES) == STUDY_NAMES

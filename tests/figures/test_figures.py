@@ -25,8 +25,8 @@ from PIL import Image
 import erfscope
 from erfscope.adapter import Weights
 from erfscope.api.save import check_figure
-from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
+from erfscope.cli.options import MAPS, OUTPUT_OPTIONS
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import (
     COLOURS,
@@ -1124,12 +1124,15 @@ def test_the_command_refuses_a_figure_before_the_first_image(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_command_line_knows_every_kind_and_scale():
-    assert tuple(FIGURES) == cli_options.FIGURES
-    assert tuple(SCALES) == cli_options.SCALES
-    assert tuple(COLOURS) == cli_options.COLOURS
-    assert tuple(WIDTHS) == cli_options.WIDTHS
-    assert tuple(name for name, kind in FIGURES.items() if kind.maps) == cli_options.MAPS
+@pytest.mark.parametrize(
+    ("name", "known"), [("figure", FIGURES), ("scale", SCALES), ("colours", COLOURS), ("width", WIDTHS)]
+)
+def test_the_command_line_knows_every_kind_and_scale(name, known):
+    assert OUTPUT_OPTIONS[name].option.words == tuple(known)
+
+
+def test_the_command_line_knows_which_kinds_show_maps():
+    assert tuple(name for name, kind in FIGURES.items() if kind.maps) == MAPS
 
 
 # --- positions ------------------------------------------------------------------------------------
