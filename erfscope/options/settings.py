@@ -259,6 +259,13 @@ class Settings:
             metavar="I/N",
         ),
     ] = None
+    squash: Annotated[
+        bool,
+        Option(
+            "Resize images whole to the input size; else the model's resize and crop, which cuts borders off.",
+            IMAGES,
+        ),
+    ] = False
     keep_going: Annotated[bool, Option("Name and skip images that cannot be read, instead of stopping.", IMAGES)] = (
         False
     )
@@ -435,6 +442,7 @@ class Options(Choices, Building, Running, total=False):
     samples: int | None
     until_se: float | None
     shard: str | None
+    squash: bool
     keep_going: bool
     seed: int
     device: str
