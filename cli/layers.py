@@ -7,7 +7,7 @@ from typing import Any
 import rich_click as click
 
 from erfscope.cli.console.param_types import Text
-from erfscope.cli.options import keywords, options, with_verbose
+from erfscope.cli.options import by_source, keywords, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.options.option import declared
 from erfscope.options.settings import Building
@@ -46,7 +46,7 @@ def layers(
     with importing_torch():
         from erfscope.api import layers as run
 
-    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(given))
+    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console.screen import Screen, print_json
 
     if as_json:

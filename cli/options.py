@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from erfscope.cli.console.param_types import File, Text
 from erfscope.errors import ErfscopeError
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
-from erfscope.options.settings import OPTIONS
 from erfscope.options.values import numbers
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,6 +28,8 @@ SOURCES = (
     ParameterSource.DEFAULT_MAP,
     ParameterSource.DEFAULT,
 )
+#: Options that exclude each other: one from a better source takes the other's place.
+RIVALS = {"images": "synthetic", "synthetic": "images"}
 
 
 def options(table: dict[str, Declared], *, in_panels: bool = True) -> Decorator:
@@ -158,23 +159,31 @@ class OutputOptions:
 OUTPUT_OPTIONS = declared(OutputOptions)
 
 
-def keywords(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Command-line values as the keywords of :func:`erfscope.analyze`; options that were left out are left out.
+def keywords(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the command line, settings files and the like as the keywords of :func:`erfscope.analyze`, those of
+    the best source last; options that were left out are left out.
 
     Raises:
         ErfscopeError: a --model-kwargs that is no K=V.
     """
-    kept = {name: value for name, value in given.items() if value not in (None, ()) and value is not False}
-    if "images" in kept and "synthetic" in kept:
-        # One of them on the command line and the other in a file is no contradiction.
-        for name, other in (("images", "synthetic"), ("synthetic", "images")):
-            if outranks(other, name):
-                kept.pop(name)
-                break
-    kept = {name: list(value) if OPTIONS[name].option.is_repeatable else value for name, value in kept.items()}
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name in layer:
+            merged.pop(RIVALS.get(name, ""), None)
+        merged |= layer
+    kept = {name: value for name, value in merged.items() if value not in (None, ()) and value is not False}
+    kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
     if "model_kwargs" in kept:
         kept["model_kwargs"] = dict(map(_pair, kept["model_kwargs"]))
     return kept
+
+
+def by_source(given: Mapping[str, Any]) -> dict[ParameterSource, dict[str, Any]]:
+    """What the running command was given, by where it is from, the best source last."""
+    return {
+        source: {name: value for name, value in given.items() if source_of(name) is source}
+        for source in reversed(SOURCES)
+    }
 
 
 def source_of(name: str) -> ParameterSource:
