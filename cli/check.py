@@ -125,7 +125,7 @@ def check(
 
     with importing_torch():
         from erfscope.api.gate import check_all
-    from erfscope.cli.console.screen import whoever_reads
+    from erfscope.cli.console.screen import ignoring_closed_pipe
     from erfscope.cli.run.output import progress
     from erfscope.cli.views.check_view import deliver, store
 
@@ -136,8 +136,8 @@ def check(
         report = check_all(
             requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
         )
-    # A verdict stands, whoever reads it and wherever its figures go.
-    with whoever_reads():
+    # A verdict stands even where its output is closed, or its figures cannot be written.
+    with ignoring_closed_pipe():
         deliver(report, shown=shown)
     stored = artifacts is None or store(report, Path(artifacts))
     return 0 if exit_zero else report.exit_code or (0 if stored else 3)

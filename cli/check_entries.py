@@ -72,11 +72,11 @@ def from_file(
     from erfscope.api.gate import Request
 
     where = f"check {entry['name']!r} of {source.name}"
-    own, (_, general, *spoken) = _options(entry, given, where), by_source(given).values()
+    own, (_, general, *from_user) = _options(entry, given, where), by_source(given).values()
     words = entry.get("tolerances", {})
     if not isinstance(words, dict):
         raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
-    options = keywords(general, own, *spoken)
+    options = keywords(general, own, *from_user)
     return Request(
         name=entry["name"],
         model=entry["model"],
@@ -101,9 +101,9 @@ def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str
     """What the check says, under what --fail-on says; a settings file's own fail-on gives way to the check."""
     from erfscope.gate import from_pairs
 
-    spoken = from_pairs(fail_on)
+    asked = from_pairs(fail_on)
     general = source_of("fail_on") is ParameterSource.DEFAULT_MAP
-    return ({**spoken, **words} if general else {**words, **spoken}) or None
+    return ({**asked, **words} if general else {**words, **asked}) or None
 
 
 def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -37,10 +37,10 @@ _PERSONAL = (
     "update",
     "only",
 )
-#: Sources of options that whoever starts a command has said, or set.
-_SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-#: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
-_SPOKEN = ("unsafe_load",)
+#: Sources of what the user who starts a command asks for.
+FROM_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+#: Options that let code run: set by the command line alone, neither by a file that lies in a folder nor by a variable.
+CLI_ONLY = ("unsafe_load",)
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -140,7 +140,7 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         "model_kwargs": asked["model_kwargs"],
     }
     for name, values in code.items():
-        if values and context.get_parameter_source(name) not in _SAID:
+        if values and context.get_parameter_source(name) not in FROM_USER:
             text = f"{context.meta[SOURCE]} asks for the {name.replace('_', ' ')} {values[0]}, which may run code"
             raise ErfscopeError(f"{text}; if you trust it, name it on the command line too")
     return given or models
@@ -199,7 +199,7 @@ def name_variables(group: click.Group) -> None:
                 *(f"ERFSCOPE_{name.upper()}_{text}" for text in names),
                 *(f"ERFSCOPE_{text}" for text in names),
             ]
-            if option.name in _SPOKEN:
+            if option.name in CLI_ONLY:
                 option.callback = _from_command_line
 
 
@@ -210,11 +210,11 @@ def _from_command_line(context: click.Context, option: click.Parameter, value: A
         ErfscopeError: it is a variable's.
     """
     if context.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
-        raise _not_spoken(option, next(name for name in option.envvar or () if os.environ.get(name)))
+        raise _cli_only_error(option, next(name for name in option.envvar or () if os.environ.get(name)))
     return value
 
 
-def _not_spoken(option: click.Parameter, where: str) -> ErfscopeError:
+def _cli_only_error(option: click.Parameter, where: str) -> ErfscopeError:
     return ErfscopeError(
         f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out"
     )
@@ -245,8 +245,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
         ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command
             line only.
     """
-    if option.name in _SPOKEN:
-        raise _not_spoken(option, where)
+    if option.name in CLI_ONLY:
+        raise _cli_only_error(option, where)
     if isinstance(value, dict):
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
     if isinstance(value, datetime.date | datetime.time):

@@ -209,11 +209,6 @@ def chosen_format(asked: str, as_json: bool) -> str:
     return "json" if as_json and not outranks("format", "json") else asked
 
 
-def named_measures(text: str) -> list[str] | None:
-    """The measures that --measures names, None for all; the names are checked where they are used."""
-    return None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _pair(text: str) -> tuple[str, Any]:
     """``k=v`` with v read as a Python literal where it is one."""
     name, separator, value = text.partition("=")

@@ -9,7 +9,6 @@ from pathlib import Path
 from erfscope.adapters.blocks import BLOCKS as INSERTED
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.measures import MEASURES
-from erfscope.options.settings import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,10 +32,6 @@ def test_the_page_on_blocks_names_every_block_and_options_that_exist():
     for names, _, options in rows:
         known = {option for name in re.findall(r"`(\w+)`", names) for option in INSERTED[name].options}
         assert set(re.findall(r"`(\w+)`", options)) <= known, names
-
-
-def test_the_command_line_names_every_block():
-    assert OPTIONS["insert"].option.words == tuple(INSERTED)
 
 
 def test_the_conventions_table_is_complete():

@@ -1,4 +1,4 @@
-"""What ``analyze`` and ``compare`` share: measuring, alone or among ranks, until it is done or somebody stops it."""
+"""What ``analyze`` and ``compare`` share: measuring, alone or among ranks, until it is done or interrupted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import complain
-from erfscope.cli.options import OutputOptions, by_source, keywords, named_measures
+from erfscope.cli.options import OutputOptions, by_source, keywords
 from erfscope.cli.run.interruption import earlier, explain_interruption, folders, stoppable
 from erfscope.cli.run.startup import importing_torch
+from erfscope.options.values import words
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
-#: Up to how many rows folders get a page and figures: beyond that nobody can look at them.
+#: Up to how many rows folders get a page and figures, which more rows make too many to look at.
 DRAWN = 60
 
 
@@ -59,8 +60,8 @@ def measured(
             if process_group.rank == 0:
                 options |= {"keep_in": stored[0] if stored else None, "tell": complain if verbose else None}
             report = call(**options, progress=bar, stop=stop)
-            # What comes now is done to its end, whoever asks it to stop.
-            stopped = stop.heeded()
+            # What follows is done to its end: another signal does not stop it.
+            stopped = stop.end_measuring()
         if process_group.rank > 0:
             return 0
         if stopped and not report.results:
@@ -73,7 +74,9 @@ def measured(
         # The folder holds the rows of this run by now.
         wanted = replace(wanted, resume=wanted.resume or bool(stored))
         drawn = not stopped and len(report) <= DRAWN
-        status = deliver(report, wanted, measures=named_measures(given["measures"]), drawn=drawn)
+        status = deliver(
+            report, wanted, measures=None if given["measures"] == "all" else words(given["measures"]), drawn=drawn
+        )
         if stopped:
             explain_interruption(report, stored=bool(stored))
         return stop.code if stopped else status

@@ -1,5 +1,5 @@
-"""What is said of an option once, beside its name, type and default: the command line, settings files, checks and the
-documentation follow from it."""
+"""The record that declares an option, beside its name, type and default: the command line, settings files, checks and
+the documentation follow from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Option:
     counts: Literal["", "recorded", "free"] = ""
     #: The type that the Python functions take, where it is wider than that of the field.
     accepts: str = ""
-    #: What is to be said of the keyword besides.
+    #: What the keyword of Python takes besides.
     in_python: str = ""
 
     def __post_init__(self) -> None:

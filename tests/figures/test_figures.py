@@ -26,7 +26,7 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.api.save import check_figure
 from erfscope.cli.main import main
-from erfscope.cli.options import MAPS, OUTPUT_OPTIONS
+from erfscope.cli.options import MAPS
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import (
     COLOURS,
@@ -40,7 +40,7 @@ from erfscope.figures import (
     panel,
     panel_beside,
 )
-from erfscope.figures.canvas import WIDTHS, drawing
+from erfscope.figures.canvas import drawing
 from erfscope.figures.maps import round_length
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.geometry.receptive_field import Trf
@@ -1122,13 +1122,6 @@ def test_the_command_refuses_a_figure_before_the_first_image(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("erfscope: a figure of kind 'sizes' needs two or more input sizes")
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "known"), [("figure", FIGURES), ("scale", SCALES), ("colours", COLOURS), ("width", WIDTHS)]
-)
-def test_the_command_line_knows_every_kind_and_scale(name, known):
-    assert OUTPUT_OPTIONS[name].option.words == tuple(known)
 
 
 def test_the_command_line_knows_which_kinds_show_maps():
