@@ -65,7 +65,8 @@ class Option:
             raise unknown(text.replace("-", " "), str(value), self.words)
         if isinstance(value, Real) and not self.least <= float(value) <= self.most:
             limits = f"at least {self.least}" if self.most == math.inf else f"{self.least} to {self.most}"
-            raise ErfscopeError(f"{text} must be {limits}, not {value}")
+            words = "".join(f" or {word!r}" for word in self.words)
+            raise ErfscopeError(f"{text} must be {limits}{words}, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

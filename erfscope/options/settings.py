@@ -226,6 +226,7 @@ class Settings:
             "Random draws per image; `all` is exact. Default: 8 in all, at least one each.",
             WHAT,
             metavar="N|all",
+            words=("all",),
             read=draws,
             least=1,
             most=100_000,

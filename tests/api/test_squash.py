@@ -11,6 +11,9 @@ from torch import nn
 import erfscope
 from erfscope.errors import ErfscopeError
 
+QUICK = {"measures": "r50", "draws": 1}
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
 
 @pytest.fixture
 def net():
@@ -27,8 +30,10 @@ def photograph():
 def test_a_squashed_image_is_the_whole_image_resized(net, photograph):
     adapter = erfscope.wrap(net, input_size=32)
     pixels = np.asarray(photograph.resize((32, 32), Image.Resampling.BICUBIC))
-    expected = erfscope.analyze(adapter, images=adapter.preprocess.normalise(pixels[None]).to(torch.float32))
-    obtained, cropped = (erfscope.analyze(adapter, images=photograph, squash=squash) for squash in (True, False))
+    expected = erfscope.analyze(adapter, images=adapter.preprocess.normalise(pixels[None]).to(torch.float32), **QUICK)
+    obtained, cropped = (
+        erfscope.analyze(adapter, images=photograph, squash=squash, **QUICK) for squash in (True, False)
+    )
     np.testing.assert_array_equal(obtained.map.values, expected.map.values)
     assert np.abs(cropped.map.values - expected.map.values).max() > 1e-4
     assert obtained.input.resize == "bicubic resize, whole, to 32x32"
@@ -36,7 +41,9 @@ def test_a_squashed_image_is_the_whole_image_resized(net, photograph):
 
 
 def test_squashed_and_cropped_images_are_not_compared(net, photograph):
-    squashed, cropped = (erfscope.sweep(net, input_size=32, images=photograph, squash=each) for each in (True, False))
+    squashed, cropped = (
+        erfscope.sweep(net, input_size=32, images=photograph, squash=each, **QUICK) for each in (True, False)
+    )
     with pytest.raises(ErfscopeError, match="resize and crop"):
         erfscope.compare([squashed, cropped])
 
