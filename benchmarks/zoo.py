@@ -28,13 +28,12 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import click
 import torch
 import zoo_timm
 from zoo_rows import ZOO, ZooEntry
 
 import erfscope
-from erfscope.cli.console.param_types import Bytes, Duration
+from erfscope.cli.console.param_types import n_bytes, seconds
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits
 
@@ -123,14 +122,14 @@ def chosen(patterns: str | None) -> Iterator[ZooEntry]:
             yield entry
 
 
-def _read(kind: click.ParamType[Any]) -> Callable[[str], Any]:
-    """A type of erfscope's own command line, for argparse."""
+def _read(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A kind of value of erfscope's own command line, for argparse."""
 
     def read(text: str) -> Any:
         try:
-            return kind.convert(text, None, None)
-        except click.BadParameter as error:
-            raise argparse.ArgumentTypeError(error.message) from error
+            return kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
 
     return read
 
@@ -164,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = parser.add_argument_group("all models of timm")
     every.add_argument(
         "--budget",
-        type=_read(Duration()),
+        type=_read(seconds),
         metavar="TIME",
         help="measure all of timm's models, for so long: 90, 60m or 2h",
     )
@@ -179,10 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every.add_argument("--resume", action="store_true", help="go on with what is in DIR")
     every.add_argument("--input-size", type=int, metavar="N", help="one size for all, instead of each model's own")
     every.add_argument(
-        "--time-limit", type=_read(Duration()), metavar="TIME", default=90.0, help="of one model; default: 90 s"
+        "--time-limit", type=_read(seconds), metavar="TIME", default=90.0, help="of one model; default: 90 s"
     )
     every.add_argument(
-        "--memory-limit", type=_read(Bytes()), metavar="SIZE", default=8 * 2**30, help="of one model; default: 8GiB"
+        "--memory-limit",
+        type=_read(n_bytes),
+        metavar="SIZE",
+        default=8 * 2**30,
+        help="of one model; default: 8GiB",
     )
     options = parser.parse_args(arguments)
     if options.budget is not None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.config import asked_models
-from erfscope.cli.console.short_help import ShortHelp
-from erfscope.cli.options import OutputOptions, analysis_options
+from erfscope.cli import config
+from erfscope.cli.console.short_help import ShortHelp, help_all
+from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
+from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
 
 @click.command(cls=ShortHelp)
 @click.argument("model", required=False, type=ModelName())
-@analysis_options
-def analyze(model: str | None, **options: Any) -> int:
+@options({**OPTIONS, **OUTPUT_OPTIONS})
+@config.option
+@with_verbose
+@help_all
+def analyze(model: str | None, **given: Any) -> int:
     """Measure how far one unit of MODEL looks.
 
     MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `transformers:NAME`,
     `path/model.pt2`, `package.module:factory` or `path/file.py:factory`; `LABEL=MODEL` names it.
     """
-    models = asked_models([model] if model else [])
-    wanted = OutputOptions.from_options(options)
+    models = config.asked_models([model] if model else [])
+    wanted = OutputOptions.from_options(given)
     if not models:
         if wanted.explain:
             from erfscope.cli.views.explain import guide
@@ -39,9 +43,9 @@ def analyze(model: str | None, **options: Any) -> int:
         raise ErfscopeError(f"the report has {len(models)} models; measure them with `erfscope compare --config`")
     from erfscope.cli.run.running import measured
 
-    def sweep(**given: Any) -> Report:
+    def sweep(**keywords: Any) -> Report:
         from erfscope.api import sweep
 
-        return sweep(models[0], **given)
+        return sweep(models[0], **keywords)
 
-    return measured(sweep, wanted, options, models={models[0]: models[0]})
+    return measured(sweep, wanted, given, models={models[0]: models[0]})

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console.param_types import File
-from erfscope.cli.options import FORMATS, chosen_format, measurement, source_of
-from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.console.param_types import File, Text
+from erfscope.cli.options import FORMATS, OUTPUT_OPTIONS, chosen_format, options, source_of, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
+from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
     from erfscope.api.gate import Request
 
+#: The panel of options that are of the gate.
+GATE = "Gate"
+#: A gate gives the same numbers everywhere, and measures no more than it guards; a part of a run is no check.
+ASKED = {name: each for name, each in OPTIONS.items() if name not in ("retry_failed", "shard")}
+ASKED["device"] = replace(OPTIONS["device"], default="cpu")
+ASKED["measures"] = replace(
+    OPTIONS["measures"],
+    default=None,
+    option=replace(OPTIONS["measures"].option, help="Measures to record besides those that are guarded."),
+)
 SHOWN = ("rich", "plain", "json", "markdown", "github")
 #: Where a context keeps the arguments as they were given.
 ARGUMENTS = "erfscope.arguments"
@@ -38,10 +49,7 @@ class _Remembering(click.RichCommand):
 
 @click.command(cls=_Remembering)
 @click.argument("model", required=False, type=ModelName())
-@click.option_panel(
-    "Gate", options=["--baseline", "--update", "--fail-on", "--trf-only", "--only", "--allow-new", "--exit-zero"]
-)
-@measurement
+@click.option_panel(GATE)
 @click.option(
     "--baseline",
     metavar="FILE",
@@ -49,33 +57,42 @@ class _Remembering(click.RichCommand):
     default="erf-baseline.json",
     show_default=True,
     help="What is compared with.",
+    panel=GATE,
 )
-@click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.")
+@click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.", panel=GATE)
 @click.option(
     "--fail-on",
     multiple=True,
     metavar="MEASURE=T",
     help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.",
+    panel=GATE,
 )
 @click.option(
     "--trf-only",
     is_flag=True,
     help="Compare the structure only: shapes, strides, centres and theoretical receptive fields. No weights.",
+    panel=GATE,
 )
 @click.option(
-    "--only", multiple=True, metavar="NAME", help="Of the checks that the settings list, only this one; repeatable."
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Of the checks that the settings list, only this one; repeatable.",
+    panel=GATE,
 )
-@click.option("--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.")
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
+@click.option(
+    "--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.", panel=GATE
+)
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.", panel=GATE)
+@options(ASKED)
 @click.option(
     "--format",
-    "format_",
-    type=click.Choice((*FORMATS, "github")),
+    type=Text(words=(*FORMATS, "github"), is_closed=True),
     metavar="NAME",
     default="rich",
     help=f"{', '.join(SHOWN)}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@options({"json": OUTPUT_OPTIONS["json"]}, in_panels=False)
 @click.option(
     "--artifacts",
     metavar="DIR",
@@ -83,7 +100,7 @@ class _Remembering(click.RichCommand):
     help="Write figures and maps of what did not pass, and the report, into this folder.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@_verbose
+@with_verbose
 def check(
     model: str | None,
     baseline: str,
@@ -93,24 +110,22 @@ def check(
     only: tuple[str, ...],
     allow_new: bool,
     exit_zero: bool,
-    format_: str,
-    as_json: bool,
     artifacts: str | None,
     quiet: bool,
     verbose: bool,
-    **options: Any,
+    **given: Any,
 ) -> int:
     """Compare ERFs with a committed baseline: did one shrink?
 
     Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of
     `analyze` and `tolerances`; or MODEL is the only one. Exit codes: 1 something changed, 3 inconclusive."""
-    shown = _format(format_, as_json)
-    requests, folder = _requests(model, only, options, fail_on)
+    shown = _format(given.pop("format"), given.pop("json"))
+    requests, folder = _requests(model, only, given, fail_on)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
         from erfscope.api.gate import check_all
-    from erfscope.cli.console.screen import whoever_reads
+    from erfscope.cli.console.screen import ignoring_closed_pipe
     from erfscope.cli.run.output import progress
     from erfscope.cli.views.check_view import deliver, store
 
@@ -121,19 +136,11 @@ def check(
         report = check_all(
             requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
         )
-    # A verdict stands, whoever reads it and wherever its figures go.
-    with whoever_reads():
+    # A verdict stands even where its output is closed, or its figures cannot be written.
+    with ignoring_closed_pipe():
         deliver(report, shown=shown)
     stored = artifacts is None or store(report, Path(artifacts))
     return 0 if exit_zero else report.exit_code or (0 if stored else 3)
-
-
-for parameter in check.params:
-    # A gate gives the same numbers everywhere, and measures no more than it guards.
-    if isinstance(parameter, click.Option) and parameter.name == "device":
-        parameter.default = "cpu"
-    elif isinstance(parameter, click.Option) and parameter.name == "measures":
-        parameter.default, parameter.help = None, "Measures to record besides those that are guarded."
 
 
 def _requests(
@@ -169,7 +176,7 @@ def _format(asked: str, as_json: bool) -> str:
     chosen = chosen_format(asked, as_json)
     if chosen in SHOWN:
         return chosen
-    if source_of("format_") is ParameterSource.DEFAULT_MAP:
+    if source_of("format") is ParameterSource.DEFAULT_MAP:
         return "rich"
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
 

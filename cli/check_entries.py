@@ -10,7 +10,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli import config
-from erfscope.cli.options import keywords, source_of
+from erfscope.cli.options import by_source, keywords, source_of
 from erfscope.errors import ErfscopeError, unknown
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Keys of a check that are not options of a measurement.
 KEYS = ("name", "model", "tolerances")
-#: Options that exclude each other: one from a better source takes the other's place.
-RIVALS = {"images": "synthetic", "synthetic": "images"}
 
 
 def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
@@ -74,12 +72,11 @@ def from_file(
     from erfscope.api.gate import Request
 
     where = f"check {entry['name']!r} of {source.name}"
-    own = _options(entry, given, where)
-    general, spoken = _by_source(given)
+    own, (_, general, *from_user) = _options(entry, given, where), by_source(given).values()
     words = entry.get("tolerances", {})
     if not isinstance(words, dict):
         raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
-    options = keywords(_merged(general, own, spoken))
+    options = keywords(general, own, *from_user)
     return Request(
         name=entry["name"],
         model=entry["model"],
@@ -95,17 +92,18 @@ def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], acce
     from erfscope.api.gate import Request
 
     label, spec = split_label(model)
-    options = keywords(_merged(*_by_source(given)))
-    return Request(name=label or spec, model=model, tolerances=_tolerances({}, fail_on), options=options, accept=accept)  # type: ignore[arg-type]
+    _, *asked = by_source(given).values()
+    options, allowed = keywords(*asked), _tolerances({}, fail_on)
+    return Request(name=label or spec, model=model, tolerances=allowed, options=options, accept=accept)  # type: ignore[arg-type]
 
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:
     """What the check says, under what --fail-on says; a settings file's own fail-on gives way to the check."""
     from erfscope.gate import from_pairs
 
-    spoken = from_pairs(fail_on)
+    asked = from_pairs(fail_on)
     general = source_of("fail_on") is ParameterSource.DEFAULT_MAP
-    return ({**spoken, **words} if general else {**words, **spoken}) or None
+    return ({**asked, **words} if general else {**words, **asked}) or None
 
 
 def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -127,25 +125,3 @@ def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> 
         except click.BadParameter as error:
             raise ErfscopeError(f"{raw} of {where}: {error.message}") from error
     return found
-
-
-def _by_source(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options that a settings file has for all commands, and those of the command line and the environment."""
-    general, spoken = {}, {}
-    for name, value in given.items():
-        source = source_of(name)
-        if source is ParameterSource.DEFAULT_MAP:
-            general[name] = value
-        elif source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-            spoken[name] = value
-    return general, spoken
-
-
-def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of several sources, the best one last."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        for name in layer:
-            merged.pop(RIVALS.get(name, ""), None)
-        merged |= layer
-    return merged

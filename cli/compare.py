@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.config import asked_models
-from erfscope.cli.console.short_help import ShortHelp
-from erfscope.cli.options import OutputOptions, analysis_options, isolating
+from erfscope.cli import config
+from erfscope.cli.console.param_types import Text, n_bytes, seconds
+from erfscope.cli.console.short_help import ShortHelp, help_all
+from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
+from erfscope.options.option import OUTPUT
+from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
+#: The panel of options that are of several models.
+MANY = "Many models"
+
 
 @click.command(cls=ShortHelp)
 @click.argument("models", nargs=-1, metavar="MODEL|RESULT ...", type=ModelName())
+@click.option_panel(MANY)
 @click.option(
     "--of",
     metavar="SPEC",
@@ -26,17 +33,39 @@ if TYPE_CHECKING:
         "Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of"
         " a pattern, also of one that the shell wrote out, by the numbers in their names."
     ),
+    panel=MANY,
 )
-@click.option("--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.")
-@isolating
-@analysis_options
-def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
+@click.option(
+    "--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row.", panel=MANY
+)
+@click.option(
+    "--time-limit",
+    type=Text(read=seconds),
+    metavar="TIME",
+    help="With --isolate: seconds for each model, or 10m, 2h.",
+    panel=MANY,
+)
+@click.option(
+    "--memory-limit",
+    type=Text(read=n_bytes),
+    metavar="SIZE",
+    help="With --isolate: memory for each model, e.g. 8GiB.",
+    panel=MANY,
+)
+@options({**OPTIONS, **OUTPUT_OPTIONS})
+@config.option
+@click.option(
+    "--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.", panel=OUTPUT
+)
+@with_verbose
+@help_all
+def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
     Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first
     model under the same settings, with the standard error of the paired difference."""
-    models = (*asked_models(models),)
-    wanted = OutputOptions.from_options(options)
+    models = (*config.asked_models(models),)
+    wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
         from erfscope.cli.views.explain import guide
 
@@ -51,17 +80,17 @@ def compare(models: tuple[str, ...], sort: str | None, **options: Any) -> int:
 
         raise unknown("measure", sort, MEASURES, limit=40)
 
-    limits = {name: options.pop(name) for name in ("time_limit", "memory_limit")}
-    isolate = options.pop("isolate")
+    limits = {name: given.pop(name) for name in ("time_limit", "memory_limit")}
+    isolate = given.pop("isolate")
     for name, value in limits.items():
         if value is not None and not isolate:
             raise ErfscopeError(f"--{name.replace('_', '-')} works only with --isolate; add that, or leave it out")
-    if isolate and options.pop("of") is not None:
+    if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
-    def run(**given: Any) -> Report:
+    def run(**keywords: Any) -> Report:
         from erfscope.api import compare, compare_isolated
 
-        return compare_isolated(models, **limits, **given) if isolate else compare(models, **given)
+        return compare_isolated(models, **limits, **keywords) if isolate else compare(models, **keywords)
 
-    return measured(run, wanted, options, models=models, sort=sort)
+    return measured(run, wanted, given, models=models, sort=sort)

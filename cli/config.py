@@ -13,7 +13,10 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope.cli.console.param_types import File
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.options.option import COMPUTATION
+from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
@@ -34,10 +37,10 @@ _PERSONAL = (
     "update",
     "only",
 )
-#: Sources of options that whoever starts a command has said, or set.
-_SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-#: Options that let code run. Whoever starts a command says them; a file that lies in a folder, or a variable, does not.
-_SPOKEN = ("unsafe_load",)
+#: Sources of what the user who starts a command asks for.
+FROM_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+#: Options that let code run: set by the command line alone, neither by a file that lies in a folder nor by a variable.
+CLI_ONLY = ("unsafe_load",)
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -87,7 +90,6 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
-    from erfscope.options.settings import Options
     from erfscope.storage.files import REPORT
     from erfscope.storage.reports import read
 
@@ -100,7 +102,7 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     size = settings.get("input_size")
     if isinstance(size, list) and not any(isinstance(side, list | str) for side in size):
         settings["input_size"] = [size]
-    names = {*Options.__annotations__} - {"unsafe_load", "label"}
+    names = {*OPTIONS} - {"unsafe_load", "label"}
     table = {name: _joined(value) for name, value in settings.items() if name in names}
     # A block that was inserted stands behind the label of its host.
     labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
@@ -138,7 +140,7 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         "model_kwargs": asked["model_kwargs"],
     }
     for name, values in code.items():
-        if values and context.get_parameter_source(name) not in _SAID:
+        if values and context.get_parameter_source(name) not in FROM_USER:
             text = f"{context.meta[SOURCE]} asks for the {name.replace('_', ' ')} {values[0]}, which may run code"
             raise ErfscopeError(f"{text}; if you trust it, name it on the command line too")
     return given or models
@@ -197,7 +199,7 @@ def name_variables(group: click.Group) -> None:
                 *(f"ERFSCOPE_{name.upper()}_{text}" for text in names),
                 *(f"ERFSCOPE_{text}" for text in names),
             ]
-            if option.name in _SPOKEN:
+            if option.name in CLI_ONLY:
                 option.callback = _from_command_line
 
 
@@ -208,11 +210,11 @@ def _from_command_line(context: click.Context, option: click.Parameter, value: A
         ErfscopeError: it is a variable's.
     """
     if context.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
-        raise _not_spoken(option, next(name for name in option.envvar or () if os.environ.get(name)))
+        raise _cli_only_error(option, next(name for name in option.envvar or () if os.environ.get(name)))
     return value
 
 
-def _not_spoken(option: click.Parameter, where: str) -> ErfscopeError:
+def _cli_only_error(option: click.Parameter, where: str) -> ErfscopeError:
     return ErfscopeError(
         f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out"
     )
@@ -228,9 +230,9 @@ def _merged(
             if name not in options:
                 continue
             parameter = str(options[name].name)
-            if parameter == "as_json" and "format" in options:
+            if parameter == "json" and "format" in options:
                 # The two are one setting, so that a command's own format can win over a flat json.
-                chosen |= {"format_": "json"} if value else {}
+                chosen |= {"format": "json"} if value else {}
             else:
                 chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
     return chosen
@@ -243,8 +245,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
         ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command
             line only.
     """
-    if option.name in _SPOKEN:
-        raise _not_spoken(option, where)
+    if option.name in CLI_ONLY:
+        raise _cli_only_error(option, where)
     if isinstance(value, dict):
         value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
     if isinstance(value, datetime.date | datetime.time):
@@ -257,3 +259,16 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.multiple:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+#: The option ``--config``.
+option = click.option(
+    "--config",
+    type=File(),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=take_from,
+    help="Take settings from a stored report (or .toml) where the command line has none; no other file is read.",
+    panel=COMPUTATION,
+)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import platform
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import rich_click as click
 
-from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.environment import OPENCV_FIX
 
@@ -30,13 +31,11 @@ PACKAGES = (
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the report."""
+class Line(NamedTuple):
+    """One line of the report; nothing is wrong where there is nothing to fix."""
 
     subject: str
     text: str
-    ok: bool = True
     fix: str = ""
 
 
@@ -50,7 +49,7 @@ class Finding:
     type=ModelName(),
     help="Only what to do; for MODEL also to get its weights.",
 )
-@_verbose
+@with_verbose
 def doctor(model: str | None, verbose: bool) -> int:
     """Check versions, devices, broken installs and the weights' caches, and name the fix.
 
@@ -61,41 +60,40 @@ def doctor(model: str | None, verbose: bool) -> int:
 
     from erfscope.cli.console.screen import Screen
 
-    findings = [
+    torch = _imported("torch", "pip install torch")
+    lines = [
         *_versions(),
-        _timm(),
+        torch,
+        # Torch and torchvision from different indexes break it.
+        _imported("timm", "pip install --force-reinstall torch torchvision, both from the same index"),
         _opencv(),
-        _cv2(),
-        *_devices(),
-        *_caches(),
+        # A library is missing, or it is a build for another numpy.
+        _imported("cv2", OPENCV_FIX),
+        *(() if torch.fix else (*_devices(), *_caches())),
         *([_weights(model)] if model else []),
     ]
-    bad = [finding for finding in findings if not finding.ok]
-    console = Screen()
+    bad, screen = [line for line in lines if line.fix], Screen()
     if model is not None:
-        lines = [f"fix: {finding.subject}: {finding.text}; {finding.fix}" for finding in bad]
-        lines = lines or ["nothing to fix" + (f": {findings[-1].subject} {findings[-1].text}" if model else "")]
-        for line in lines:
-            console.print_line(line)
+        for line in bad:
+            screen.print_line(f"fix: {line.subject}: {line.text}; {line.fix}")
+        if not bad:
+            screen.print_line("nothing to fix" + (f": {lines[-1].subject} {lines[-1].text}" if model else ""))
         return 2 if bad else 0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for finding in findings:
-        mark = Text("ok", style="green") if finding.ok else Text("!!", style="bold red")
-        table.add_row(mark, finding.subject, Text(finding.text + (f"\n→ {finding.fix}" if finding.fix else "")))
-    console.print(table)
-    console.print(
-        f"{len(bad)} problem{'' if len(bad) == 1 else 's'} found" if bad else "everything erfscope needs is in place"
-    )
+    for line in lines:
+        mark = Text("!!", style="bold red") if line.fix else Text("ok", style="green")
+        table.add_row(mark, line.subject, Text(f"{line.text}\n→ {line.fix}" if line.fix else line.text))
+    screen.print(table)
+    found = f"{len(bad)} problem{'s' * (len(bad) > 1)} found"
+    screen.print(found if bad else "everything erfscope needs is in place")
     return 2 if bad else 0
 
 
-def _versions() -> list[Finding]:
-    found = [Finding(subject="python", text=f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+def _versions() -> Iterator[Line]:
+    yield Line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
         version = _version(package)
-        fix = "" if version else f"pip install {package}"
-        found.append(Finding(subject=package, text=version or "not installed", ok=version is not None, fix=fix))
-    return found
+        yield Line(package, version or "not installed", "" if version else f"pip install {package}")
 
 
 def _version(package: str) -> str | None:
@@ -105,82 +103,49 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _timm() -> Finding:
-    """Whether timm can be imported: torch and torchvision from different indexes break it."""
+def _imported(module: str, fix: str) -> Line:
+    """Whether a module can be imported."""
     try:
-        importlib.import_module("timm")
+        importlib.import_module(module)
     except Exception as error:
-        fix = "pip install --force-reinstall torch torchvision, both from the same index"
-        return Finding(subject="import timm", text=f"fails: {_first_line(error)}", ok=False, fix=fix)
-    return Finding(subject="import timm", text="works")
+        why = next((line.strip()[:100] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return Line(f"import {module}", f"fails: {why}", fix)
+    return Line(f"import {module}", "works")
 
 
-def _opencv() -> Finding:
+def _opencv() -> Line:
     """Two OpenCV distributions overwrite each other's files."""
     found = [package for package in OPENCV if _version(package)]
     text = ", ".join(f"{package} {_version(package)}" for package in found) or "none"
     if len(found) == 1:
-        return Finding(subject="OpenCV", text=text)
+        return Line("OpenCV", text)
     fix = f"pip uninstall {' '.join(found[1:])}" if found else "pip install opencv-python"
-    return Finding(subject="OpenCV", text=f"{text}: exactly one must be installed", ok=False, fix=fix)
+    return Line("OpenCV", f"{text}: exactly one must be installed", fix)
 
 
-def _cv2() -> Finding:
-    try:
-        importlib.import_module("cv2")
-    except Exception as error:  # a missing library, or a build for another numpy
-        return Finding(subject="import cv2", text=f"fails: {_first_line(error)}", ok=False, fix=OPENCV_FIX)
-    return Finding(subject="import cv2", text="works")
+def _devices() -> Iterator[Line]:
+    import torch
 
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip()[:100] for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _devices() -> list[Finding]:
-    try:
-        import torch
-    except Exception as error:
-        return [
-            Finding(
-                subject="devices",
-                text=f"torch cannot be imported: {_first_line(error)}",
-                ok=False,
-                fix="pip install torch",
-            )
-        ]
-    found = [Finding(subject="cpu", text=f"{torch.get_num_threads()} threads")]
+    yield Line("cpu", f"{torch.get_num_threads()} threads")
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        found.append(Finding(subject=f"cuda:{number}", text=torch.cuda.get_device_name(number)))
+        yield Line(f"cuda:{number}", torch.cuda.get_device_name(number))
     if torch.backends.mps.is_available():
-        found.append(Finding(subject="mps", text="available"))
-    return found
+        yield Line("mps", "available")
 
 
-def _caches() -> list[Finding]:
+def _caches() -> Iterator[Line]:
     """Where pretrained weights are read from, by the libraries that read them."""
-    try:
-        import torch
-        from huggingface_hub import constants
-    except Exception as error:
-        return [
-            Finding(
-                subject="weights' cache",
-                text=f"unknown: {_first_line(error)}",
-                ok=False,
-                fix="pip install torch huggingface_hub",
-            )
-        ]
+    import torch
+    from huggingface_hub import constants
+
     hub, files = Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
     offline = ", offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
     stored, fetched = (len(list(folder.glob(names))) for folder, names in ((hub, "models--*"), (files, "*")))
-    return [
-        Finding(subject="weights' cache", text=f"{hub}: {_count(stored, 'model')}{offline}"),
-        Finding(subject="torch.hub's cache", text=f"{files}: {_count(fetched, 'file')}"),
-    ]
+    yield Line("weights' cache", f"{hub}: {_count(stored, 'model')}{offline}")
+    yield Line("torch.hub's cache", f"{files}: {_count(fetched, 'file')}")
 
 
-def _weights(model: str) -> Finding:
+def _weights(model: str) -> Line:
     """Whether the pretrained weights of a model are here or can be fetched."""
     from erfscope.adapters.sources.sources import pretrained_store
     from erfscope.adapters.weights.store import remedy
@@ -188,14 +153,14 @@ def _weights(model: str) -> Finding:
 
     store, subject = pretrained_store(model), f"weights of {model}"
     if store is None:
-        return Finding(subject=subject, text="are its own: nothing is fetched")
+        return Line(subject, "are its own: nothing is fetched")
     if store.cached:
-        return Finding(subject=subject, text=f"are in the cache: {store.origin}")
+        return Line(subject, f"are in the cache: {store.origin}")
     silence = "none are known" if store.host is None else silence_of(store.host)
     if silence is None:
-        return Finding(subject=subject, text=f"are fetched when they are first used: {store.origin}")
-    return Finding(subject=subject, text=f"cannot be had: {silence}", ok=False, fix=remedy(store))
+        return Line(subject, f"are fetched when they are first used: {store.origin}")
+    return Line(subject, f"cannot be had: {silence}", remedy(store))
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'s' * (number != 1)}"

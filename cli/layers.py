@@ -6,9 +6,14 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import Words
-from erfscope.cli.options import building, keywords
+from erfscope.cli.console.param_types import Text
+from erfscope.cli.options import by_source, keywords, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.options.option import declared
+from erfscope.options.settings import Building
+
+#: Options that say how a model is built; its weights do not matter.
+BUILDING = {name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")}
 
 
 @click.command()
@@ -18,7 +23,7 @@ from erfscope.cli.run.known_names import ModelName
     "--unit",
     default="centre",
     show_default=True,
-    type=Words("centre, corner, edge"),
+    type=Text(words=("centre", "corner", "edge")),
     help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.",
 )
 @click.option(
@@ -26,9 +31,10 @@ from erfscope.cli.run.known_names import ModelName
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, not only stages and blocks.")
-@building
+@options(BUILDING, in_panels=False)
+@with_verbose
 def layers(
-    model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **options: Any
+    model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **given: Any
 ) -> int:
     """List stages and blocks, or with --all every layer that can be asked for, with its theoretical receptive field
     (TRF).
@@ -40,7 +46,7 @@ def layers(
     with importing_torch():
         from erfscope.api import layers as run
 
-    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(options))
+    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console.screen import Screen, print_json
 
     if as_json:

@@ -22,7 +22,7 @@ from erfscope.cli import config
 from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
 from erfscope.cli.compare import compare
-from erfscope.cli.console.screen import complain, reader_gone
+from erfscope.cli.console.screen import complain, discard_output
 from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.console.streams import streams
 from erfscope.cli.doctor import doctor
@@ -79,13 +79,13 @@ def cli(context: click.Context) -> None:
         context.meta[config.SOURCE] = source.name
 
 
-def _apart(callback: Callable[..., Any]) -> Callable[..., Any]:
+def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
     """A command whose stdout holds results alone; help and complaints of the parser come before it."""
 
     @functools.wraps(callback)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            with streams.apart():
+            with streams.redirecting_prints():
                 return callback(*args, **options)
         except SystemExit as stop:
             # Click and rich make one of a broken pipe; any other comes out of a model's own code.
@@ -99,7 +99,7 @@ def _apart(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 for command in (analyze, compare, layers, merge, check, study, models, doctor):
     assert command.callback is not None
-    command.callback = _apart(command.callback)
+    command.callback = _redirecting_prints(command.callback)
     cli.add_command(command)
 config.name_variables(cli)
 
@@ -125,11 +125,11 @@ def _run(given: Sequence[str]) -> int:
     except Exit as stop:
         return stop.exit_code
     except BrokenPipeError:
-        reader_gone()
+        discard_output()
         return 0
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):
-            reader_gone()
+            discard_output()
             return 0
         # Click's own: help where nothing was asked, and completion.
         return stop.code if isinstance(stop.code, int) else 0

@@ -7,13 +7,14 @@ from typing import Any
 import rich_click as click
 
 from erfscope.cli.console.param_types import File
-from erfscope.cli.options import OutputOptions, output_options
+from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 
 
 @click.command()
 @click.argument("shards", nargs=-1, metavar="SHARD ...", required=True, type=File())
-@output_options
-def merge(shards: tuple[str, ...], **options: Any) -> int:
+@options({name: each for name, each in OUTPUT_OPTIONS.items() if name != "resume"}, in_panels=False)
+@with_verbose
+def merge(shards: tuple[str, ...], **given: Any) -> int:
     """Put the shards of one run together, exactly.
 
     Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing,
@@ -21,7 +22,7 @@ def merge(shards: tuple[str, ...], **options: Any) -> int:
     from erfscope.api import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
-    wanted = OutputOptions.from_options(options)
+    wanted = OutputOptions.from_options(given)
     check_outputs(wanted)
     report = run(list(shards))
     return deliver(report, wanted)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import rich_click as click
 
 from erfscope.cli.console.screen import say
-from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
 
 
 @click.command()
 @click.argument("pattern", required=False, type=ModelName())
 @click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
-@_verbose
+@with_verbose
 def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
     """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File, Words
-from erfscope.cli.options import FORMATS, STUDY_NAMES, chosen_format
-from erfscope.cli.options import verbose as _verbose
+from erfscope.cli.console.param_types import File, Text
+from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
 
@@ -19,12 +18,18 @@ if TYPE_CHECKING:
 
     from erfscope.studies import Study, StudyResult
 
+#: As in erfscope.studies, which takes long to import.
+STUDY_NAMES = (
+    *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
+    *("luo-nonlinearity", "luo-init", "luo-training", "correlations", "syncmnist", "sort-of-clevr", "padding"),
+    *("gatv2-gradients", "attention-pooling", "trust"),
+)
 #: Terminals from this width on show optional columns.
 WIDE = 100
 
 
 @click.command()
-@click.argument("name", required=False, type=Words(STUDY_NAMES))
+@click.argument("name", required=False, type=Text(words=STUDY_NAMES))
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
 @click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
 @click.option(
@@ -38,10 +43,6 @@ WIDE = 100
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
-    "--format", "format_", type=click.Choice(FORMATS), metavar="NAME", default="rich", help=f"{', '.join(FORMATS)}."
-)
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-@click.option(
     "-o",
     "--output",
     multiple=True,
@@ -49,9 +50,9 @@ WIDE = 100
     type=File(),
     help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.",
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.")
+@options({name: OUTPUT_OPTIONS[name] for name in ("format", "json", "force")}, in_panels=False)
 @click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
-@_verbose
+@with_verbose
 def study(
     name: str | None,
     listing: bool,
@@ -59,18 +60,17 @@ def study(
     data: str | None,
     cache: str | None,
     seed: int,
-    format_: str,
-    as_json: bool,
     output: tuple[str, ...],
     force: bool,
     quiet: bool,
     verbose: bool,
+    **given: Any,
 ) -> int:
     """Reproduce a study of the literature; `theorems` checks every closed form.
 
     Exit code 1 if a claim failed.
     """
-    chosen = chosen_format(format_, as_json)
+    chosen = chosen_format(given["format"], given["json"])
     if listing:
         return _list(chosen)
     if name is None:

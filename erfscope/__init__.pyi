@@ -35,7 +35,7 @@ from erfscope.maps.erf_map import ErfMap as ErfMap
 from erfscope.measures import MEASURES as MEASURES
 from erfscope.measures import Measure as Measure
 from erfscope.monitoring import ErfMonitor as ErfMonitor
-from erfscope.options.keywords import Options as Options
+from erfscope.options.settings import Options as Options
 from erfscope.parallel import distributed as distributed
 from erfscope.results.report import Report as Report
 from erfscope.results.result import Result as Result

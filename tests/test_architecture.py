@@ -89,19 +89,6 @@ def test_modules_are_found_by_name_in_few_places():
     assert named(found) <= BY_NAME | OPTIONAL
 
 
-def test_the_command_line_offers_what_the_tables_have():
-    from erfscope import CONVENTIONS
-    from erfscope.adapters.blocks import BLOCKS
-    from erfscope.cli import options
-    from erfscope.figures.kinds import FIGURES
-    from erfscope.stimuli.synthetic import KINDS
-
-    assert set(options.CONVENTIONS.split(", ")) == set(CONVENTIONS)
-    assert set(options.BLOCKS.split(", ")) == set(BLOCKS)
-    assert set(options.KINDS.split(", ")) == set(KINDS)
-    assert set(options.FIGURES) == set(FIGURES)
-
-
 @pytest.mark.parametrize("package", ["timm", "rich", "rich_click", "torchvision", "transformers"])
 def test_the_core_knows_no_library_of_models_and_no_terminal(package):
     found = {path for path in CORE if any(name.split(".")[0] == package for name in imports(path))}

@@ -84,7 +84,7 @@ def complain(text: str, stream: TextIO | None = None) -> None:
 
 
 @contextlib.contextmanager
-def whoever_reads() -> Iterator[None]:
+def ignoring_closed_pipe() -> Iterator[None]:
     """Go on where the reader of our output has gone, as in ``erfscope ... | head``; click and rich make a SystemExit of
     that."""
     try:
@@ -93,10 +93,10 @@ def whoever_reads() -> Iterator[None]:
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        reader_gone()
+        discard_output()
 
 
-def reader_gone() -> None:
-    """Nothing is wrong; what is still in the buffer goes nowhere."""
+def discard_output() -> None:
+    """Send what is still in the buffer nowhere: a reader that has gone is no error."""
     with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), streams.out.fileno())

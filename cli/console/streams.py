@@ -28,7 +28,7 @@ class Streams:
         return sys.stderr
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def redirecting_prints(self) -> Iterator[None]:
         """Let ``print`` lead to stderr inside the block, and results to the stdout of before."""
         self._out = sys.stdout
         try:

@@ -47,7 +47,7 @@ class Interruption:
         """Whether it has."""
         return self.signal != 0
 
-    def heeded(self) -> bool:
+    def end_measuring(self) -> bool:
         """Whether a signal has ended the measuring; those that come later end nothing that is being written."""
         self._measuring = False
         return self.signal != 0
@@ -89,8 +89,8 @@ def stoppable() -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, interruption.receive) for number in heeded}
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interruption.receive) for number in handled}
     try:
         yield interruption
     finally:

@@ -6,7 +6,6 @@ Run by MkDocs, so that formulas, conventions, options and fields cannot fall beh
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,10 +14,10 @@ from importlib import resources
 from typing import Any
 
 import rich_click as click
-from field_comments import comment_above  # beside this file; MkDocs puts its folder on the path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from rich_click.rich_panel import construct_panels
 
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
@@ -26,7 +25,7 @@ from erfscope.cli.main import cli
 from erfscope.figures import figure_bytes
 from erfscope.measures import MEASURES, Measure
 from erfscope.measures.ratios import SIZED
-from erfscope.options.keywords import Building, Options
+from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
 from erfscope.tables.meanings import WIDER
@@ -134,7 +133,7 @@ def commands() -> str:
 
 
 def _command(name: str, command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=f"erfscope {name}")
+    context = click.RichContext(command, info_name=f"erfscope {name}")
     arguments = " ".join(command.collect_usage_pieces(context))
     yield from (f"### erfscope {name}", "", f"    erfscope {name} {arguments}", "", _paragraphs(command.help or ""), "")
     for title, options in _panels(command, context):
@@ -144,20 +143,13 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _panels(command: click.Command, context: click.Context) -> Iterator[tuple[str, list[click.Option]]]:
-    """Title and options of every panel; what is in none comes last."""
-    left = {
-        option.opts[0]: option
-        for option in command.get_params(context)
-        if isinstance(option, click.Option) and not option.hidden
-    }
-    names = {text: first for first, option in left.items() for text in (*option.opts, *option.secondary_opts)}
-    for panel in getattr(command, "panels", None) or []:
-        first = [names[text] for text in getattr(panel, "options", None) or [] if text in names]
-        inside = [left.pop(text) for text in dict.fromkeys(first) if text in left]
+    """Title and options of every panel that has some, as the help shows them."""
+    names = {text: each for each in command.get_params(context) if isinstance(each, click.Option) for text in each.opts}
+    names |= {str(option.name): option for option in names.values()}
+    for panel in construct_panels(command, context, context.make_formatter()):
+        inside = [names[text] for text in panel.objects if text in names]
         if inside:
             yield panel.name, inside
-    if left:
-        yield "Options", list(left.values())
 
 
 def _option(option: click.Option, context: click.Context) -> str:
@@ -168,8 +160,11 @@ def _option(option: click.Option, context: click.Context) -> str:
 
 def _said(option: click.Option, context: click.Context) -> str:
     default = option.get_default(context, call=False)
-    shown = f" Default: `{default}`." if option.show_default and not option.is_flag and default is not None else ""
-    return f"{option.help or ''}{shown}"
+    return f"{option.help or ''}{_default(default) if option.show_default and not option.is_flag else ''}"
+
+
+def _default(value: object) -> str:
+    return "" if value is None or value is False else f" Default: `{value}`."
 
 
 def _paragraphs(text: str) -> str:
@@ -177,19 +172,11 @@ def _paragraphs(text: str) -> str:
 
 
 def options() -> str:
-    """Every keyword of :func:`erfscope.analyze`: what the command line says of it, else the comment beside it."""
-    help_of = {option.name: option for option in cli.commands["analyze"].params if isinstance(option, click.Option)}
-    context = click.Context(cli.commands["analyze"])
-    rows = []
-    for kind in (Options, Building):
-        lines = inspect.getsource(kind).splitlines()
-        for number, line in enumerate(lines, start=1):
-            found = re.match(r"    (\w+): (.+)$", line)
-            if found:
-                name, annotation = found.groups()
-                own = comment_above(lines, number)
-                said = _said(help_of[name], context) if name in help_of else ""
-                rows.append(f"| `{name}` | `{annotation}` | {own or said} |")
+    """Every keyword of :func:`erfscope.analyze`."""
+    rows = [
+        f"| `{name}` | `{each.accepts}` | {each.option.help} {each.option.in_python}{_default(each.default)} |"
+        for name, each in OPTIONS.items()
+    ]
     return "\n".join(["| keyword | type | |", "|---|---|---|", *rows])
 
 

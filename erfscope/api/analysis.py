@@ -23,7 +23,7 @@ from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
-from erfscope.options.settings import CALLBACKS, FREE, GOING_ON, Settings
+from erfscope.options.settings import FREE, Running, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.comparability import short
@@ -288,7 +288,7 @@ def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:
     """What was asked for, as JSON values."""
-    kept = {name: value for name, value in options.items() if name not in (*CALLBACKS, *GOING_ON, "images")}
+    kept = {name: value for name, value in options.items() if name not in (*Running.__annotations__, "images")}
     if options.get("insert"):
         kept["insert"] = [wish.text for wish in parse_blocks(options["insert"])]
     images = options.get("images")

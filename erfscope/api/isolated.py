@@ -19,7 +19,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.model_errors import MODEL
 from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
-from erfscope.options.settings import CALLBACKS, GOING_ON
+from erfscope.options.settings import Running
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS
@@ -113,7 +113,7 @@ def _given(options: Options) -> dict[str, Any]:
     Raises:
         ErfscopeError: one of them cannot be handed to a process.
     """
-    given = {name: value for name, value in options.items() if name not in (*CALLBACKS, *GOING_ON)}
+    given = {name: value for name, value in options.items() if name not in Running.__annotations__}
     for name, value in given.items():
         try:
             pickle.dumps(value)

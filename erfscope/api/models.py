@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL.Image import Image, Resampling
 from torch import Tensor, nn
 
 from erfscope.adapter import Preprocess
@@ -92,12 +95,31 @@ def load_model(
         device = None
     # Somebody else holds an adapter that was given, and its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
+    if options.get("squash"):
+        adapter = copy.copy(adapter)
+        adapter.preprocess = _squashing(adapter.preprocess)
     loaded = LoadedModel(
         adapter=adapter,
         label=one_line(name or adapter.spec),
         weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
     )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
+
+
+def _squashing(preprocess: Preprocess) -> Preprocess:
+    """The same preprocessing, but for a resize that cuts nothing off.
+
+    Raises:
+        ErfscopeError: the model has no image of two axes, or a transform of its own makes the whole input.
+    """
+    if len(preprocess.size) < 2 or not preprocess.pixelwise:
+        raise ErfscopeError("squash resizes images, and this model's input is made by its own transform; leave it out")
+    height, width = preprocess.size[-2:]
+
+    def resize(picture: Image) -> NDArray[np.uint8]:
+        return np.asarray(picture.resize((width, height), Resampling.BICUBIC))
+
+    return replace(preprocess, crop=resize, resize_text=f"bicubic resize, whole, to {height}x{width}")
 
 
 def refuse_weights(model: Model, options: Options) -> None:

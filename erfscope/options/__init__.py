@@ -3,6 +3,6 @@
 May import: ``attribution``, ``measures``, ``parallel`` (names and limits) and below.
 """
 
-from erfscope.options.keywords import Options
+from erfscope.options.settings import Options
 
 __all__ = ["Options"]

@@ -1,11 +1,9 @@
-"""The options of a measurement as keywords: read, checked, and made into the settings of one measurement."""
+"""The keywords of a Python function: renamed, checked, and made into the settings of one measurement."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import cache
 from itertools import product
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -16,13 +14,12 @@ import numpy as np
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_sizes as sizes
-from erfscope.geometry.layout import NAMES as LAYOUTS
-from erfscope.options.settings import Building, Options, Settings
+from erfscope.options.settings import OPTIONS, Building, Options, Settings
+from erfscope.options.values import alphas, words
 
 __all__ = [
     "DEFAULTS",
     "MODEL",
-    "SETTINGS",
     "SEVERAL",
     "Building",
     "Options",
@@ -37,13 +34,8 @@ __all__ = [
     "words",
 ]
 
-
-#: Options that say how a model is built.
-MODEL = ("checkpoint", "unsafe_load", "in_chans", "mean", "std", "model_kwargs", "transform", "layout", "prefix_tokens")
-#: Options that are settings of the measurement itself.
-SETTINGS = tuple(Settings.__dataclass_fields__)
-
-
+#: Options with which a model is opened.
+MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 #: Types of options that have one value: what is taken for them, numpy's included, and how they are called.
 PLAIN: dict[Any, tuple[Any, str]] = {
     int: (Integral, "a whole number"),
@@ -52,10 +44,21 @@ PLAIN: dict[Any, tuple[Any, str]] = {
     bool: ((bool, np.bool_), "True or False"),
     NoneType: (NoneType, "None"),
 }
+#: The types of all options, as the functions take them.
+TYPES = get_type_hints(Options)
 #: Other names of options -> their own.
 ALIASES = {"image": "images"}
 #: Options that are called otherwise now, and say the opposite.
 FORMER = {"cone": "plain"}
+#: Options of which all models are measured under several values, the outermost first: how the values are read.
+SEVERAL: dict[str, Callable[[Any], list[Any]]] = {
+    "input_size": sizes,
+    "weights": words,
+    "convention": words,
+    "wrt": words,
+}
+#: What options are where nothing else is asked for.
+DEFAULTS: dict[str, Any] = {name: each.default for name, each in OPTIONS.items()}
 
 
 def rename(options: Options | Building) -> None:
@@ -81,27 +84,19 @@ def check(options: Options | Building) -> None:
         ErfscopeError: unknown option or value, an option by both of its names, or both images and a synthetic kind.
     """
     rename(options)
-    known = list(Options.__annotations__)
-    for name in options:
+    for name, value in options.items():
         if name in FORMER:
             raise ErfscopeError(f"{FORMER[name]}=True stands in the place of {name}=False; leave {name} out")
-        if name not in known:
-            raise unknown("option", name, known, limit=len(known))
-    _refuse_types(options)
+        if name not in OPTIONS:
+            raise unknown("option", name, OPTIONS, limit=len(OPTIONS))
+        _refuse_type(name, value)
+        OPTIONS[name].option.refuse(name, value)
     if options.get("images") is not None and options.get("synthetic") is not None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
-    if (layout := options.get("layout")) is not None and layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS)
-    if (prefix := options.get("prefix_tokens")) is not None and (
-        isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0
-    ):
-        raise ErfscopeError(f"prefix_tokens is how many tokens come before those of the map: 0 or more, not {prefix!r}")
-    if prefix is not None and layout != "NLC":
+    if options.get("prefix_tokens") is not None and options.get("layout") != "NLC":
         raise ErfscopeError(
             "prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out"
         )
-    if (channels := options.get("in_chans")) is not None and channels < 1:
-        raise ErfscopeError(f"in-chans must be at least 1, not {channels}")
     for name in ("mean", "std"):
         given: Any = options.get(name)
         numbers = () if given is None else given if isinstance(given, Sequence) else (given,)
@@ -117,85 +112,24 @@ def check(options: Options | Building) -> None:
         settings_of({**options}, convention=convention)
 
 
-def _refuse_types(options: Options | Building) -> None:
+def _refuse_type(name: str, value: object) -> None:
     """Refuse a value of another type than its option has, where that is a number, text, a truth value or one of some
     words."""
-    for name, value in options.items():
-        hint = _hints()[name]
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if not all(kind in PLAIN or get_origin(kind) is Literal for kind in kinds):
-            continue
-        if not any(isinstance(value, PLAIN[kind][0]) if kind in PLAIN else value in get_args(kind) for kind in kinds):
-            named = [PLAIN[kind][1] if kind in PLAIN else " or ".join(map(repr, get_args(kind))) for kind in kinds]
-            raise ErfscopeError(f"{name} is {' or '.join(named)}, not {value!r}")
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(Options)
+    kinds = get_args(TYPES[name]) if get_origin(TYPES[name]) in (Union, UnionType) else (TYPES[name],)
+    if not all(kind in PLAIN or get_origin(kind) is Literal for kind in kinds):
+        return
+    if not any(isinstance(value, PLAIN[kind][0]) if kind in PLAIN else value in get_args(kind) for kind in kinds):
+        named = [PLAIN[kind][1] if kind in PLAIN else " or ".join(map(repr, get_args(kind))) for kind in kinds]
+        raise ErfscopeError(f"{name} is {' or '.join(named)}, not {value!r}")
 
 
 def settings_of(options: Options, **replaced: Any) -> Settings:
     """The settings among the options, some of them replaced."""
-    chosen = {name: value for name, value in options.items() if name in SETTINGS}
+    chosen = {name: value for name, value in options.items() if name in Settings.__dataclass_fields__}
     for name in ("layer", "wrt"):
         if isinstance(chosen.get(name), list | tuple):
             chosen.pop(name)
     return Settings(**{**chosen, **replaced})
-
-
-def alphas(value: Any) -> list[float | None]:
-    """Shares of what inserted blocks add: ``0.5``, ``"0,0.5,1"`` or a list; [None] where none is given.
-
-    Raises:
-        ErfscopeError: not a number, or not a finite one.
-    """
-    found: list[float | None] = []
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple) and not value:
-        raise ErfscopeError("alpha is empty; give a number, or several, or leave it out")
-    for part in words(value, "alpha"):
-        for item in part if isinstance(part, list | tuple) else (part,):
-            try:
-                number = None if item is None else float(item)
-            except (TypeError, ValueError):
-                raise ErfscopeError(f"cannot read the alpha {item!r}; write numbers such as 0,0.25,0.5,1") from None
-            if number is not None and not math.isfinite(number):
-                raise ErfscopeError(f"alpha must be finite, not {number}")
-            found.append(number)
-    return found
-
-
-def words(value: object, name: str = "option") -> list[Any]:
-    """A comma list, or a sequence, as a list; [None] for None, and anything else alone.
-
-    Raises:
-        ErfscopeError: text without a word in it.
-    """
-    if value is None:
-        return [None]
-    if isinstance(value, str):
-        found = [part.strip() for part in value.split(",") if part.strip()]
-        if not found:
-            raise ErfscopeError(f"{name} is empty; give one, or several separated by commas, or leave it out")
-        return found
-    return (
-        list(value) if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value) else [value]
-    )
-
-
-#: Options of which all models are measured under several values, the outermost first: how the values are read.
-SEVERAL: dict[str, Callable[[Any], list[Any]]] = {
-    "input_size": sizes,
-    "weights": words,
-    "convention": words,
-    "wrt": words,
-}
-#: What options are where nothing else is asked for.
-DEFAULTS: dict[str, Any] = {"input_size": None, "weights": "auto"} | {
-    each.name: each.default for each in fields(Settings)
-}
 
 
 def values_of(options: Mapping[str, Any], name: str) -> list[Any]:

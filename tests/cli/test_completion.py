@@ -160,10 +160,3 @@ def test_tab_completes_in_a_real_shell(shell, environment, tmp_path):
 def read(terminal: int) -> str:
     assert select.select([terminal], [], [], 60)[0], "the shell says nothing"
     return os.read(terminal, 65536).decode(errors="replace")
-
-
-def test_the_studies_that_are_offered_are_those_that_there_are():
-    from erfscope.cli.options import STUDY_NAMES
-    from erfscope.studies import STUDIES
-
-    assert STUDY_NAMES.split(", ") == list(STUDIES)

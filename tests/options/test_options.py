@@ -1,0 +1,71 @@
+"""Options are declared once: what type checkers, the command line and the pages know of them follows from that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from erfscope.adapters.blocks import BLOCKS
+from erfscope.attribution.captum_methods import NAMES
+from erfscope.attribution.convention import CONVENTIONS
+from erfscope.cli.options import OUTPUT_OPTIONS
+from erfscope.cli.study import STUDY_NAMES
+from erfscope.errors import ErfscopeError
+from erfscope.figures.canvas import WIDTHS
+from erfscope.figures.kinds import FIGURES
+from erfscope.figures.pixels import COLOURS, SCALES
+from erfscope.options import settings
+from erfscope.options.option import declared
+from erfscope.options.settings import OPTIONS, Options, Settings
+from erfscope.stimuli.synthetic import KINDS
+from erfscope.studies import STUDIES
+
+END_OF_DOCSTRING = 'so that type checkers see\n    them.\n    """\n\n'
+
+
+def test_the_keywords_that_type_checkers_see_are_the_settings(request):
+    file = Path(settings.__file__)
+    before, mark, obtained = file.read_text(encoding="utf-8").partition(END_OF_DOCSTRING)
+    assert mark
+    expected = "".join(f"    {name}: {each.accepts}\n" for name, each in declared(Settings).items())
+    if request.config.getoption("--update-golden"):
+        file.write_text(before + mark + expected, encoding="utf-8")
+        return
+    assert obtained == expected, f"accept it: pytest {request.node.nodeid} --update-golden"
+    assert {*Options.__annotations__} == {*OPTIONS}
+
+
+#: Names that the command line offers without importing what has them, and what has them.
+OFFERED = {
+    "convention": (OPTIONS, CONVENTIONS),
+    "method": (OPTIONS, NAMES),
+    "insert": (OPTIONS, BLOCKS),
+    "synthetic": (OPTIONS, KINDS),
+    "figure": (OUTPUT_OPTIONS, FIGURES),
+    "scale": (OUTPUT_OPTIONS, SCALES),
+    "colours": (OUTPUT_OPTIONS, COLOURS),
+    "width": (OUTPUT_OPTIONS, WIDTHS),
+}
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_the_command_line_offers_what_there_is(name):
+    table, known = OFFERED[name]
+    assert table[name].option.words == tuple(known)
+
+
+def test_the_command_line_offers_every_study():
+    assert tuple(STUDIES) == STUDY_NAMES
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_values_outside_the_limits_are_refused_with_the_limits(name):
+    option = OPTIONS[name].option
+    for beyond in (option.least - 1, option.most + 1):
+        if abs(beyond) != float("inf"):
+            with pytest.raises(ErfscopeError, match=rf"{name.replace('_', '-')} must be .*, not {beyond}"):
+                option.refuse(name, beyond)
+    if option.is_closed:
+        with pytest.raises(ErfscopeError, match=f"unknown {name.replace('_', ' ')} 'none of it'; there is: "):
+            option.refuse(name, "none of it")
