@@ -13,9 +13,8 @@ from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.console.screen import Screen
 from erfscope.measures import MEASURES, Measure
 from erfscope.results.report import Report
-from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
-from erfscope.tables.meanings import WIDER
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.view.methods import methods_sentence
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, WIDER
 
 WHAT = (
     "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from erfscope.gate.judge import shown_word
 from erfscope.gate.text import COLUMNS, MINUS, cells
 from erfscope.printable import printable
-from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
-from erfscope.tables.paper import markdown_text
+from erfscope.view.markdown import markdown_text
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport

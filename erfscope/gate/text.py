@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict, moved, shown_word, unit_of
-from erfscope.printable import printable
-from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS, number, with_error
-from erfscope.tables.meanings import gloss_of
+from erfscope.printable import number, printable, with_error
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport

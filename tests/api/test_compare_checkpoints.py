@@ -13,7 +13,8 @@ import erfscope
 from erfscope.api.checkpoints import checkpoints, step_of
 from erfscope.errors import ErfscopeError
 from erfscope.figures import fitting
-from erfscope.page.words import title
+from erfscope.view.headline import title
+from erfscope.view.report_view import report_view
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -84,7 +85,7 @@ def test_files_of_several_names_or_folders_keep_their_order(run):
 def test_a_training_is_one_model_in_captions_and_titles(run):
     report = erfscope.compare(["ckpt-*.pt"], of="smallnet.py:build", **OPTIONS)
     assert "(ERF) of smallnet.py:build at 3 steps of its training:" in report.table(["r50"], format="latex")
-    assert title(report) == "How far smallnet.py:build looks, at 3 steps of its training"
+    assert title(report_view(report)) == "How far smallnet.py:build looks, at 3 steps of its training"
 
 
 def test_a_training_can_be_drawn_and_stored(run):

@@ -10,7 +10,7 @@ from torch import nn
 import erfscope
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.view.methods import methods_sentence
 
 ASKED = {"weights": "random", "input_size": 64, "samples": 4, "measures": ["r50", "r90", "far_mass"]}
 

@@ -62,7 +62,7 @@ def test_the_mass_of_each_frame_is_shown_and_adds_up():
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(result)
-    assert "share of each frame" in capture.get()
+    assert "share of the map in each frame" in capture.get()
 
 
 def test_random_weights_say_that_their_vit_shows_its_skip_path():

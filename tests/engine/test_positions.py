@@ -22,8 +22,7 @@ from erfscope.geometry.box import sides
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.results.positions import BorderEffect, Positions
-from erfscope.tables import columns
-from erfscope.tables.positions import positions_lines
+from erfscope.view.extras import extras
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -457,19 +456,17 @@ def test_arrays_of_positions_that_do_not_fit_are_refused(report, tmp_path, figur
 
 
 def test_the_terminal_and_the_page_show_the_border_effect(report, tmp_path):
-    lines = list(positions_lines(report[0]))
+    of_r50, of_context = extras(report[0], 0)
     r50 = report[0].positions.border_effect("r50")
-    low, middle, high, clipped, ratio = map(
-        columns.number, (r50.min, r50.median, r50.max, r50.clipped, r50.clipped_to_inside)
-    )
-    assert lines[0].startswith(
-        f"r50 of all 12x16 units of output: min {low}, median {middle}, max {high} px; context_r50: "
-    )
-    assert f"lies inside (96 units), {clipped} where it is clipped (96): ratio {ratio}" in lines[1]
+    assert of_r50.head == "r50 of all 12x16 units of output (px; the border clips the TRF of 96 of 192)"
+    assert of_context.head.startswith("context_r50 of all 12x16 units")
+    assert [cell.value for _, cell in of_r50.items] == [
+        *(r50.min, r50.median, r50.max, r50.inside, r50.clipped, r50.clipped_to_inside, r50.edge_to_centre)
+    ]
     report.save(tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
     assert "results/0/positions/r50/clipped_to_inside" in html
-    assert "r50 of all 12x16 units of the layer (px)" in html
+    assert of_r50.head in html
 
 
 def test_the_command_prints_them_and_draws_them(tmp_path, capsys):

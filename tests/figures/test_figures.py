@@ -53,7 +53,7 @@ from erfscope.results.positions import Positions
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Result, UnitRecord
 from erfscope.storage.files import map_bytes
-from erfscope.tables.caption import SHOWN
+from erfscope.view.captions import SHOWN
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
@@ -511,8 +511,8 @@ def test_conditions_are_said_once_where_they_are_shared_and_by_each_where_they_d
     said = [text.get_text() for text in texts(figure)]
     assert sum("input 64x64" in text for text in said) == 1
     assert "random weights" in said
-    assert any(text.startswith("random weights, FALLBACK") for text in said)
-    assert "FALLBACK" in words(panel([fallen]))
+    assert any(text.startswith("random weights (fallback)") for text in said)
+    assert "(fallback)" in words(panel([fallen]))
 
 
 def test_a_signed_map_has_its_own_colours_around_zero():
@@ -794,7 +794,7 @@ def test_a_strip_of_layers_and_sizes_has_a_row_per_layer():
     with drawing():
         figure.draw_without_rendering()
     titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
-    assert titles == ["net", "layer · input 24x24", "layer · input 48x48", "other · input 48x48"]
+    assert titles == ["net", "layer · input 24x24 px", "layer · input 48x48 px", "other · input 48x48 px"]
     first, second, third = (ax.get_window_extent() for ax in figure.axes[:3])
     assert first.y1 > third.y1
     assert second.x0 == pytest.approx(third.x0)
