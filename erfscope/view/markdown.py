@@ -22,7 +22,7 @@ def markdown(view: ReportView) -> str:
         markdown_text(table.caption + (f" {terms}." if terms else "")),
         *(f"({letter}) {markdown_text(text)}" for letter, text in table.notes),
     ]
-    return grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "\n".join(
+    return grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "".join(
         f"\n{text}\n" for text in below
     )
 

@@ -38,8 +38,9 @@ class PaperTable:
 def paper_table(view: ReportView) -> PaperTable:
     """Arrange a report as a paper would."""
     columns = [column for column in view.columns if _has_column(view, column)]
-    letters = {note: _letter(place) for place, note in enumerate(view.notes)}
-    texts = [f"{note.text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else note.text for note in view.notes]
+    notes = sorted(view.notes, key=lambda note: note.rows)
+    letters = {note: _letter(place) for place, note in enumerate(notes)}
+    texts = [f"{note.text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else note.text for note in notes]
     return PaperTable(
         columns=tuple(columns),
         rows=tuple(tuple(_cell(row, column) for column in columns) for row in view.rows),

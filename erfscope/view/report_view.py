@@ -111,6 +111,8 @@ class ReportView:
     def below(self) -> list[str]:
         """What a table needs said once below it: what columns mean, what rows share, what inserted blocks cost."""
         gloss = words.gloss_of(column.name for column in self.columns)
+        units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
+        gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
         shared = " · ".join(self.texts()) if self.is_usable else ""
         notes = (words.global_note(self.results), gloss, words.plane_note(self.results), shared)
         return [*filter(None, notes), *dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results)))]

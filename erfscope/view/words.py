@@ -320,7 +320,8 @@ def random_weights(result: Result) -> str:
     if weights.source not in RANDOM:
         return ""
     why = weights.reason if weights.fallback else f"{weights.source}, seed {weights.seed}"
-    return f"RANDOM WEIGHTS ({why}): this describes the architecture only, not a trained model"
+    hint = "; --weights pretrained requires trained ones" if weights.fallback else ""
+    return f"RANDOM WEIGHTS ({why}): this describes the architecture only, not a trained model{hint}"
 
 
 def plane_note(results: Sequence[Result]) -> str:

@@ -84,8 +84,7 @@ def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
     result, findings = row.result, row.result.warnings
     yield Text(row.label, style="bold").append(" · " + " · ".join(words.identity(result)), style="not bold")
     if text := words.random_weights(result):
-        hint = "; to require pretrained weights: --weights pretrained" if result.weights.fallback else ""
-        yield Text(text + hint, style="bold yellow")
+        yield Text(text, style="bold yellow")
     if result.error is not None:
         yield Text(result.error, style="bold red")
     if not result.measures:
