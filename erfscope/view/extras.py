@@ -58,7 +58,7 @@ def extras(result: Result, index: int) -> Iterator[Extra]:
             *_shares(hops.mass.tolist(), f"{at}/mass", "hop"),
         ]
         lost = [("out of reach", plain_cell(hops.unreachable, f"{at}/unreachable", percent=True))]
-        yield Extra(head="share of the map by hops along the graph", items=(*items, *lost * bool(hops.unreachable)))
+        yield Extra(head="share of the map by hops along the graph", items=(*items, *lost))
     if result.frame_mass is not None:
         items = list(_shares(result.frame_mass, f"{where}/frame_mass", "frame"))
         yield Extra(head="share of the map in each frame", items=tuple(items))

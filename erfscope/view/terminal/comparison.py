@@ -23,14 +23,10 @@ GAP = 2
 #: The longest model name that is not folded where room is short, and what is left for names where the terminal is
 #: narrow.
 NAME_WIDTH, NARROW_NAME = 40, 16
-#: Sizes that stand in the first table; longer names are folded to make room for them.
+#: Sizes that stand in the first of two tables; longer names are folded to make room for them.
 FIRST = ("r50", "context_r50", "r90", "far_mass")
-#: Columns in the order in which they are given room.
-KEPT = (*FIRST, "TRF", "layer", "input", "weights", "convention", "center_share", "erf_trf", "stride", "unit")
-#: Columns that no second table is made for.
+#: Columns that are the first to go where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
-#: Columns that stand behind the measures.
-LAST = ("params", "GMACs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,36 +51,25 @@ class ComparisonTable:
         self.swept = swept(view.results)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        name, tables, hidden = self._placed(_columns(self.view), options.max_width)
-        for columns in tables:
+        columns, width = _columns(self.view), options.max_width
+        name = GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
+        tables, hidden = [columns], list[str]()
+        if name + sum(column.width for column in columns) > width:
+            every = [column for column in columns if column.name in self.swept]
+            sizes = [column for column in columns if column.name in FIRST or column in every]
+            short = min(name, NAME_WIDTH + GAP)
+            name = max(min(short, width - sum(column.width for column in sizes)), min(short, NARROW_NAME + GAP))
+            second, hidden = _fitting(columns, every, width - name)
+            tables = [sizes, second]
+        for shown in tables:
             yield Text()
-            yield self._table(columns, name)
+            yield self._table(shown, name - GAP)
         yield Text()
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
         if "layer" in self.swept and len({row.result.label for row in self.view.rows}) > 1:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         yield from (Text(text, style="dim") for text in self.view.below)
-
-    def _placed(self, columns: Sequence[_Column], width: int) -> tuple[int, list[list[_Column]], list[str]]:
-        """Width of the names, the columns of one table or two, and what fits into neither; swept settings stand in
-        both."""
-        every = [column for column in columns if column.name in self.swept]
-        rest = sorted(
-            (c for c in columns if c not in every), key=lambda c: KEPT.index(c.name) if c.name in KEPT else len(KEPT)
-        )
-        width -= sum(column.width for column in every)
-        wanted = GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
-        if wanted + sum(column.width for column in rest) > width:
-            wanted = min(wanted, NAME_WIDTH + GAP)
-        left = width - sum(column.width for column in rest if column.name in FIRST)
-        name = max(min(wanted, left), min(wanted, NARROW_NAME + GAP))
-        tables: list[list[_Column]] = []
-        while len(tables) < 2 and not {column.name for column in rest} <= set(MINOR):
-            chosen = _fitting(rest, width - name) or rest[:1]
-            rest = [column for column in rest if column not in chosen]
-            tables.append([column for column in columns if column in every or column in chosen])
-        return name - GAP, tables or [every], [column.name for column in rest]
 
     def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
@@ -115,38 +100,39 @@ class ComparisonTable:
 
 def _columns(view: ReportView) -> list[_Column]:
     """Everything that may be shown, in the order of showing."""
-    shown = [c for c in view.columns if c.differs and (c.kind != "measure" or c.name in COMPARED)]
-    shown += [c for c in view.columns if c.kind == "structure" and not c.differs]
-    order = [c for c in view.columns if c in shown]
-    order.sort(key=lambda c: c.name in LAST)
+    shown = [c for c in view.columns if c.kind == "structure" or c.differs]
+    shown = [c for c in shown if c.kind != "measure" or c.name in COMPARED]
     return [
         _Column(
             name=column.name,
             cells=[_tight(row.cells.get(column.name)) for row in view.rows],
-            differences=[_tight(cell and cell.difference, signed=True) for cell in _cells(view, column.name)],
+            differences=[_difference(row.cells.get(column.name)) for row in view.rows],
             numeric=column.kind != "condition",
         )
-        for column in order
+        for column in shown
     ]
 
 
-def _cells(view: ReportView, name: str) -> list[Cell | None]:
-    return [row.cells.get(name) for row in view.rows]
-
-
-def _fitting(columns: Sequence[_Column], room: int) -> list[_Column]:
-    """As many columns as fit, the first ones first."""
-    chosen = []
-    for column in columns:
+def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) -> tuple[list[_Column], list[str]]:
+    """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
+    chosen, hidden = list(every), list[str]()
+    room -= sum(column.width for column in every)
+    rest = [column for column in columns if column not in every and column.name not in FIRST]
+    for column in sorted(rest, key=lambda column: column.name in MINOR):
         if column.width <= room:
             chosen.append(column)
             room -= column.width
-    return chosen
+        else:
+            hidden.append(column.name)
+    return [column for column in columns if column in chosen], hidden
 
 
-def _tight(cell: Cell | None, *, signed: bool = False) -> str:
-    """A cell without spaces around its sign of an error; nothing where there are no pairs to take a difference of."""
-    if cell is None:
-        return "" if signed else words.DASH
-    text = (cell.signed if signed else str(cell)).replace(" ± ", "±")
-    return "" if signed and cell.value is None else f"{text} {cell.unit}".rstrip()
+def _tight(cell: Cell | None) -> str:
+    """A cell without spaces around its sign of an error."""
+    return words.DASH if cell is None else f"{cell} {cell.unit}".rstrip().replace(" ± ", "±")
+
+
+def _difference(cell: Cell | None) -> str:
+    """What a cell differs by; nothing where there are no pairs to take a difference of."""
+    change = None if cell is None else cell.difference
+    return "" if change is None or change.value is None else change.signed.replace(" ± ", "±")
