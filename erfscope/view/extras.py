@@ -12,7 +12,8 @@ from erfscope.results.json_values import fields
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
 from erfscope.view.cells import Cell, plain_cell
-from erfscope.view.words import lengths_text, trust_text
+from erfscope.view.trust import trust_text
+from erfscope.view.words import lengths_text
 
 #: Shares of a list that are shown one by one; the further ones are added up.
 LISTED = 16

@@ -16,7 +16,7 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.json_values import plain
-from erfscope.view import charts, headline, words
+from erfscope.view import charts, explanation, headline, words
 from erfscope.view.drawings import Drawings
 from erfscope.view.report_view import ReportView
 
@@ -39,6 +39,7 @@ def html(view: ReportView, drawings: Drawings) -> str:
     text: str = template("page.html.j2").render(
         view=view,
         headline=headline,
+        explanation=explanation,
         unranked=list(headline.unranked(view)),
         drawings=drawings,
         ranges=charts.ranges(view.rows),

@@ -14,7 +14,7 @@ from erfscope.cli.main import main
 from erfscope.maps.probe import Probe, is_off
 from erfscope.maps.trust import crossing
 from erfscope.view.methods import methods_sentence
-from erfscope.view.words import trust_text
+from erfscope.view.trust import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90"}
 

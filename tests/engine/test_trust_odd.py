@@ -10,7 +10,7 @@ from torch import nn
 import erfscope
 from erfscope.maps.probe import Probe, is_off, sharpest
 from erfscope.maps.trust import Step, Trust
-from erfscope.view.words import trust_text
+from erfscope.view.trust import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
 
