@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from erfscope.gate.verdict import Verdict
 from erfscope.gate.view import COLUMNS, reasons, rows, said
 from erfscope.printable import printable
 from erfscope.view.markdown import grid, markdown_text
@@ -13,6 +12,7 @@ from erfscope.view.words import DASH
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
+    from erfscope.gate.verdict import Verdict
 
 
 def markdown(report: CheckReport) -> str:

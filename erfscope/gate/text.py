@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from erfscope.gate.verdict import Verdict
 from erfscope.gate.view import COLUMNS, Kind, measures_of, rows, said
 from erfscope.printable import printable
 from erfscope.view.words import gloss_of
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
+    from erfscope.gate.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

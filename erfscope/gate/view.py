@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict, moved, shown_word, unit_of
-from erfscope.gate.verdict import Verdict
 from erfscope.printable import number, with_error
 from erfscope.view.words import DASH, IN_PLANE, IN_PLANE_MEANS
+
+if TYPE_CHECKING:
+    from erfscope.gate.verdict import Verdict
 
 COLUMNS = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
 Kind = Literal["reason", "notice", "accept"]
