@@ -3,12 +3,13 @@ of them. Outputs choose of it and format it; they make no words of their own."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from erfscope.finding import Finding, code_of
+from erfscope.finding import code_of
 from erfscope.measures import MEASURES
 from erfscope.printable import number
 from erfscope.results.pairing import COMPARED, Differences, partners
@@ -224,8 +225,7 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
 
 def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
     results = [row.result for row in rows]
-    good = words.usable(results)
-    cells = [row.cells for row in rows if any(row.result is each for each in good)]
+    cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
     lengths = words.cells([r for r in results if r.trf is not None] or results)
     for name in dict.fromkeys(name for row in cells for name in row if name not in (*STRUCTURE, *measures)):
         if any(name in row and row[name].sort for row in cells):
@@ -237,7 +237,7 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
         differs = len({row[name].text for row in cells}) > 1
         yield Column(name=name, kind="structure", unit=unit, gloss=words.GLOSS[name], differs=differs)
     for name in measures:
-        units = {unit_of(name, result) for result in results if result.ok or not good[0].ok}
+        units = {unit_of(name, result) for result in words.usable(results)}
         unit = units.pop() if len(units) == 1 else ""
         yield Column(name=name, kind="measure", unit=unit, gloss=words.GLOSS.get(name, ""))
 
@@ -247,10 +247,13 @@ def _notes(results: Sequence[Result]) -> Iterator[Note]:
     for index, result in enumerate(results):
         if not result.ok:
             yield Note(code="failed", text=result.error or result.status, rows=(index,))
-    found: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
+    found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
     for index, result in enumerate(results):
+        codes: Counter[str] = Counter()
         for finding in result.warnings:
             if len(results) == 1 or code_of(finding).severity != "notice":
-                found.setdefault((result.label, finding.code), []).append((index, finding))
-    for (_, code), rows in found.items():
-        yield Note(code=code, text=rows[0][1].text, rows=tuple(dict.fromkeys(index for index, _ in rows)))
+                # Several findings of one kind are a note each.
+                found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))
+                codes[finding.code] += 1
+    for (_, code, _), rows in found.items():
+        yield Note(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))

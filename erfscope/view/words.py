@@ -93,22 +93,26 @@ def usable(results: Sequence[Result]) -> list[Result]:
 
 def names(results: Sequence[Result]) -> list[str]:
     """A name for every result: its label, and in what it differs from the others of that label."""
+    alike: dict[str, list[dict[str, str]]] = {}
+    rows = [conditions(result) for result in results]
+    for result, row in zip(results, rows, strict=True):
+        alike.setdefault(result.label, []).append(row)
     return [
-        " · ".join([result.label, *_distinguishing(result, [r for r in results if r.label == result.label])])
-        for result in results
+        " · ".join([result.label, *_distinguishing(row, alike[result.label])])
+        for result, row in zip(results, rows, strict=True)
     ]
 
 
-def _distinguishing(result: Result, alike: Sequence[Result]) -> list[str]:
-    rows = [conditions(other) for other in alike]
-    ours = conditions(result)
-    same_layer = [row for row in rows if row["layer"] == ours["layer"]]
-    found = [] if len(same_layer) == len(rows) else [ours["layer"]]
+def _distinguishing(row: dict[str, str], alike: Sequence[dict[str, str]]) -> Iterator[str]:
+    same_layer = [other for other in alike if other["layer"] == row["layer"]]
+    if len(same_layer) < len(alike):
+        yield row["layer"]
     # Units of different layers and input sizes have different indices wherever they are.
-    if any(row["unit"] != ours["unit"] and row["input"] == ours["input"] for row in same_layer):
-        found.append(read_alone("unit", ours["unit"]))
-    rest = (name for name in ours if name not in ("layer", "unit"))
-    return found + [read_alone(name, ours[name]) for name in rest if any(row.get(name) != ours[name] for row in rows)]
+    if any(other["unit"] != row["unit"] and other["input"] == row["input"] for other in same_layer):
+        yield read_alone("unit", row["unit"])
+    for name, text in row.items():
+        if name not in ("layer", "unit") and any(other.get(name) != text for other in alike):
+            yield read_alone(name, text)
 
 
 def weights_text(result: Result) -> str:

@@ -65,6 +65,12 @@ def test_a_finding_of_several_rows_stands_once_and_names_the_first_of_them():
     assert table.count("net (a)") == 2
 
 
+def test_several_findings_of_one_kind_are_all_said():
+    findings = tuple(Finding(code="model", text=text) for text in ("one", "two"))
+    view = report_view(made_up.report(made_up.result(warnings=findings)))
+    assert [(note.text, note.rows) for note in view.notes] == [("one", (0,)), ("two", (0,))]
+
+
 def test_a_mere_notice_is_left_to_single_results():
     notice = Finding(code="reactivated", text="8 residual branches")
     result = made_up.result(warnings=(notice,))
