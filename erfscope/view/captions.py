@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
-from erfscope.view.latex import escaped
+from erfscope.view.latex_text import escaped
 from erfscope.view.words import SHOWN, error_words, listed, names, read_alone, shared
 
 

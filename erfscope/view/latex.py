@@ -1,11 +1,11 @@
-"""Tables in LaTeX (booktabs), and text as LaTeX prints it."""
+"""Tables in LaTeX (booktabs)."""
 
 from __future__ import annotations
 
 import re
 
-from erfscope.printable import one_line
 from erfscope.view.cells import Cell
+from erfscope.view.latex_text import escaped
 from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import Column, ReportView
 
@@ -18,28 +18,6 @@ SYMBOLS = (
 )
 #: More columns than this are set over both columns of a page.
 NARROW = 8
-#: What LaTeX needs in place of a character.
-ESCAPES = {character: f"\\{character}" for character in "{}$&%#_"} | {
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "|": "\\textbar{}",
-    "<": "\\textless{}",
-    ">": "\\textgreater{}",
-    "–": "--",
-    "—": "---",
-    "…": "\\ldots{}",
-    "·": "\\textperiodcentered{}",
-    "±": "$\\pm$",
-    "≤": "$\\leq$",
-    "×": "$\\times$",
-    "→": "$\\to$",
-    "−": "$-$",
-    "µ": "$\\mu$",
-    "σ": "$\\sigma$",
-    "²": "$^2$",
-    "°": "$^\\circ$",
-}
 
 
 def latex(view: ReportView) -> str:
@@ -89,15 +67,6 @@ def title(name: str) -> str:
         if re.fullmatch(pattern, name):
             return re.sub(pattern, symbol, name).replace("_$", " $")
     return escaped(head(name))
-
-
-def escaped(text: str) -> str:
-    """Any text as LaTeX that prints it."""
-    # Hyphens side by side would be drawn as one dash.
-    apart = re.sub(r"-(?=[-–—])|–(?=-)", "\\g<0>\0", one_line(text))
-    safe = "".join("{}" if character == "\0" else ESCAPES.get(character, character) for character in apart)
-    # At the beginning of a row these two belong to the command before it.
-    return f"{{}}{safe}" if safe[:1] in ("[", "*") else safe
 
 
 def _times(text: str) -> str:

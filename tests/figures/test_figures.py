@@ -364,7 +364,7 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
         "narrow",
         "random weights",
         "jacobian (amplitude)",
-        "4 images",
+        "4 synthetic images",
         "TRF 41x41",
         "standard error over images",
     ):
@@ -478,7 +478,7 @@ def test_captions_for_latex_name_the_figures_and_what_they_show():
     text = dict(folder_figures(results, contours=(50,)))["figure.tex"].decode()
     assert text.count(r"\begin{figure") == text.count(r"\end{figure") == 4
     files = (r"{panel.png}", r"{profile.png}", r"{a-1.png}", r"\label{fig:panel}")
-    for expected in (*files, r"one\_net and two", r"regions of 50 \%", "4 images"):
+    for expected in (*files, r"one\_net and two", r"regions of 50 \%", "4 synthetic images"):
         assert expected in text
     hostile = dict(folder_figures([made("a & b", id="x y%#-2")]))["figure.tex"].decode()
     assert r"{x-y---2.png}" in hostile

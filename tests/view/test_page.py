@@ -218,11 +218,11 @@ def test_a_result_that_failed_is_a_row_with_its_reason(page):
 
 def test_random_weights_are_said_in_front(report, page):
     (shout,) = page.all("p", class_="shout")
-    assert "Random weights, as asked for" in shout[1]
+    assert "RANDOM WEIGHTS (random, seed 0)" in shout[1]
     weights = dataclasses.replace(report[0].weights, fallback=True, reason="the hub is unreachable")
     mixed = Report(results=(dataclasses.replace(report[0], weights=weights), *report.results[1:]))
     texts = [text for _, text in Page(html(mixed)).all("p", class_="shout")]
-    assert texts[0].startswith("Res: Random weights, the hub is unreachable")
+    assert texts[0].startswith("Res: RANDOM WEIGHTS (the hub is unreachable)")
     trained = dataclasses.replace(weights, source="pretrained", fallback=False, reason=None)
     assert not Page(html(Report(results=(dataclasses.replace(report[0], weights=trained),)))).all("p", class_="shout")
 
@@ -393,7 +393,7 @@ def test_a_field_that_is_seen_is_drawn_and_one_that_surrounds_everything_is_not(
 def test_results_of_one_name_are_told_apart(report):
     page = Page(html(erfscope.sweep("test_resnet", layer="layer2,layer3", **OPTIONS)))
     heads = [text for _, text in page.all("h3")]
-    assert heads == ["test_resnet, layer2", "test_resnet, layer3"]
+    assert heads == ["test_resnet · layer2", "test_resnet · layer3"]
     assert "How far test_resnet looks" in page.all("h1")[0][1]
 
 

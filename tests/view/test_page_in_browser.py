@@ -158,10 +158,10 @@ def test_the_script_is_the_one_that_the_policy_names(browser, report, tmp_path):
     assert any("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
 
 
-@pytest.mark.parametrize("name", ["r50", "erf_trf", "parameters"])
+@pytest.mark.parametrize("name", ["r50", "erf_trf", "params"])
 def test_columns_sort_by_number_both_ways_with_what_is_missing_last(browser, address, report, name):
     def value(result):
-        if name == "parameters":
+        if name == "params":
             return None if result.cost is None else result.cost.parameters
         return result.measures[name].value if result.measures else None
 

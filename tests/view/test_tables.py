@@ -19,7 +19,8 @@ from erfscope.printable import printable
 from erfscope.results.pairing import COMPARED
 from erfscope.results.report import Report
 from erfscope.view.captions import latex_figure
-from erfscope.view.latex import escaped, title
+from erfscope.view.latex import title
+from erfscope.view.latex_text import escaped
 
 COMMANDS = {
     *(
