@@ -39,8 +39,8 @@ from soak_rounds import live
 
 import erfscope
 import erfscope.api
+import erfscope.api.page
 import erfscope.figures
-import erfscope.page
 from erfscope import gate
 from erfscope.cli.console.screen import Screen
 from erfscope.cli.main import _run

@@ -38,7 +38,7 @@ CODES = {
     "border_cuts": Code("model"),
     "bypassed": Code("map"),
     "centre_not_exact": Code("model"),
-    "clipped": Code("map", "notice"),
+    "clipped": Code("map"),
     "dead_attention": Code("model"),
     "dead_images": Code("pictures"),
     "fewer_images": Code("model"),

@@ -31,15 +31,25 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def number(value: float | str | None, *, digits: int = 3) -> str:
-    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing."""
+def number(value: float | str | None, *, digits: int = 3, places: int | None = None) -> str:
+    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing.
+
+    Args:
+        value: The number.
+        digits: Significant digits.
+        places: Decimals, where these are given instead.
+    """
     if value is None:
         return "–"
     if isinstance(value, str):
         return value
-    if value == 0 or not math.isfinite(value):
+    if not math.isfinite(value):
         return f"{value:g}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    if places is not None:
+        return f"{value:.{places}f}"
+    if value == 0:
+        return "0"
+    places = decimals(value, None, digits=digits)
     return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
 
 
@@ -49,12 +59,21 @@ def with_error(value: float | str | None, se: float | None) -> str:
     return text if error is None else f"{text} ± {error}"
 
 
-def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
-    """A number and its error as text, both to the error's last digit; None for an error that there is not."""
+def rounded(value: float | str | None, se: float | None, *, places: int | None = None) -> tuple[str, str | None]:
+    """A number and its error as text, both to the error's last digit, or to as many decimals as are given; None for an
+    error that there is not."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
-        return number(value), None
+        return number(value, places=places), None
     if se <= 0:
-        return number(value), "0"
-    leading = f"{se:.0e}"
-    places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+        return number(value, places=places), "0"
+    places = decimals(value, se) if places is None else places
     return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"
+
+
+def decimals(value: float, se: float | None, *, digits: int = 3) -> int:
+    """The decimals that a number is printed with: to its error's last digit, at most 4, or ``digits`` significant ones
+    of a number without an error."""
+    if se is not None and math.isfinite(se) and se > 0:
+        leading = f"{se:.0e}"
+        return min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+    return 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -21,9 +21,9 @@ import erfscope
 from erfscope.api.gate import Request, check_all
 from erfscope.cli.views.check_view import styled
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.cli.views.terminal import report_view
 from erfscope.gate.text import report_lines
 from erfscope.options import Options
+from erfscope.view.terminal.report import draw_report
 
 LEAVES = "examples/leaves.png"
 DOCS = Path("docs")
@@ -102,17 +102,17 @@ rect {{ shape-rendering: crispEdges; }}
 
 def analyze() -> list[RenderableType]:
     """One model on one image."""
-    return [report_view(erfscope.sweep("resnet18", images=LEAVES, weights="random"))]
+    return [draw_report(erfscope.sweep("resnet18", images=LEAVES, weights="random"))]
 
 
 def compare() -> list[RenderableType]:
     """Four models with their maps."""
-    return [report_view(erfscope.compare(list(MODELS), weights="random", samples=8, input_size=224))]
+    return [draw_report(erfscope.compare(list(MODELS), weights="random", samples=8, input_size=224))]
 
 
 def stages() -> list[RenderableType]:
     """How the ERF of one model grows with depth."""
-    return [report_view(erfscope.sweep("resnet18", weights="random", samples=8, layer="stages"))]
+    return [draw_report(erfscope.sweep("resnet18", weights="random", samples=8, layer="stages"))]
 
 
 @contextlib.contextmanager

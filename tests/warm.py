@@ -28,7 +28,7 @@ MODULES = (
     "erfscope.cli.main",
     "erfscope.adapters",
     "erfscope.figures",
-    "erfscope.page",
+    "erfscope.api.page",
     "erfscope.parallel",
     "erfscope.api.gate",
 )

@@ -138,7 +138,7 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
     """
-    from erfscope.tables.one_line import quiet_line
+    from erfscope.view.one_line import quiet_line
 
     chosen = wanted.format
     # Whoever reads the report in a terminal reads the same there, and so does whoever reads one line for each result.
@@ -192,10 +192,10 @@ def _fallback(report: Report) -> Iterator[str]:
 
 
 def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:
-    from erfscope.cli.views.terminal import next_step, report_view
+    from erfscope.view.terminal.report import draw_report, next_step
 
     screen = Screen(plain=plain)
-    screen.print(report_view(report))
+    screen.print(draw_report(report))
     for result in report:
         if result.verification is not None:
             screen.print(f"{result.label} · {result.layer}: {result.verification.text}", soft_wrap=True)

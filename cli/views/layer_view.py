@@ -10,11 +10,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.cli.views.names import Name
 from erfscope.engine.layer_table import LayerRow, LayerTable, overview
 from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
-from erfscope.tables.columns import square_text, whole_text
+from erfscope.view.terminal.names import Name
+from erfscope.view.words import square_text, whole_text
 
 Box = tuple[tuple[int, int], ...]
 #: Wider than any table of layers.

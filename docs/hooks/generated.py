@@ -28,7 +28,7 @@ from erfscope.measures.ratios import SIZED
 from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
-from erfscope.tables.meanings import WIDER
+from erfscope.view.words import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
 #: Figures in the pages, by file name -> kind.

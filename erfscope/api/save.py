@@ -81,7 +81,7 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
     elif suffix in TABLES:
         write_bytes(target, report.table(format=TABLES[suffix]).encode(), force=force)
     elif suffix == ".html":
-        from erfscope.page import html
+        from erfscope.api.page import html
 
         write_bytes(target, html(report, scale=style["scale"]).encode(), force=force)
     elif suffix == ".json":
@@ -91,8 +91,8 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
     elif not drawn:
         save_directory(report.to_json, list(report.results), target, others=[], force=force)
     else:
+        from erfscope.api.page import html
         from erfscope.figures import folder_figures
-        from erfscope.page import html
 
         others = [(PAGE, html(report, scale=style["scale"]).encode())]
         # A figure that does not fit is no reason to lose everything else.

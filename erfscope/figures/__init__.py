@@ -1,6 +1,6 @@
 """Figures of results; the one door to matplotlib.
 
-May import: ``tables``, ``storage`` and below.
+May import: ``view``, ``storage`` and below.
 """
 
 from erfscope.figures.canvas import figure_bytes, save

@@ -15,9 +15,10 @@ from matplotlib.lines import Line2D
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, FigureStyle, place, sheet, text_width, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
 from erfscope.figures.mosaic import TRF
+from erfscope.figures.notes import condition_words, shared
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
-from erfscope.tables.conditions import condition_words, error_words, lengths, radii, shared, unit_text
+from erfscope.view.words import error_words, lengths, radii, unit_text
 
 HEIGHT = 2.1
 #: How r90 and half the TRF differ from r50 in the same colour.

@@ -27,7 +27,7 @@ from erfscope.figures.pixels import SCALES, SIGNED_SCALES, check_colours, check_
 from erfscope.figures.profile import profile, unfit_profile
 from erfscope.figures.units import positions, unfit_positions, unfit_units, units
 from erfscope.results.result import Result
-from erfscope.tables.caption import latex_figure
+from erfscope.view.captions import latex_figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

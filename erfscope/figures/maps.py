@@ -21,7 +21,7 @@ from erfscope.figures.pixels import colour_map
 from erfscope.maps.density_region import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.tables.conditions import cells, radii
+from erfscope.view.words import cells, radii
 
 #: Style of each mark. They differ by dashes as well as by colour.
 MARKS: dict[str, dict[str, Any]] = {

@@ -33,7 +33,7 @@ from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, 
 from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
-from erfscope.tables.conditions import error_words
+from erfscope.view.words import error_words
 
 #: Inches: around the sheet, between panels, and for the colour bar at the right.
 MARGIN, GAP, BAR = 0.08, 0.14, 0.62

@@ -13,10 +13,11 @@ from erfscope.figures.canvas import FigureStyle, drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
+from erfscope.figures.notes import condition_words, shared, size_lines
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.window import close_up
 from erfscope.results.result import Result
-from erfscope.tables.conditions import cells, condition_words, shared, size_lines, unit_text
+from erfscope.view.words import cells, unit_text
 
 #: Maps side by side in a strip as wide as a page: more would be smaller than their letters.
 IN_A_ROW = 6

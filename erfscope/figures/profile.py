@@ -12,9 +12,10 @@ from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import LINE, ONE_COLUMN, TWO_COLUMNS, FigureStyle, place, sheet, wrapped
 from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
+from erfscope.figures.notes import shared
 from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
 from erfscope.results.result import Result
-from erfscope.tables.conditions import error_words, lengths, names, shared
+from erfscope.view.words import error_words, lengths, names
 
 HEIGHT = 2.15
 FIT: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}

@@ -16,11 +16,12 @@ from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, FigureStyle, fitte
 from erfscope.figures.lines import MARGIN, legend_below, write_foot
 from erfscope.figures.maps import EDGE
 from erfscope.figures.mosaic import Tile, mosaic
+from erfscope.figures.notes import shared, size_lines
 from erfscope.maps.erf_map import FloatArray
+from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
-from erfscope.tables.columns import lengths_text, number
-from erfscope.tables.conditions import cells, names, shared, size_lines, unit_text
+from erfscope.view.words import cells, lengths_text, names, unit_text
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6

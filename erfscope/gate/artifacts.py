@@ -11,7 +11,7 @@ from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.result import slug
 from erfscope.storage.files import map_bytes, write_bytes
-from erfscope.tables.conditions import RADII
+from erfscope.view.words import RADII
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:

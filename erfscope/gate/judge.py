@@ -12,7 +12,7 @@ from erfscope.gate.measure_range import check_tolerance_guards
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.measures.differences import paired_difference
-from erfscope.tables.columns import number, with_error
+from erfscope.printable import number, with_error
 
 Word = Literal["pass", "fail", "cannot tell"]
 #: Verdicts as people read them, where that is not the word that code and JSON have.

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from erfscope.gate.judge import shown_word
-from erfscope.gate.text import COLUMNS, MINUS, cells
+from erfscope.gate.view import COLUMNS, reasons, rows, said
 from erfscope.printable import printable
-from erfscope.tables.columns import IN_PLANE, IN_PLANE_MEANS
-from erfscope.tables.paper import markdown_text
+from erfscope.view.markdown import grid, markdown_text
+from erfscope.view.words import DASH
 
 if TYPE_CHECKING:
     from erfscope.gate.report import CheckReport
@@ -18,23 +17,17 @@ if TYPE_CHECKING:
 
 def markdown(report: CheckReport) -> str:
     """All verdicts: one table, then the reasons and the accepting commands."""
-    header = ("check", "what", *COLUMNS[1:])
-    lines = [f"### erfscope check: {markdown_text(report.summary)}", "", _line(header), _line(["---"] * len(header))]
-    notes: list[str] = []
+    lines, notes = [["check", *COLUMNS]], list[str]()
     for verdict in report:
-        lines += [_line([verdict.name, *row]) for row in _rows(verdict)]
-        reasons = [verdict.reason, *(measure.reason for measure in verdict.measures)]
-        said = [*filter(None, reasons), *(f"note: {text}" for text in verdict.notices)]
-        notes += [f"- **{markdown_text(verdict.name)}**: {markdown_text(text)}" for text in said]
-        found = verdict.obtained
-        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
-            notes.append(f"- **{markdown_text(verdict.name)}**: sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
-        if verdict.accept:
-            notes.append(
-                f"- **{markdown_text(verdict.name)}**: to accept, `{printable(verdict.accept).replace('`', '')}`"
-            )
+        name = markdown_text(verdict.name)
+        nothing = (verdict.cause, *[DASH] * 4, verdict.shown)
+        for *texts, word in list(rows(verdict)) or [nothing]:
+            shown = word if word in ("pass", "notice", DASH) else f"**{word}**"
+            lines.append([name, *map(markdown_text, texts), shown])
+        notes += [f"- **{name}**: {_note(text)}" for _, text in said(verdict)]
     notes += [f"- {markdown_text(text)}" for text in report.notices]
-    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+    table = grid(lines, left=[True] * len(lines[0]))
+    return "\n".join([f"### erfscope check: {markdown_text(report.summary)}", "", table, *notes]).rstrip("\n") + "\n"
 
 
 def github_commands(report: CheckReport) -> Iterator[str]:
@@ -44,17 +37,19 @@ def github_commands(report: CheckReport) -> Iterator[str]:
     Source: docs.github.com, "Workflow commands for GitHub Actions"; what ``@actions/core`` escapes.
     """
     for verdict in report:
-        reasons = [change.text for change in verdict.structure if change.verdict != "notice"]
-        reasons = [
-            *filter(None, [verdict.reason]),
-            *reasons,
-            *(measure.reason for measure in verdict.measures if measure.reason),
-        ]
         if not verdict.ok:
-            text = "\n".join([verdict.cause, *reasons, *([f"to accept: {verdict.accept}"] if verdict.accept else [])])
-            yield _command("error", report, verdict, text)
+            changes = [change.text for change in verdict.structure if change.verdict != "notice"]
+            accept = [f"to accept: {verdict.accept}"] if verdict.accept else []
+            yield _command("error", report, verdict, "\n".join([verdict.cause, *changes, *reasons(verdict), *accept]))
         elif verdict.notices and verdict.word == "pass":
             yield _command("notice", report, verdict, "\n".join(verdict.notices))
+
+
+def _note(text: str) -> str:
+    if not text.startswith("to accept: "):
+        return markdown_text(text)
+    command = printable(text.removeprefix("to accept: ")).replace("`", "")
+    return f"to accept: `{command}`"
 
 
 def _command(kind: str, report: CheckReport, verdict: Verdict, text: str) -> str:
@@ -68,21 +63,3 @@ def _message(text: str) -> str:
 
 def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    for change in verdict.structure:
-        yield (change.what, change.obtained, change.expected, MINUS, MINUS, _bold(shown_word(change.verdict)))
-    for measure in verdict.measures:
-        row = cells(measure)
-        yield (*row[:-1], _bold(row[-1]))
-    if not verdict.structure and not verdict.measures:
-        yield (verdict.cause, *[MINUS] * 4, _bold(verdict.shown))
-
-
-def _bold(word: str) -> str:
-    return word if word in ("pass", "notice") else f"**{word}**"
-
-
-def _line(row: list[str] | tuple[str, ...]) -> str:
-    return "| " + " | ".join(markdown_text(text) for text in row) + " |"

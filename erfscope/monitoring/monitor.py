@@ -18,11 +18,11 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.monitoring.live import Live, module_of, opened, tell_weights
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, settings_of, sizes, words
+from erfscope.printable import with_error
 from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
-from erfscope.tables.columns import with_error
 
 #: timm's averages of weights, by name, since the core does not know timm.
 _AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")

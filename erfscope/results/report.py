@@ -86,9 +86,7 @@ class Report:
         the measures named, else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows
         share stands in the caption, a result that cannot be used has dashes and a note."""
         names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
-        compared = list(COMPARED) if measures is None else names
-        differences = self.differences(compared) if len(self) > 1 else []
-        return str(render("table", self.results, names, format=format, differences=differences, compared=compared))
+        return str(render("table", self, names, compared=COMPARED if measures is None else names, format=format))
 
     def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN

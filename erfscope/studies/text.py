@@ -40,7 +40,7 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, format: 
 
 
 def _latex(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    from erfscope.tables.paper import escaped
+    from erfscope.view.latex_text import escaped
 
     head, *body = (" & ".join(map(escaped, row)) + " \\\\" for row in [titles, *rows])
     columns = "".join("r" if right else "l" for right in numeric)

@@ -20,13 +20,14 @@ from torch import nn
 import erfscope
 from erfscope.adapter import Weights
 from erfscope.adapters import load
-from erfscope.cli.views.comparison import ComparisonTable
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import MEASURES
 from erfscope.results.comparability import paired
 from erfscope.results.pairing import COMPARED, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.view.report_view import report_view
+from erfscope.view.terminal.comparison import ComparisonTable
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -342,7 +343,7 @@ def shown(view: object) -> str:
 
 
 def terminal(report: Report) -> str:
-    return shown(ComparisonTable(report))
+    return shown(ComparisonTable(report_view(report)))
 
 
 # --- Words ----------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.main import main
-from erfscope.cli.views.explain import GUIDE, explanation
+from erfscope.cli.views.explain import explanation
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.view.explanation import GUIDE
+from erfscope.view.methods import methods_sentence
 
 
 def shown(report: Report | None, width: int = 80) -> str:

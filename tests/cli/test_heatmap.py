@@ -15,11 +15,20 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.cli.views.gallery import Gallery
-from erfscope.cli.views.heatmap import COLOUR_KEY, GLYPH_KEY, MARKS, RAMP, HeatMap, half_blocks, inferno, input_image
-from erfscope.cli.views.terminal import result_view
 from erfscope.maps.area_means import averaged
 from erfscope.maps.window import close_up
+from erfscope.view.terminal.gallery import Gallery
+from erfscope.view.terminal.heatmap import (
+    COLOUR_KEY,
+    GLYPH_KEY,
+    MARKS,
+    RAMP,
+    HeatMap,
+    half_blocks,
+    inferno,
+    input_image,
+)
+from erfscope.view.terminal.report import draw_result
 
 LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 
@@ -123,7 +132,7 @@ def test_a_map_smaller_than_its_picture_keeps_its_cells(result):
 
 
 def test_without_opencv_the_report_has_the_ramp_and_says_what_to_install(result, no_cv2):
-    whole = shown(result_view(result))
+    whole = shown(draw_result(result))
     assert "▀" not in whole
     for line in HeatMap(result, 36).glyphs():
         assert "".join(line).rstrip() in whole
@@ -134,11 +143,11 @@ def test_without_opencv_the_report_has_the_ramp_and_says_what_to_install(result,
 
 def test_half_an_installation_of_opencv_is_one_without_it(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", ModuleType("cv2"))
-    assert "opencv-python-headless" in shown(result_view(result))
+    assert "opencv-python-headless" in shown(draw_result(result))
 
 
 def test_a_terminal_without_colours_needs_no_opencv_and_is_told_nothing_of_it(result, no_cv2):
-    text = shown(result_view(result), color=None)
+    text = shown(draw_result(result), color=None)
     assert "cv2" not in text
     assert GLYPH_KEY[:20] in text
 
@@ -157,7 +166,7 @@ def test_maps_side_by_side_stand_on_the_same_lines(result):
 
 
 def test_with_opencv_nothing_is_said(result):
-    text = shown(result_view(result))
+    text = shown(draw_result(result))
     assert "▀" in text
     assert "cv2" not in text
 
@@ -186,8 +195,8 @@ def test_no_mark_is_a_shade_and_the_key_names_each(result):
     assert not set(glyphs) & set(RAMP)
     assert len({*glyphs}) == len(glyphs) == 3
     assert all((*RAMP, *glyphs)[i].isascii() for i in range(len(RAMP) + 3))
-    assert "+ unit · 5 ring r50 · 9 ring r90" in shown(result_view(result), color=None)
-    assert COLOUR_KEY[:40] in shown(result_view(result))
+    assert "+ unit · 5 ring r50 · 9 ring r90" in shown(draw_result(result), color=None)
+    assert COLOUR_KEY[:40] in shown(draw_result(result))
 
 
 class Ascii(io.StringIO):
@@ -205,7 +214,7 @@ class Ascii(io.StringIO):
 )
 def test_half_blocks_are_for_terminals_with_colours_enough_and_utf_8(result, system, file, blocks):
     console = Console(file=file(), width=200, force_terminal=True, color_system=system)
-    console.print(result_view(result))
+    console.print(draw_result(result))
     text = console.file.getvalue()
     assert ("▀" in text) == blocks
     assert ("\x1b[38;2;" in text) == (blocks and system == "truecolor")
@@ -244,7 +253,7 @@ def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_pa
     first, last = heat.close_up.window[0]
     assert 160 * (first + (last - first) * (row + 0.5) / rows) - 0.5 == pytest.approx(result.map.center_px[0], abs=1)
     words = f"zoom x{heat.close_up.zoom}"
-    assert words in shown(result_view(result))
+    assert words in shown(draw_result(result))
     assert (
         shown(
             Gallery([result, erfscope.analyze("test_resnet", weights="random", samples=2, measures="r50,r90")])

@@ -16,9 +16,8 @@ import erfscope
 from erfscope.adapters import load
 from erfscope.cli.main import main
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.cli.views.names import Name
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.tables.text_table import text_table
+from erfscope.view.terminal.names import Name
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: (kernel, stride, padding) from the image on: the field is 1 + 4 + 2 * 2 + 4 * 2 = 17 wide, the stride 2 * 2 * 1 = 4.
@@ -295,15 +294,13 @@ def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
         erfscope.analyze(spec, samples=2, input_size=(24, 32), measures="r50")
         for spec in ("nets.py:Squeeze", "nets.py:Strip")
     ]
-    header, *rows = csv.reader(io.StringIO(text_table(results, ["r50"], format="csv")))
+    report = erfscope.Report(results=tuple(results))
+    header, *rows = csv.reader(io.StringIO(report.table(["r50"], format="csv")))
     squeeze, strip = (dict(zip(header, row, strict=True)) for row in rows)
     assert (squeeze["trf_px"], squeeze["trf_local_px"], squeeze["trf_exact"]) == ("24x32", "7x7", "true")
     assert squeeze["global_by"] == CAUSE
     assert (strip["trf_px"], strip["trf_local_px"], strip["global_by"]) == ("3x32", "3x3", "")
-    header, _, *rows = (
-        [cell.strip() for cell in row.split("|")]
-        for row in text_table(results, ["r50"], format="markdown").splitlines()
-    )
+    header, _, *rows = ([cell.strip() for cell in row.split("|")] for row in report.table(["r50"]).splitlines())
     column = header.index("TRF (px)")
     assert [row[column] for row in rows[:2]] == ["all (7)", "3x32"]
 

@@ -18,15 +18,16 @@ from rich.console import Console
 import erfscope
 from erfscope.adapter import Weights
 from erfscope.cli.main import main
-from erfscope.cli.views.comparison import FIRST, ComparisonTable
-from erfscope.cli.views.gallery import MOST, NARROWEST, Gallery
-from erfscope.cli.views.heatmap import HeatMap
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.cli.views.terminal import report_view, result_view
 from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
+from erfscope.view.report_view import report_view
+from erfscope.view.terminal.comparison import FIRST, ComparisonTable
+from erfscope.view.terminal.gallery import MOST, NARROWEST, Gallery
+from erfscope.view.terminal.heatmap import HeatMap
+from erfscope.view.terminal.report import draw_report, draw_result
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -52,7 +53,7 @@ def shown(renderable: object, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_lines_come_in_the_order_of_importance(single, width):
-    text = " ".join(" ".join(shown(report_view(single), width)).split())
+    text = " ".join(" ".join(shown(draw_report(single), width)).split())
     parts = [
         "test_resnet · layer4 · unit",
         "RANDOM WEIGHTS",
@@ -66,12 +67,12 @@ def test_the_lines_come_in_the_order_of_importance(single, width):
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_no_number_is_cut(single, several, width):
-    for view in (report_view(single), report_view(several)):
+    for view in (draw_report(single), draw_report(several)):
         assert "…" not in "\n".join(line for line in shown(view, width) if "quite a long" not in line)
 
 
 def test_what_does_not_fit_stands_in_a_second_table_or_is_named(several):
-    narrow, wide = shown(ComparisonTable(several), 80), shown(ComparisonTable(several), 200)
+    narrow, wide = shown(ComparisonTable(report_view(several)), 80), shown(ComparisonTable(report_view(several)), 200)
     heads = [[name for line in lines if line.startswith("model ") for name in line.split()] for lines in (narrow, wide)]
     assert [head.count("model") for head in heads] == [2, 1]
     for column in ("layer", "TRF", "center_share", "erf_trf", *FIRST):
@@ -82,7 +83,7 @@ def test_what_does_not_fit_stands_in_a_second_table_or_is_named(several):
 
 
 def test_differences_stand_below_the_rows_they_belong_to(several):
-    lines = shown(ComparisonTable(several), 200)
+    lines = shown(ComparisonTable(report_view(several)), 200)
     (row,) = [i for i, line in enumerate(lines) if "Δ vs first" in line]
     assert lines[row - 1].strip().startswith("a model with")
     r50 = several.differences(["r50"])[1]["r50"][0]
@@ -96,11 +97,11 @@ def test_differences_stand_below_the_rows_they_belong_to(several):
 def test_image_map_and_numbers_stand_beside_each_other_where_there_is_room(width, image, beside):
     """On a white image a line of it is all @, which no line of the map is."""
     result = made_up.result(picture=np.full((224, 224, 3), 255, dtype=np.uint8))
-    lines = shown(result_view(result), width)
-    side = min(width - 47, max(36, width // 3))
+    lines = shown(draw_result(result), width)
+    side = min(width - 46, max(36, width // 3))
     assert any(line.startswith("@" * side + "  ") for line in lines) == image
     assert ("input image" in "\n".join(lines)) == image
-    (numbers,) = [line for line in lines if "62.0 ± 0.6 px  28%" in line]
+    (numbers,) = [line for line in lines if "62.0 ± 0.6 px  28 %" in line]
     assert (numbers.index("r50") > side) == beside
     if beside:
         assert numbers.index("r50") - 2 >= (2 * side + 2 if image else side)
@@ -151,7 +152,7 @@ def layer_rows() -> LayerTable:
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_report_is_shown_as_it_was(golden, name, width):
-    lines = shown(report_view(VIEWS[name]()), width)
+    lines = shown(draw_report(VIEWS[name]()), width)
     assert max(len(line) for line in lines) <= width
     golden(f"{name}-{width}", "\n".join(line.rstrip() for line in lines) + "\n")
 
@@ -183,7 +184,7 @@ def test_verdicts_are_shown_as_they_were(golden):
 @pytest.mark.parametrize("name", ["four", "stages", "host_and_block", "fallback"])
 def test_the_four_sizes_stand_in_the_first_table_with_their_errors_at_80_columns(name):
     report = VIEWS[name]()
-    lines = shown(ComparisonTable(report), 80)
+    lines = shown(ComparisonTable(report_view(report)), 80)
     head = next(line for line in lines if line.startswith("model "))
     assert set(FIRST) <= set(head.split())
     table = "\n".join(lines[lines.index(head) : lines.index("", lines.index(head))])

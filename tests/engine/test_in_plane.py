@@ -14,9 +14,9 @@ from torch import nn
 
 import erfscope
 from erfscope.api.gate import Request, check_all
+from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.measures import measure
-from erfscope.page import html, report_fragment, result_fragment
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.view.methods import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -12,8 +12,8 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.maps.probe import Probe, is_off
 from erfscope.maps.trust import crossing
-from erfscope.tables.methods_section import methods_sentence
-from erfscope.tables.trust_text import trust_line
+from erfscope.view.methods import methods_sentence
+from erfscope.view.trust import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90"}
 
@@ -208,7 +208,7 @@ def test_what_was_found_is_stored_and_shown(tmp_path):
     entry = json.loads((tmp_path / "run" / "report.json").read_text())["results"][0]["trust"]
     assert entry["ratio"] == report[0].trust.ratio.value
     assert entry["disagrees"] is False
-    assert trust_line(again[0]) in " ".join(str(again[0]).split())
+    assert trust_text(again[0]) in " ".join(str(again[0]).split())
     assert "forward passes" in methods_sentence(report)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 import erfscope
 from erfscope.maps.probe import Probe, is_off, sharpest
 from erfscope.maps.trust import Step, Trust
-from erfscope.tables.trust_text import trust_line
+from erfscope.view.trust import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
 
@@ -71,7 +71,7 @@ def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_onl
     (finding,) = [finding for finding in result.warnings if finding.code.startswith("gradient")]
     assert finding.code == "gradient_unproved"
     assert "the model cannot be run in float64 (float32 only)" in finding.text
-    assert "no more than rounding errors" in trust_line(result)
+    assert "no more than rounding errors" in trust_text(result)
     assert stored(report, tmp_path / "run").trust == result.trust
 
 
@@ -104,7 +104,7 @@ def test_noise_that_makes_nan_is_said_and_its_report_can_be_read(tmp_path):
     result = report[0]
     assert result.ok
     assert result.trust.not_finite == 1
-    assert "NaN" in trust_line(result)
+    assert "NaN" in trust_text(result)
     assert any(finding.code == "gradient_unproved" for finding in result.warnings)
     assert stored(report, tmp_path / "run").trust == result.trust
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.maps.probe import Probe, is_off
-from erfscope.tables.trust_text import trust_line
+from erfscope.view.trust import trust_text
 
 FEW = {"measures": "r50,r90", "trust": True}
 
@@ -58,7 +58,7 @@ def test_a_gradient_that_rounding_hides_is_confirmed_in_double_precision(convent
     result = erfscope.analyze(Weak(), layer="output", convention=convention, images=torch.randn(4, 3, 24, 24), **FEW)
     assert agrees(result)
     assert result.trust.is_in_double
-    assert "float64" in trust_line(result)
+    assert "float64" in trust_text(result)
 
 
 def test_a_small_gradient_of_a_unit_that_moves_much_disagrees():

@@ -297,7 +297,7 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
         "narrow",
         "random weights",
         "jacobian (amplitude)",
-        "4 images",
+        "4 synthetic images",
         "TRF 41x41",
         "standard error over images",
     ):
@@ -392,8 +392,8 @@ def test_conditions_are_said_once_where_they_are_shared_and_by_each_where_they_d
     said = [text.get_text() for text in texts(figure)]
     assert sum("input 64x64" in text for text in said) == 1
     assert "random weights" in said
-    assert any(text.startswith("random weights, FALLBACK") for text in said)
-    assert "FALLBACK" in words(panel([fallen]))
+    assert any(text.startswith("random weights (fallback)") for text in said)
+    assert "(fallback)" in words(panel([fallen]))
 
 
 def test_a_signed_map_has_its_own_colours_around_zero():

@@ -21,9 +21,9 @@ from torch import nn
 import erfscope
 import erfscope.storage.files
 from erfscope import gate
+from erfscope.api.page import html
 from erfscope.cli.console.screen import Screen
 from erfscope.errors import ErfscopeError
-from erfscope.page import html
 from erfscope.results.report import Report
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

@@ -17,8 +17,8 @@ import pytest
 import erfscope
 from erfscope.api.save import check_output
 from erfscope.errors import ErfscopeError
+from erfscope.printable import with_error
 from erfscope.results.report import Report
-from erfscope.tables.columns import with_error
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

@@ -12,8 +12,8 @@ import pytest
 
 import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.tables.columns import with_error
-from erfscope.tables.methods_section import methods_sentence
+from erfscope.printable import with_error
+from erfscope.view.methods import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

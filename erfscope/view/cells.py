@@ -1,0 +1,128 @@
+"""Numbers as they are read: each with its error, its unit and its place in the JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from erfscope.geometry.names import IMAGE
+from erfscope.measures import MEASURES
+from erfscope.printable import UNIT_SIGNS, decimals, number, rounded
+from erfscope.results.json_values import plain
+from erfscope.results.result import Result, image_cell
+from erfscope.view import words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What stands at one place: a text, and where it is a number the number itself."""
+
+    text: str = ""
+    value: Any = None
+    #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`; "" for words.
+    pointer: str = ""
+    error: Cell | None = None
+    #: What the number differs by from that of the row it is compared with.
+    difference: Cell | None = None
+    #: The unit, where a column's rows do not share one.
+    unit: str = ""
+    #: What rows are sorted by, where that is neither the number nor the text.
+    order: float | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.error is None else f"{self.text} ± {self.error.text}"
+
+    @property
+    def full(self) -> str:
+        """The number as JSON has it."""
+        value = plain(self.value)
+        return "" if value is None else value if isinstance(value, str) else repr(value)
+
+    @property
+    def sort(self) -> str:
+        """What rows are sorted by: a number or words; "" where there is nothing."""
+        if self.order is not None:
+            return repr(self.order)
+        return self.full or (self.text if self.text != words.DASH and not self.pointer else "")
+
+    @property
+    def signed(self) -> str:
+        """A difference, its sign before it."""
+        return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """One measure of one result, with what it is a share of."""
+
+    name: str
+    gloss: str
+    unit: str
+    cell: Cell
+    of_input: Cell
+    of_trf: Cell
+    #: In image pixels, where the reference is an inner map.
+    image_px: Cell | None
+
+
+def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
+    """One measure of a result with its error; r50 and r90 of one result have the same decimals."""
+    measure = result.measures.get(name)
+    if measure is None:
+        return Cell(text=words.DASH)
+    pointer = f"/results/{index}/measures/{name}"
+    return number_cell(measure.value, measure.se, pointer, places=_places(result) if name in words.RADII else None)
+
+
+def _places(result: Result) -> int | None:
+    """The decimals of r50 and r90: as many as the more precise of them needs."""
+    found = [decimals(float(radius), radius.se) for radius in words.radii(result).values()]
+    return min(max(found), 4) if found else None
+
+
+def number_cell(value: Any, se: float | None, pointer: str, *, places: int | None = None) -> Cell:
+    """A number and its error at a place of the JSON that has ``value`` and ``se``."""
+    text, error = rounded(value, se, places=places)
+    return Cell(
+        text=text,
+        value=value,
+        pointer=f"{pointer}/value",
+        error=None if error is None else Cell(text=error, value=se, pointer=f"{pointer}/se"),
+    )
+
+
+def plain_cell(value: Any, pointer: str, *, percent: bool = False, digits: int = 3) -> Cell:
+    """A number without an error, of ``digits`` significant digits."""
+    percent = percent and value is not None
+    text = number(100 * value if percent else value, digits=digits) + " %" * percent
+    return Cell(text=text, value=value, pointer=pointer)
+
+
+def unit_of(name: str, result: Result) -> str:
+    """The unit of a measure as people write it."""
+    unit = MEASURES[name].unit if name in MEASURES else ""
+    text = unit if result.wrt == IMAGE else unit.replace("px", "cells")
+    flat = f" {words.IN_PLANE}" if result.is_in_plane and text.startswith(("px", "cells")) else ""
+    return UNIT_SIGNS.get(text, text) + flat
+
+
+def size_of(result: Result, name: str, index: int) -> Size:
+    """One measure of a result beside what it is a share of.
+
+    Args:
+        result: The result.
+        name: The measure.
+        index: Position of the result in its report.
+    """
+    measure, pointer = result.measures[name], f"/results/{index}/measures/{name}"
+    pixel, power = image_cell(result), {"px": 1, "px2": 2}.get(MEASURES[name].unit if name in MEASURES else "", 0)
+    has_pixels = pixel is not None and power and isinstance(measure.value, float)
+    return Size(
+        name=name,
+        gloss=words.GLOSS.get(name, ""),
+        unit=unit_of(name, result),
+        cell=measure_cell(result, name, index),
+        of_input=plain_cell(measure.of_input, f"{pointer}/of_input", percent=True, digits=2),
+        of_trf=plain_cell(measure.of_trf, f"{pointer}/of_trf", percent=True, digits=2),
+        image_px=plain_cell(float(measure) * (pixel or 0) ** power, f"{pointer}/image_px") if has_pixels else None,
+    )

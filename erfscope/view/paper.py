@@ -1,0 +1,123 @@
+"""What a paper's table shows of a report: columns in which rows differ, a caption with what they share, and letters for
+what must be said of single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from erfscope.view import words
+from erfscope.view.cells import Cell
+from erfscope.view.report_view import Column, ReportView, Row
+
+#: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
+LEFT_OUT = ("stride", "params", "GMACs", "seed")
+#: How columns are headed whose name is not said well by itself.
+HEADS = {
+    "erf_trf": "ERF/TRF",
+    "center_share": "centre share",
+    "angle_deg": "angle",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperTable:
+    """A table as both formats show it; the name of each row's model stands before its cells."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str
+    #: (name, meaning) of the columns, for the end of the caption.
+    terms: tuple[tuple[str, str], ...]
+    #: (letter, text) of what must be said of rows.
+    notes: tuple[tuple[str, str], ...]
+    #: The letters behind the name of each row; "" for none.
+    marks: tuple[str, ...]
+
+
+def paper_table(view: ReportView) -> PaperTable:
+    """Arrange a report as a paper would."""
+    columns = [column for column in view.columns if _has_column(view, column)]
+    notes = sorted(view.notes, key=lambda note: note.rows)
+    letters = {note: _letter(place) for place, note in enumerate(notes)}
+    texts = [f"{note.text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else note.text for note in notes]
+    return PaperTable(
+        columns=tuple(columns),
+        rows=tuple(tuple(_cell(row, column) for column in columns) for row in view.rows),
+        caption=" ".join(_caption(view, columns)),
+        terms=tuple(_terms(view, columns)),
+        notes=tuple(zip(letters.values(), texts, strict=True)),
+        marks=tuple(
+            ",".join(letter for note, letter in letters.items() if row.index in note.rows) for row in view.rows
+        ),
+    )
+
+
+def head(name: str) -> str:
+    """The head of a column in plain text."""
+    return HEADS.get(name, name.replace("_", " "))
+
+
+def _has_column(view: ReportView, column: Column) -> bool:
+    if column.kind == "measure":
+        return True
+    if column.name == "weights" and any(row.result.weights.fallback for row in view.rows):
+        # Random weights in place of pretrained ones stay in their rows, whatever all rows share.
+        return True
+    if column.name == "unit":
+        # Units of different layers differ wherever they are; they matter where nothing else tells rows apart.
+        return any(words.unit_text(row.result) in row.name.split(" · ") for row in view.rows)
+    return column.differs and column.name not in LEFT_OUT
+
+
+def _cell(row: Row, column: Column) -> Cell:
+    if column.kind == "measure" and not row.result.ok:
+        return Cell(text=words.DASH)
+    return row.cells.get(column.name, Cell(text=words.DASH))
+
+
+def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
+    shown = words.usable(view.results)
+    labels = list(dict.fromkeys(result.label for result in shown))
+    of = labels[0] if len(labels) == 1 else f"{len(labels)} models"
+    if steps := words.steps_of_one(shown):
+        of = f"{shown[0].model} at {steps} steps of its training"
+    yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
+    if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
+        over = words.listed(dict.fromkeys(result.se_over for result in shown))
+        yield f"± is the delete-one-group jackknife standard error over {over}."
+    if note := words.plane_note(shown):
+        yield note
+    if len({row.result.wrt == "image" for row in view.rows if row.result.ok}) > 1:
+        yield "Sizes of rows with respect to a feature map are in cells of the map."
+
+
+def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
+    """What all rows share and no column says."""
+    given = {column.name for column in columns}
+    yield from (words.read_alone(name, text) for name, text in view.shared.items() if name not in given)
+    for column in view.columns:
+        if column.kind == "structure" and not column.differs:
+            (text,) = {row.cells[column.name].text for row in view.rows if row.result.ok} or {words.DASH}
+            unit = f" {column.unit}" if column.unit else ""
+            if text != words.DASH:
+                yield {"params": f"{text} parameters", "GMACs": f"{text} GMACs"}.get(
+                    column.name, f"{column.name} {text}{unit}"
+                )
+
+
+def _terms(view: ReportView, columns: list[Column]) -> Iterator[tuple[str, str]]:
+    """What the caption has to explain: every measure, and what each is said by."""
+    names = [column.name for column in columns]
+    names += ["TRF"] if any(result.trf is not None for result in words.usable(view.results)) else []
+    # That of context_r50 is said after that of r50.
+    names += ["r50"] if "context_r50" in names else []
+    yield from ((name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT)
+    if note := words.global_note(view.results):
+        name, _, meaning = note.partition(": ")
+        yield name, meaning
+
+
+def _letter(place: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    return (_letter(place // 26 - 1) if place >= 26 else "") + chr(ord("a") + place % 26)

@@ -1,0 +1,259 @@
+"""What every output shows of a report, built once: columns, rows of cells, what all rows share, and what must be said
+of them. Outputs choose of it and format it; they make no words of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from erfscope.finding import code_of
+from erfscope.measures import MEASURES
+from erfscope.printable import number
+from erfscope.results.pairing import COMPARED, Differences, partners
+from erfscope.results.report import Report
+from erfscope.results.result import Result, image_cell
+from erfscope.view import words
+from erfscope.view.cells import Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.extras import Extra, extras
+from erfscope.view.methods import methods_paragraphs
+
+#: Columns that say what the layer and the model are.
+STRUCTURE = ("stride", "TRF", "params", "GMACs")
+#: Up to this many measures stand in a table unless others are asked for; of more, those of a comparison.
+FEW = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column, by the name that its cells have in every row."""
+
+    name: str
+    kind: Literal["condition", "structure", "measure"]
+    #: Of all cells; "" where rows differ in it.
+    unit: str = ""
+    #: What it means, in at most eight words; "" where its name says it.
+    gloss: str = ""
+    #: Whether usable rows differ in it.
+    differs: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What must be said of some rows."""
+
+    #: That of a finding, or "failed".
+    code: str
+    text: str
+    #: Positions of the rows that it is true of; the text is that of the first.
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One result."""
+
+    index: int
+    result: Result
+    #: Its label with what tells it from other rows of that label.
+    name: str
+    cells: Mapping[str, Cell]
+    #: Position of the row that it is compared with; None for none.
+    partner: int | None
+    #: What that row is called: "first", "host" or its name; "" for none.
+    minus: str
+    sizes: tuple[Size, ...]
+    extras: tuple[Extra, ...]
+
+    @property
+    def label(self) -> str:
+        """The model's label, with the status where the result cannot be used."""
+        return self.result.label if self.result.ok else f"{self.result.label}: {self.result.status}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportView:
+    """A report as outputs show it."""
+
+    report: Report
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    #: The conditions that all usable rows share, by name.
+    shared: Mapping[str, str]
+    #: Findings and failures, each once for a model; of several rows without what is a mere notice.
+    notes: tuple[Note, ...]
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The report's results."""
+        return self.report.results
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether any result can be used."""
+        return any(result.ok for result in self.results)
+
+    @property
+    def shouts(self) -> list[str]:
+        """What makes numbers those of another thing than a reader expects: random weights, and of which rows."""
+        found: dict[str, list[str]] = {}
+        measured = [result for result in self.results if result.map is not None or result.measures]
+        for result in measured:
+            found.setdefault(words.random_weights(result), []).append(result.label)
+        return [
+            text if len(labels) == len(measured) else f"{words.listed_up_to(6, list(dict.fromkeys(labels)))}: {text}"
+            for text, labels in found.items()
+            if text
+        ]
+
+    @property
+    def below(self) -> list[str]:
+        """What a table needs said once below it: what columns mean, what rows share, what inserted blocks cost."""
+        gloss = words.gloss_of(column.name for column in self.columns)
+        units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
+        gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
+        shared = " · ".join(self.texts()) if self.is_usable else ""
+        notes = (words.global_note(self.results), gloss, words.plane_note(self.results), shared)
+        return [*filter(None, notes), *dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results)))]
+
+    def _cost_of_blocks(self, result: Result) -> str:
+        host = self.report.compared_with(result) if result.host else None
+        if host is None or host.cost is None or result.cost is None:
+            return ""
+        text = f"{result.label}: {result.cost.parameters - host.cost.parameters:+,} parameters"
+        known = result.cost.gmacs is not None and host.cost.gmacs is not None
+        return text + (f", {(result.cost.gmacs or 0) - (host.cost.gmacs or 0):+.3g} GMACs" if known else "")
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods section of a paper, in paragraphs."""
+        return methods_paragraphs(self.report)
+
+    def texts(self) -> list[str]:
+        """The shared conditions as they read alone."""
+        return [words.read_alone(name, text) for name, text in self.shared.items()]
+
+    def note_text(self, note: Note) -> str:
+        """A note with the row it is of, and how many more it is true of."""
+        more = len(note.rows) - 1
+        of = f" (and {more} more row{'s' * (more != 1)} of this model)" if more else ""
+        return f"{self.rows[note.rows[0]].name}: {note.text}{of}"
+
+
+def report_view(
+    report: Report, measures: Sequence[str] | None = None, *, compared: Sequence[str] = COMPARED
+) -> ReportView:
+    """Everything that outputs show of a report.
+
+    Args:
+        report: The report.
+        measures: The measures that have columns; where None, those that a comparison shows, or all where there are few.
+        compared: Those that have differences to the row that each is compared with; the JSON has those of a comparison.
+    """
+    results = report.results
+    chosen = list(measures) if measures is not None else chosen_measures(results)
+    shared = words.shared(results) if results else {}
+    rows = tuple(_rows(report, chosen, compared))
+    return ReportView(
+        report=report,
+        columns=tuple(_columns(rows, chosen)) if rows else (),
+        rows=rows,
+        shared=shared,
+        notes=tuple(_notes(results)),
+    )
+
+
+def chosen_measures(results: Sequence[Result]) -> list[str]:
+    """The measures that a table shows unless others are asked for."""
+    names = dict.fromkeys((*COMPARED, *MEASURES))
+    present = [name for name in names if any(name in result.measures for result in results)]
+    return present if len(present) <= FEW else [name for name in present if name in COMPARED]
+
+
+def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:
+    results, names = report.results, words.names(report.results)
+    differences = report.differences([name for name in measures if name in compared])
+    # Of a column whose rows have several units, each cell says its own.
+    mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
+    for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
+        partner = next((place for place, each in enumerate(results) if each is other), None)
+        cells = {name: Cell(text=text or words.DASH) for name, text in words.conditions(result).items()}
+        cells |= dict.fromkeys(STRUCTURE, Cell(text=words.DASH)) | dict(_structure(result, index))
+        for name in measures:
+            cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
+        minus = "" if partner is None else "host" if result.host == results[partner].id else names[partner]
+        yield Row(
+            index=index,
+            result=result,
+            name=names[index],
+            cells=cells,
+            partner=partner,
+            minus=("first" if partner == 0 and minus != "host" else minus) if differences[index] else "",
+            sizes=tuple(size_of(result, name, index) for name in result.measures),
+            extras=tuple(extras(result, index)),
+        )
+
+
+def _measure(result: Result, name: str, index: int, changes: Differences, *, mixed: bool) -> Cell:
+    cell = measure_cell(result, name, index)
+    change = changes.get(name)
+    difference = None if change is None else number_cell(*change, f"/results/{index}/differences/{name}")
+    if not mixed or not cell.pointer:
+        return replace(cell, difference=difference)
+    # Of sizes of which some are in cells, image pixels can be compared.
+    pixel = image_cell(result)
+    order = cell.value * pixel if pixel and MEASURES[name].unit == "px" and isinstance(cell.value, float) else None
+    return replace(cell, difference=difference, unit=unit_of(name, result), order=order)
+
+
+def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
+    unit, trf, cost = result.unit, result.trf, result.cost
+    where = f"/results/{index}/cost"
+    if unit is not None:
+        yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
+    if trf is not None:
+        yield "TRF", Cell(text=words.field_cell(result), order=float(max(trf.size_px)))
+    if cost is not None:
+        yield (
+            "params",
+            Cell(text=f"{number(cost.parameters / 1e6)} M", value=cost.parameters, pointer=f"{where}/parameters"),
+        )
+        yield "GMACs", plain_cell(cost.gmacs, f"{where}/gmacs")
+
+
+def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
+    results = [row.result for row in rows]
+    cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
+    lengths = words.cells([r for r in results if r.trf is not None] or results)
+    for name in dict.fromkeys(name for row in cells for name in row if name not in (*STRUCTURE, *measures)):
+        if any(name in row and row[name].sort for row in cells):
+            differs = len({row[name].text if name in row else "" for row in cells}) > 1
+            yield Column(name=name, kind="condition", unit="px" if name == "input" else "", differs=differs)
+    shown = STRUCTURE if any(result.cost is not None for result in results) else STRUCTURE[:2]
+    for name in shown:
+        unit = "" if name not in ("stride", "TRF") or " or " in lengths else lengths
+        differs = len({row[name].text for row in cells}) > 1
+        yield Column(name=name, kind="structure", unit=unit, gloss=words.GLOSS[name], differs=differs)
+    for name in measures:
+        units = {unit_of(name, result) for result in words.usable(results)}
+        unit = units.pop() if len(units) == 1 else ""
+        yield Column(name=name, kind="measure", unit=unit, gloss=words.GLOSS.get(name, ""))
+
+
+def _notes(results: Sequence[Result]) -> Iterator[Note]:
+    """Failures, each its own, and findings, once for each model and kind."""
+    for index, result in enumerate(results):
+        if not result.ok:
+            yield Note(code="failed", text=result.error or result.status, rows=(index,))
+    found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
+    for index, result in enumerate(results):
+        codes: Counter[str] = Counter()
+        for finding in result.warnings:
+            if len(results) == 1 or code_of(finding).severity != "notice":
+                # Several findings of one kind are a note each.
+                found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))
+                codes[finding.code] += 1
+    for (_, code, _), rows in found.items():
+        yield Note(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))

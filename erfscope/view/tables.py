@@ -1,0 +1,112 @@
+"""Tables of results as text: CSV and tab-separated here, Markdown and LaTeX by their own writers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.box import size_text
+from erfscope.measures import MEASURES
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.view.latex import latex
+from erfscope.view.markdown import markdown
+from erfscope.view.report_view import ReportView, Row, report_view
+
+FORMATS = ("csv", "markdown", "latex", "plain")
+#: Columns that say under which conditions a row's numbers hold.
+CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
+#: Columns of a CSV that say what the layer and the model are.
+STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "parameters", "gmacs")
+
+
+def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[str] = (), format: str) -> str:
+    """A table as text.
+
+    Args:
+        report: The results, a row each.
+        measures: Columns after the conditions.
+        compared: The measures that have columns of differences in CSV.
+        format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or
+            ``"plain"`` (tabs).
+
+    Raises:
+        ErfscopeError: unknown format or measure.
+    """
+    if format not in FORMATS:
+        raise unknown("table format", format, FORMATS)
+    for name in measures:
+        if name not in MEASURES:
+            raise unknown("measure", name, MEASURES, limit=40)
+    if format == "csv":
+        return _csv(report_view(report, measures, compared=compared), measures, compared if len(report) > 1 else ())
+    view = report_view(report, measures)
+    return {"latex": latex, "markdown": markdown, "plain": _plain}[format](view)
+
+
+def dataframe(table: str) -> Any:
+    """A table in CSV as a pandas data frame; conditions stay text, whatever they look like.
+
+    Raises:
+        ErfscopeError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ErfscopeError(
+            "a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')"
+        ) from error
+    return pandas.read_csv(
+        io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""]
+    )
+
+
+def _conditions(row: Row) -> list[str]:
+    return [row.result.label, *(row.cells[name].sort for name in CONDITIONS[1:-1]), row.result.status]
+
+
+def _plain(view: ReportView) -> str:
+    names = [column.name for column in view.columns if column.kind != "condition" or column.name == "sizes"]
+    lines = [[*CONDITIONS, *names]]
+    lines += [[*_conditions(row), *(str(row.cells[name]) for name in names)] for row in view.rows]
+    return "\n".join("\t".join(line) for line in lines) + "\n"
+
+
+def _csv(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    numbers = [column for name in measures for column in (name, f"{name}_se")]
+    changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
+    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane"]
+    writer.writerow([*fixed, *numbers, *changes, "findings", "error"])
+    for row in view.rows:
+        result = row.result
+        items = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
+        items += [str(result.is_in_plane).lower() if result.measures else None]
+        for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
+            items += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
+        items += [" ".join(dict.fromkeys(finding.code for finding in result.warnings)), result.error]
+        writer.writerow([_harmless(item) for item in items])
+    return buffer.getvalue()
+
+
+def _structure(result: Result) -> Iterator[object]:
+    """Stride, TRF and cost of one result, for CSV."""
+    unit, trf, cost = result.unit, result.trf, result.cost
+    yield None if unit is None else size_text([f"{side:g}" for side in unit.stride_px])
+    yield from (
+        (None,) * 4
+        if trf is None
+        else (size_text(trf.size_px), size_text(trf.local_size_px), trf.global_by, str(trf.exact).lower())
+    )
+    yield from (None, None) if cost is None else (cost.parameters, cost.gmacs)
+
+
+def _harmless(item: object) -> object:
+    """Text that a spreadsheet would run as a formula is quoted; nothing is an empty cell."""
+    if item is None:
+        return ""
+    return f"'{item}" if isinstance(item, str) and item.startswith(("=", "+", "-", "@")) else item

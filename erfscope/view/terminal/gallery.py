@@ -1,0 +1,83 @@
+"""The maps of several results side by side in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
+from erfscope.results.pairing import SWEPT, swept
+from erfscope.results.result import Result
+from erfscope.view.terminal.heatmap import HeatMap
+from erfscope.view.words import IN_PLANE
+
+#: Columns of text that a map needs to be read, and the most that one of several is given.
+NARROWEST, WIDEST = 16, 32
+#: Between two maps.
+GAP = 2
+#: Terminals narrower than this show no maps, and none more than this many.
+MIN_WIDTH, MOST = 60, 12
+
+
+class Gallery:
+    """A rich renderable: the maps of all usable results, each under its name, in as many lines as the width asks
+    for."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self.results = [result for result in results if result.ok and result.map is not None]
+        self.swept = swept(results)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        if not self.results or width < MIN_WIDTH:
+            return
+        shown = self.results[:MOST]
+        rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
+        across = math.ceil(len(shown) / rows)
+        side = min(WIDEST, (width + GAP) // across - GAP)
+        heats = [HeatMap(result, side) for result in shown]
+        maps = [heat.drawn(console) for heat in heats]
+        for first in range(0, len(shown), across):
+            grid = Table.grid(padding=(0, GAP, 0, 0))
+            line = shown[first : first + across]
+            for _ in line:
+                grid.add_column(width=side)
+            grid.add_row(*(self._label(heat, side) for heat in heats[first : first + across]))
+            grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
+            yield Text()
+            yield grid
+        if maps[0].fault is not None:
+            yield Text(maps[0].fault, style="yellow")
+        yield Text(self._legend(maps[0].key, zooms={heat.close_up.zoom for heat in heats}), style="dim")
+
+    def _label(self, heat: HeatMap, width: int) -> Text:
+        """Its name, what is swept, and what differs from map to map; each cut to the width of its map."""
+        result = heat.result
+        facts = [str(SWEPT[name](result)) for name in self.swept if name not in ("unit", "reference")]
+        if "unit" in self.swept and result.unit is not None:
+            facts.append(",".join(str(i) for i in result.unit.index))
+        if result.wrt != IMAGE:
+            facts.append(f"wrt {result.wrt}")
+        facts += heat.close_up.words
+        lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n").join(lines)
+
+    def _legend(self, key: str, *, zooms: set[int]) -> str:
+        """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
+        parts = [key]
+        spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
+        if len(spaces) > 1 or len(zooms) > 1:
+            parts.append("maps are not to one scale")
+        if any(result.is_in_plane for result in self.results):
+            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
+        more = len(self.results) - MOST
+        if more > 0:
+            parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
+        return " · ".join(parts)

@@ -1,0 +1,173 @@
+"""Results in the terminal: words, tables and heat maps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from erfscope.geometry.box import size_text
+from erfscope.printable import number, printable
+from erfscope.results.growth import ENOUGH, TOO_SMALL
+from erfscope.results.report import Report
+from erfscope.results.result import Result, image_cell
+from erfscope.view import words
+from erfscope.view.cells import Size, measure_cell
+from erfscope.view.extras import Extra
+from erfscope.view.report_view import Row, report_view
+from erfscope.view.terminal.comparison import ComparisonTable
+from erfscope.view.terminal.gallery import NARROWEST, Gallery
+from erfscope.view.terminal.heatmap import HeatMap, input_image
+
+#: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
+WIDE_MAP, WIDE_SHARE = 36, 1 / 3
+#: Between the input image, the map and its sizes.
+GAP = 2
+#: Width of text that goes to no terminal, unless COLUMNS says otherwise.
+PLAIN_WIDTH = 110
+
+
+def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
+    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and findings."""
+    return draw_report(Report(results=(result,), environment={}), maps=maps)
+
+
+def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
+    """Several results: one row each, their maps, if ``maps``, then what must be said about them."""
+    view = report_view(report)
+    if len(report) < 2:
+        return Group(*_single(view.rows[0], maps=maps)) if len(report) else Text("no results")
+    lines: list[RenderableType] = [Text(text, style="bold yellow") for text in view.shouts]
+    lines += [ComparisonTable(view), *([Gallery(report.results)] if maps else [])]
+    lines += [Text(f"{row.name}: {_extra(extra)}") for row in view.rows for extra in row.extras]
+    for note in view.notes:
+        failed = note.code == "failed"
+        lines.append(Text("" if failed else "! ", style="red" if failed else "yellow").append(view.note_text(note)))
+    return Group(*lines)
+
+
+def plain_text(shown: Result | Report) -> str:
+    """What the terminal shows of a result or a report, without maps and colours."""
+    screen = Console(color_system=None, highlight=False, markup=False, emoji=False)
+    if not screen.is_terminal and not os.environ.get("COLUMNS"):
+        screen.width = PLAIN_WIDTH
+    with screen.capture() as captured:
+        screen.print(draw_result(shown, maps=False) if isinstance(shown, Result) else draw_report(shown, maps=False))
+    return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
+
+
+def next_step(report: Report, *, stored: bool) -> str | None:
+    """What to try next, for somebody who has just seen their first result; ``stored`` if it was written to a file."""
+    first = report[0]
+    if not first.ok:
+        return None
+    explain = "--explain says what each number means"
+    if first.weights.fallback:
+        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
+    if stored:
+        return (
+            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
+            " compare DIR1 DIR2"
+        )
+    if len(report) > 1:
+        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; {explain}"
+    if first.input.source != "image":
+        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; {explain}"
+    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; {explain}"
+
+
+def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
+    result, findings = row.result, row.result.warnings
+    yield Text(row.label, style="bold").append(" · " + " · ".join(words.identity(result)), style="not bold")
+    if text := words.random_weights(result):
+        yield Text(text, style="bold yellow")
+    if result.error is not None:
+        yield Text(result.error, style="bold red")
+    if not result.measures:
+        return
+    yield Text(_answer(result))
+    known = any(finding.code in (ENOUGH, TOO_SMALL) for finding in findings)
+    yield from (Text(f.text + ("" if known else _larger(result))) for f in findings if f.code == "clipped")
+    yield Text()
+    # A stored result may lack its map.
+    yield _MapAndSizes(row) if maps and result.map is not None else _sizes(row.sizes)
+    if note := words.plane_note([result]):
+        yield Text(note, style="dim")
+    yield from (Text(_extra(extra)) for extra in row.extras)
+    yield from (Text(f"! {finding.text}", style="yellow") for finding in findings if finding.code != "clipped")
+
+
+def _larger(result: Result) -> str:
+    sides = [2 * side for side in result.input.size]
+    return f"; try --input-size {sides[0] if len(set(sides)) == 1 else size_text(sides)}, or auto"
+
+
+def _answer(result: Result) -> str:
+    """The main finding in one sentence."""
+    radii, unit = words.radii(result), words.lengths_text(result)
+    if len(radii) < len(words.RADII):
+        return f"Measured: {', '.join(result.measures)}."
+    r50, r90 = (measure_cell(result, name) for name in words.RADII)
+    over = "" if r50.error is None else f" (error over {result.se_over})"
+    sentence = f"Half of the ERF lies within {r50} {unit}{over}, 90 % within {r90.text} {unit}"
+    if pixel := image_cell(result):
+        plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
+        sentence += f" ({' and '.join(number(float(radius) * pixel) for radius in radii.values())} image px{plane})"
+    return f"{sentence}; {words.field_text(result)}."
+
+
+def _extra(extra: Extra) -> str:
+    items = ", ".join(f"{name} {cell}".strip() for name, cell in extra.items)
+    return f"{extra.head}: {items}" if items else extra.head
+
+
+class _MapAndSizes:
+    """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the
+    terminal is narrow."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = self.row.result
+        sizes, picture, width = _sizes(self.row.sizes), result.picture, options.max_width
+        room = width - GAP - max(map(cell_len, sizes.plain.splitlines()), default=0)
+        is_beside = room >= NARROWEST
+        heat = HeatMap(result, min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE))))
+        drawn = heat.drawn(console)
+        grid = Table.grid(padding=(0, GAP, 0, 0))
+        if picture is not None and room >= 2 * heat.shape[1] + GAP:
+            grid.add_row(Text("input image", style="dim"), Text("ERF", style="dim"))
+            grid.add_row(input_image(picture, heat.shape, console, part=heat.close_up), drawn.text, sizes)
+        elif is_beside:
+            grid.add_row(drawn.text, sizes)
+        yield from (grid,) if is_beside else (drawn.text, Text(), sizes)
+        if drawn.fault is not None:
+            yield Text(drawn.fault, style="yellow")
+        yield Text(" · ".join((*heat.close_up.words, drawn.key, *_side(result))), style="dim")
+
+
+def _side(result: Result) -> Iterator[str]:
+    """What the side is that sizes are given as shares of, where that is not a square's."""
+    sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
+    if len(set(sides)) > 1:
+        yield f"side {words.sides_text(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"
+
+
+def _sizes(sizes: tuple[Size, ...]) -> Text:
+    """The rows beside the heat map: value, share of the input's side, and what it means."""
+    known = {size.name: size for size in sizes}
+    rows = [known[name] for name in words.GLOSS if name in known]
+    width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
+    text = Text(no_wrap=True)
+    for size in rows:
+        ratio = "" if size.of_input.value is None else f"{size.of_input} of side"
+        text.append(f"{size.name:<13}", style="bold")
+        text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
+        text.append(f"  {ratio}\n", style="dim")
+        text.append(f"  {size.gloss}\n", style="dim")
+    return text

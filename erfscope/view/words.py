@@ -1,0 +1,381 @@
+"""The words for what a result says: its conditions, its sizes and what they mean, each said once and read everywhere.
+
+Conditions are ``name -> text`` (:func:`conditions`), as the cells of a table have them; :func:`read_alone` makes them
+readable without a head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from erfscope.geometry.box import size_text
+from erfscope.geometry.names import IMAGE
+from erfscope.measures.ratios import sides_of
+from erfscope.measures.values import MeasureValue
+from erfscope.results.comparability import RANDOM
+from erfscope.results.result import Computed, Result
+from erfscope.stimuli import KINDS
+
+#: The radii that every output shows first, and figures draw.
+RADII = ("r50", "r90")
+#: What columns mean, in at most eight words; measures in the order in which a result shows them.
+GLOSS = {
+    "r50": "radius that holds half of the ERF",
+    "context_r50": "r50 without the unit's own cell",
+    "r90": "radius that holds nine tenths of the ERF",
+    "far_mass": "share of the ERF beyond a quarter diagonal",
+    "center_share": "share of the ERF in the unit's cell",
+    "erf_trf": "ERF width / TRF width",
+    "stride": "distance between neighbouring units of the layer",
+    "TRF": "side of the theoretical receptive field",
+    "params": "parameters of the model",
+    "GMACs": "multiply-adds of one forward pass, in 10^9",
+}
+#: Those that a table explains in a line below it, since their names say less.
+UNCLEAR = ("context_r50", "far_mass")
+#: How a measure answers to a larger ERF, by its ``wider``.
+WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
+#: Of references with three axes, clips and volumes, sizes say this of themselves.
+IN_PLANE = "in-plane"
+IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
+#: What each kind of figure shows.
+SHOWN = {
+    "panel": "Effective receptive fields",
+    "overlay": "Effective receptive fields over the first input image",
+    "strip": "Effective receptive fields by layer and input size",
+    "profile": "Density and enclosed share of effective receptive fields by the distance to the unit",
+    "depth": "Radii of effective receptive fields by layer",
+    "alpha": "Radii of effective receptive fields by the share of inserted blocks",
+    "sizes": "Radii of effective receptive fields by input size",
+    "training": "Radii of effective receptive fields in training",
+    "units": "Effective receptive fields of several units of one layer",
+    "positions": "Sizes of the effective receptive fields of all units of a layer",
+}
+DASH = "–"
+
+
+# --- Conditions -----------------------------------------------------------------------------------
+
+
+def conditions(result: Result) -> dict[str, str]:
+    """The conditions under which a result holds, by name; "" where it has none of that name."""
+    return {
+        "weights": weights_text(result),
+        "input": size_text(result.input.size),
+        "layer": result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}",
+        "unit": index_text(result),
+        "convention": convention_text(result),
+        "method": "" if result.method == "gradient" else result.method,
+        **option_values(result),
+        "sizes": IN_PLANE if result.is_in_plane and result.measures else "",
+        "images": images_text(result),
+        "seed": str(result.seed),
+    }
+
+
+def read_alone(name: str, text: str) -> str:
+    """A condition as it reads without its name above it: ``random weights``, ``layer layer4``."""
+    if name == "weights":
+        kind, _, fallback = text.partition(" (")
+        return f"weights {text}" if text == "as provided" else f"{kind} weights" + (f" ({fallback}" if fallback else "")
+    return text if name == "images" else f"{name} {text}" + (" px" if name == "input" else "")
+
+
+def shared(results: Sequence[Result]) -> dict[str, str]:
+    """The conditions that all usable results share, by name; of all where none can be used."""
+    rows = [conditions(result) for result in usable(results)]
+    return {name: text for name, text in rows[0].items() if text and all(row.get(name) == text for row in rows)}
+
+
+def usable(results: Sequence[Result]) -> list[Result]:
+    """The results that can be used; all where none can."""
+    return [result for result in results if result.ok] or list(results)
+
+
+def names(results: Sequence[Result]) -> list[str]:
+    """A name for every result: its label, and in what it differs from the others of that label."""
+    alike: dict[str, list[dict[str, str]]] = {}
+    rows = [conditions(result) for result in results]
+    for result, row in zip(results, rows, strict=True):
+        alike.setdefault(result.label, []).append(row)
+    return [
+        " · ".join([result.label, *_distinguishing(row, alike[result.label])])
+        for result, row in zip(results, rows, strict=True)
+    ]
+
+
+def _distinguishing(row: dict[str, str], alike: Sequence[dict[str, str]]) -> Iterator[str]:
+    same_layer = [other for other in alike if other["layer"] == row["layer"]]
+    if len(same_layer) < len(alike):
+        yield row["layer"]
+    # Units of different layers and input sizes have different indices wherever they are.
+    if any(other["unit"] != row["unit"] and other["input"] == row["input"] for other in same_layer):
+        yield read_alone("unit", row["unit"])
+    for name, text in row.items():
+        if name not in ("layer", "unit") and any(other.get(name) != text for other in alike):
+            yield read_alone(name, text)
+
+
+def weights_text(result: Result) -> str:
+    """Where the weights come from, with the fallback said aloud."""
+    source = "as provided" if result.weights.source == "given" else result.weights.source
+    return f"{source} (fallback)" if result.weights.fallback else source
+
+
+def convention_text(result: Result) -> str:
+    """The convention with what its map is, said once where both are one word: ``jacobian (amplitude)``, ``signed``."""
+    return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
+
+
+def index_text(result: Result) -> str:
+    """The unit's index, e.g. ``3,3``; "" where there is none."""
+    return "" if result.unit is None else ",".join(map(str, result.unit.index))
+
+
+def unit_text(result: Result) -> str:
+    """E.g. ``unit 3,3``; "" where there is none."""
+    return "" if result.unit is None else read_alone("unit", index_text(result))
+
+
+def option_values(result: Result) -> dict[str, str]:
+    """The other options that are not the default, by name."""
+    return {
+        name.replace("_", " "): ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in result.options.items()
+    }
+
+
+def images_text(result: Result) -> str:
+    """How many images, of which kind, and how many of them were of no use."""
+    n, lost = result.input.n_images, result.input.n_dead
+    kind = KINDS.get(result.input.source)
+    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
+        "" if kind is None else f" ({kind.words})"
+    )
+    return text + (f", {lost} unusable" if lost else "")
+
+
+def identity(result: Result) -> list[str]:
+    """What was measured, in a few words each."""
+    words = []
+    if result.layer:
+        words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
+    if result.wrt != IMAGE:
+        words.append(
+            f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}")
+        )
+    if result.unit is not None:
+        about = "" if result.unit.center_exact else "about "
+        place = ",".join(f"{c:g}" for c in result.unit.center_px)
+        words.append(f"unit ({index_text(result)}) at {about}({place}) {cells_text(result)}")
+    words += [size_text(result.input.size), images_text(result), convention_text(result)]
+    words += [] if result.method == "gradient" else [result.method]
+    words += [] if result.computed is None else [f"path {result.computed.path}"]
+    words += [read_alone(name, text) for name, text in option_values(result).items()]
+    if result.insert is not None:
+        words.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))
+    return words
+
+
+def provenance(result: Result) -> Iterator[tuple[str, str]]:
+    """Where the numbers of a result come from, as (name, text)."""
+    weights, shown = result.weights, result.input
+    yield "model", result.model
+    parts = [weights_text(result), weights.origin, None if weights.seed is None else f"seed {weights.seed}"]
+    parts.append(f"{weights.reactivated} branches switched on" if weights.reactivated else None)
+    yield "weights", ", ".join(filter(None, parts))
+    if weights.sha256:
+        yield "weights sha256", weights.sha256
+    yield "images", shown.text or f"{shown.n_images} {shown.source}"
+    if shown.sha256:
+        yield "images sha256", shown.sha256
+    if shown.dead:
+        yield "unusable images", listed_up_to(8, shown.dead)
+    yield "transform", shown.transform
+    yield "draws per image", str(shown.n_draws)
+    yield "seed", str(result.seed)
+    autocast = "" if result.amp_dtype is None else f" under {result.amp_dtype} autocast"
+    yield "computed in", f"{result.dtype}{autocast} on {result.device}"
+    if result.trf is not None:
+        box = " × ".join(f"{first}..{last}" for first, last in result.trf.box_px)
+        bound = "" if result.trf.exact else ", an upper bound"
+        yield "theoretical receptive field (TRF)", f"{size_text(result.trf.size_px)}, box {box}{bound}"
+    if result.computed is not None:
+        yield "computed", _computed(result.computed)
+    yield "map file", f"{result.id}.npz"
+
+
+def _computed(computed: Computed) -> str:
+    if computed.path == "plain":
+        return f"by the model itself, whole up to the layer: {computed.because}"
+    return f"by its graph, {computed.share:.1%} of the multiply-adds up to the layer"
+
+
+# --- Sizes ----------------------------------------------------------------------------------------
+
+
+def square_text(sides: Sequence[float]) -> str:
+    """One number for a square, e.g. ``32``, and both sides of any other rectangle, e.g. ``32x16``."""
+    texts = [f"{side:.4g}" if isinstance(side, float) else str(side) for side in sides]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def whole_text(wrt: str) -> str:
+    """All of what a result is measured in: of the image, or of the map that ``wrt`` names."""
+    return "the whole input" if wrt == IMAGE else f"the whole of {wrt}"
+
+
+def cells_text(result: Result) -> str:
+    """What places are given in: ``px`` of the image or ``cells`` of the reference."""
+    return "px" if result.wrt == IMAGE else "cells"
+
+
+def lengths_text(result: Result) -> str:
+    """What lengths are given in: the same, ``in-plane`` where one axis of the reference is left out."""
+    return cells_text(result) + (f" {IN_PLANE}" if result.is_in_plane else "")
+
+
+def cells(results: Sequence[Result]) -> str:
+    """What places of several results are given in."""
+    return " or ".join(sorted({cells_text(result) for result in results}, reverse=True))
+
+
+def lengths(results: Sequence[Result]) -> str:
+    """What lengths of several results are given in."""
+    return cells(results) + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
+
+
+def radii(result: Result) -> dict[str, MeasureValue]:
+    """Those of :data:`RADII` that a result has."""
+    found = {name: result.measures.get(name) for name in RADII}
+    return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
+
+
+def field_text(result: Result) -> str:
+    """The theoretical receptive field (TRF), as half a sentence."""
+    trf, word = result.trf, cells_text(result)
+    name = "the theoretical receptive field (TRF)"
+    if trf is None:
+        return f"{name} is unknown"
+    if trf.is_global:
+        local = f"; {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        return f"{name} covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
+    return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+
+
+def field_cell(result: Result) -> str:
+    """The TRF as a cell: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global
+    operations only."""
+    trf = result.trf
+    if trf is None:
+        return DASH
+    bound = "" if trf.exact else "≤"
+    size, local = (bound + square_text(sides) for sides in (trf.size_px, trf.local_size_px))
+    if not trf.is_global:
+        return size
+    return "all" if local == size else f"all ({local})"
+
+
+def field_lines(result: Result) -> list[str]:
+    """The TRF under a figure; nothing where it is not known."""
+    trf = result.trf
+    if trf is None:
+        return []
+    if trf.is_global:
+        local = "" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})"
+        return [f"TRF {whole_text(result.wrt).removeprefix('the ')}{local}"]
+    covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
+    bound = "" if trf.exact else "at most "
+    return [f"TRF {bound}{size_text(trf.size_px)}" + (", covers the map" if covers else "")]
+
+
+def sides_text(result: Result) -> tuple[str, str]:
+    """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the TRF or
+    "".
+
+    One number each, in cells of the reference: of a rectangle H x W that of the square as large, sqrt(H W).
+    """
+    if result.trf is None:
+        return "", ""
+    sides = sides_of(result.trf.reference_px, result.trf)
+    return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
+
+
+def ratios_note(result: Result) -> str:
+    """What the percentages beside sizes are of, in two sentences; "" where there are none."""
+    side, field = sides_text(result)
+    if not any(measure.of_input is not None for measure in result.measures.values()):
+        return ""
+    word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
+    text = f"Of {whole}: the number divided by its side, {side} {word}"
+    text += f"; of field: by that of the whole TRF, {field} {word}" if field else ""
+    return f"{text}. Areas by the area."
+
+
+# --- Sentences below results ----------------------------------------------------------------------
+
+
+def random_weights(result: Result) -> str:
+    """That a result describes an untrained network; "" where it does not."""
+    weights = result.weights
+    if weights.source not in RANDOM:
+        return ""
+    why = weights.reason if weights.fallback else f"{weights.source}, seed {weights.seed}"
+    hint = "; --weights pretrained requires trained ones" if weights.fallback else ""
+    return f"RANDOM WEIGHTS ({why}): this describes the architecture only, not a trained model{hint}"
+
+
+def plane_note(results: Sequence[Result]) -> str:
+    """Which sizes are in-plane, and what that means, in one sentence; "" where none are."""
+    flat = [result for result in results if result.is_in_plane and result.measures]
+    if not flat:
+        return ""
+    every = len(flat) == sum(bool(result.measures) for result in results)
+    whose = "" if every else f" of {', '.join(dict.fromkeys(result.label for result in flat))}"
+    return f"Sizes{whose} are {IN_PLANE}: {IN_PLANE_MEANS}."
+
+
+def global_note(results: Sequence[Result]) -> str:
+    """What ``all (n)`` stands for in the column TRF, with the operations that make it so; "" where none has it."""
+    fields = [(result.trf, result.wrt) for result in results if result.trf is not None and result.trf.is_global]
+    if not fields:
+        return ""
+    wholes = {whole_text(wrt) for _, wrt in fields}
+    whole = wholes.pop() if len(wholes) == 1 else "the whole reference"
+    by = listed_up_to(3, list(dict.fromkeys(trf.global_by or "" for trf, _ in fields)))
+    head, rest = ("TRF all (n)", "; n without such operations")
+    if all(trf.local_size_px == trf.size_px for trf, _ in fields):
+        head, rest = "TRF all", ""
+    return f"{head}: the TRF covers {whole} (global operation: {by}){rest}"
+
+
+def gloss_of(columns: Iterable[str]) -> str:
+    """What the columns mean that do not say it themselves, in one line; "" where all do."""
+    known = set(columns)
+    return " · ".join(f"{name}: {GLOSS[name]}" for name in UNCLEAR if name in known)
+
+
+def error_words(results: Sequence[Result], sign: str) -> list[str]:
+    """What the errors are over, where r50 or r90 of any result has one; ``sign`` says how they are shown."""
+    over = dict.fromkeys(
+        result.se_over for result in results for measure in radii(result).values() if measure.se is not None
+    )
+    return [f"{sign} standard error over {' and '.join(over)}"] if over else []
+
+
+def steps_of_one(results: Sequence[Result]) -> int | None:
+    """At how many steps of its training one model was measured; None if these are not several steps of one model."""
+    steps = {result.step for result in results}
+    one_model = len({result.model for result in results}) == 1
+    return len(steps) if len(steps) > 1 and None not in steps and one_model else None
+
+
+def listed(words: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = list(words) or [DASH]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def listed_up_to(most: int, words: Sequence[str]) -> str:
+    """The first of some words, and how many more there are."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""One view of a report: every output has every fact, in the same words and digits."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import made_up
+import pytest
+
+from erfscope.finding import Finding
+from erfscope.measures import MEASURES
+from erfscope.view.report_view import report_view
+from erfscope.view.words import GLOSS
+
+FINDING = Finding(code="clipped", text="input too small: 73% lies outside")
+
+
+def report():
+    """Three models, of which one failed and one has a finding; lengths of the second need two decimals."""
+    small = made_up.result("small", sizes={"r50": (7.3, 0.05), "r90": (96.0, 2.0)}, trf=made_up.field(43, stride=8))
+    return made_up.report(made_up.result(warnings=(FINDING,)), small, made_up.broken())
+
+
+OUTPUTS = {
+    "terminal": str,
+    "markdown": lambda report: report.table(),
+    "latex": lambda report: report.table(format="latex"),
+    "plain": lambda report: report.table(format="plain"),
+    "notebook": lambda report: report._repr_html_(),
+}
+
+
+def read(output: str) -> str:
+    """What an output says, without what its format needs."""
+    text = re.sub(r"<[^>]*>", " ", html.unescape(OUTPUTS[output](report())))
+    for mark, sign in (("$\\times$", "x"), ("$\\pm$", "±"), ("$", ""), ("\\", ""), (" & ", " ± "), ("±", " ± ")):
+        text = text.replace(mark, sign)
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("output", [name for name in OUTPUTS if name != "plain"])
+def test_every_output_says_what_rows_share_what_was_found_and_why_a_row_failed(output):
+    text = read(output)
+    facts = ["pretrained weights", "224x224 px", "jacobian (amplitude)", "4 synthetic images (dead leaves)", "seed 0"]
+    facts += [FINDING.text, "Input height (224) doesn't match model (256)", "r50 without the unit's own cell"]
+    assert [fact for fact in facts if fact not in text] == []
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_r50_and_r90_of_one_row_have_the_same_decimals_in_every_output(output):
+    text = read(output)
+    for number in ("62.0 ± 0.6", "105.2 ± 0.4", "7.30 ± 0.05", "96.00 ± 2.00"):
+        assert number in text, number
+
+
+def test_a_finding_of_several_rows_stands_once_and_names_the_first_of_them():
+    rows = [made_up.result("net", layer=layer, warnings=(FINDING,)) for layer in ("layer3", "layer4")]
+    view = report_view(made_up.report(*rows))
+    (note,) = view.notes
+    assert (note.code, note.rows) == ("clipped", (0, 1))
+    assert view.note_text(note) == f"net · layer3: {FINDING.text} (and 1 more row of this model)"
+    table = made_up.report(*rows).table()
+    assert table.count(FINDING.text) == 1
+    assert table.count("net (a)") == 2
+
+
+def test_several_findings_of_one_kind_are_all_said():
+    findings = tuple(Finding(code="model", text=text) for text in ("one", "two"))
+    view = report_view(made_up.report(made_up.result(warnings=findings)))
+    assert [(note.text, note.rows) for note in view.notes] == [("one", (0,)), ("two", (0,))]
+
+
+def test_a_mere_notice_is_left_to_single_results():
+    notice = Finding(code="reactivated", text="8 residual branches")
+    result = made_up.result(warnings=(notice,))
+    assert [note.code for note in report_view(made_up.report(result)).notes] == ["reactivated"]
+    assert report_view(made_up.report(result, made_up.result("other"))).notes == ()
+
+
+def test_csv_has_the_codes_of_all_findings():
+    header, row, *_ = report().table(format="csv").splitlines()
+    assert header.endswith(",findings,error")
+    assert row.endswith(",clipped,")
+
+
+def test_a_gloss_has_at_most_eight_words_and_no_other_name_than_a_column():
+    assert all(len(text.split()) <= 8 for text in GLOSS.values()), GLOSS
+    assert set(GLOSS) - set(MEASURES) == {"stride", "TRF", "params", "GMACs"}
+
+
+def test_every_number_of_a_view_is_at_its_pointer_in_the_json():
+    shown = report()
+    document = shown.to_json()
+    for row in report_view(shown).rows:
+        for cell in (*row.cells.values(), *(size.cell for size in row.sizes), *(size.of_input for size in row.sizes)):
+            for part in filter(None, (cell, cell.error, cell.difference)):
+                if part.pointer:
+                    value = document
+                    for key in part.pointer.split("/")[1:]:
+                        value = value[int(key)] if isinstance(value, list) else value[key]
+                    assert value == part.value

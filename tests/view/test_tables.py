@@ -1,0 +1,308 @@
+r"""Tables for a paper: what all rows share stands in the caption, LaTeX can be compiled, and no name breaks either
+format.
+
+There is no TeX here. The checker below reads LaTeX as TeX's tokenizer does as far as this needs: braces and mathematics
+are balanced, every row has as many cells as the table has columns, every special character is escaped, and every
+command is one that LaTeX or booktabs has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import made_up
+import pytest
+
+from erfscope.adapter import Weights
+from erfscope.measures import MEASURES
+from erfscope.printable import printable
+from erfscope.results.pairing import COMPARED
+from erfscope.results.report import Report
+from erfscope.view.captions import latex_figure
+from erfscope.view.latex import title
+from erfscope.view.latex_text import escaped
+
+COMMANDS = {
+    *(
+        "begin",
+        "end",
+        "centering",
+        "caption",
+        "label",
+        "toprule",
+        "midrule",
+        "bottomrule",
+        "multicolumn",
+        "par",
+        "smallskip",
+        "footnotesize",
+    ),
+    *(
+        "pm",
+        "leq",
+        "times",
+        "to",
+        "mu",
+        "sigma",
+        "circ",
+        "mathrm",
+        "ldots",
+        "textsuperscript",
+        "textbackslash",
+        "textasciitilde",
+    ),
+    *("textasciicircum", "textbar", "textless", "textgreater", "textperiodcentered"),
+}
+HOSTILE = (
+    "50%_of {all} $ & #1 ~x^2 \\end{table}",
+    "[red]*bold",
+    "*starred",
+    "<b>|</b>",
+    "± – ≤ × µ → …",
+    "a\\\\b",
+    "x" * 90,
+)
+
+
+def latex_faults(text: str) -> list[str]:
+    """What TeX would stumble over."""
+    faults, depth, math = [], 0, False
+    body = re.sub(r"(?m)^%.*\n", "", text)
+    for token in re.findall(r"\\[a-zA-Z]+|\\.|[{}$&#%_^~]|.", body, flags=re.DOTALL):
+        if re.fullmatch(r"\\[a-zA-Z]+", token):
+            faults += [] if token[1:] in COMMANDS else [f"unknown command {token}"]
+        elif token in "{}":
+            depth += 1 if token == "{" else -1
+            faults += ["a brace too many"] if depth < 0 else []
+        elif token == "$":
+            math = not math
+        elif token in "_^" and not math:
+            faults.append(f"{token} outside mathematics")
+        elif token in "#%" or (token == "~" and math):
+            faults.append(f"unescaped {token}")
+        elif not token.isascii() and not token.isalpha():
+            faults.append(f"no such character in a default font: {token}")
+        elif token == "\n" and math:
+            faults.append("mathematics across lines")
+    return [
+        *faults,
+        *(["braces left open"] if depth else []),
+        *(["mathematics left open"] if math else []),
+        *_row_faults(body),
+    ]
+
+
+def _row_faults(body: str) -> list[str]:
+    spec = re.search(r"\\begin\{tabular\}\{((?:[^{}]|\{[^{}]*\{\}[^{}]*\{\}[^{}]*\}|\{[^{}]*\})*)\}\n", body)
+    assert spec is not None
+    columns = len(re.findall(r"[lrc]", re.sub(r"@\{.*?\$\}", "", spec[1])))
+    rows = re.findall(r"(?s)    (.*?) \\\\\n", body[body.index("\\toprule") : body.index("\\bottomrule")])
+    faults = []
+    for row in rows:
+        row = re.sub(r"^(\\toprule|\\midrule)\s*", "", row)
+        merged = len(re.findall(r"\\multicolumn\{2\}", row))
+        cells = len(re.findall(r"(?<!\\)&", row)) + 1 + merged
+        faults += [] if cells == columns else [f"{cells} cells in {columns} columns: {row}"]
+        faults += [f"a row that starts an argument: {row}"] if row[:1] in ("[", "*") else []
+    return [*faults, *([] if len(rows) > 1 else ["no rows"])]
+
+
+REPORTS = {
+    "one": lambda: made_up.report(made_up.result()),
+    "inner": made_up.inner,
+    "four": made_up.four,
+    "stages": made_up.stages,
+    "host_and_block": made_up.host_and_block,
+    "fallback": made_up.fallback,
+    "hostile": lambda: made_up.report(
+        *(made_up.result(label, error=label, status=s) for s in ("ok", "error") for label in HOSTILE)
+    ),
+}
+
+
+def test_the_checker_finds_what_tex_would():
+    rows = "    a & $1$ & $2$ \\\\\n    b & \\multicolumn{2}{c}{--} \\\\\n"
+    good = f"% x\n\\begin{{tabular}}{{lr@{{${{}}\\pm{{}}$}}l}}\n    \\toprule\n{rows}    \\bottomrule"
+    assert latex_faults(good) == []
+    for old, new in (
+        ("a &", "a_b &"),
+        ("$1$", "$1"),
+        ("--}", "--"),
+        ("b &", "b"),
+        ("a &", "[a] &"),
+        ("a &", "50# &"),
+        ("a &", "\\nope a &"),
+    ):
+        assert latex_faults(good.replace(old, new, 1)) != [], (old, new)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("measures", [None, list(MEASURES)], ids=["compared", "all"])
+def test_latex_can_be_compiled(name, measures):
+    assert latex_faults(REPORTS[name]().table(measures, format="latex")) == []
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("format_", ["latex", "markdown"])
+def test_a_table_is_written_as_it_was(golden, name, format_):
+    golden(f"{name}-{format_}", REPORTS[name]().table(format=format_))
+
+
+def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str, str]]:
+    """A Markdown table, read."""
+    lines = [line for line in report.table(measures).splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_every_row_has_its_number_with_its_error_in_both_formats():
+    report = made_up.four()
+    assert [row["r50 (px)"] for row in rows_of(report)] == ["62.0 ± 0.6", "7.30 ± 0.05", "–", "81.5 ± 1.3"]
+    latex = report.table(format="latex")
+    for numbers in ("$62.0$ & $0.6$", "$7.30$ & $0.05$", "$81.5$ & $1.3$"):
+        assert numbers in latex
+
+
+def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
+    caption = next(line for line in made_up.four().table().splitlines() if line.startswith("Effective"))
+    assert (
+        caption
+        == "Effective receptive fields (ERF) of 3 models: pretrained weights; input 224x224 px; unit 3,3; convention"
+        " jacobian (amplitude); 4 synthetic images (dead leaves); seed 0. ± is the delete-one-group jackknife standard"
+        " error over images. r50: radius that holds half of the ERF; context r50: r50 without the unit's own cell; r90:"
+        " radius that holds nine tenths of the ERF; far mass: share of the ERF beyond a quarter diagonal; centre share:"
+        " share of the ERF in the unit's cell; ERF/TRF: ERF width / TRF width; TRF: side of the theoretical receptive"
+        " field; TRF all (n): the TRF covers the whole input (global operation: blocks.0.attn); n without such"
+        " operations."
+    )
+    heads = list(rows_of(made_up.four())[0])
+    assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
+    assert not {"weights", "input (px)", "unit", "convention", "status"} & set(heads)
+    assert "input 224$\\times$224 px" in made_up.four().table(format="latex")
+
+
+def test_the_caption_explains_what_occurs_and_nothing_else():
+    short = made_up.report(made_up.result(), made_up.result("other")).table(["far_mass"], format="latex")
+    assert "side of the theoretical receptive field" in short
+    assert "holds half" not in short
+    assert "global operation" not in short
+    inner = made_up.four().table(["context_r50"], format="latex")
+    assert "$r_{50}$: radius that holds half of the ERF; context $r_{50}$: r50 without the unit" in inner
+    assert "TRF: side of the theoretical receptive field; TRF all (n): the TRF covers the whole input" in inner
+
+
+def test_what_a_paper_has_no_room_for_is_left_to_csv():
+    heads = list(rows_of(made_up.stages())[0])
+    assert heads[:3] == ["model", "layer", "TRF (px)"]
+    assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
+    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(
+        made_up.stages().table(format="csv").splitlines()[0].split(",")
+    )
+    first = made_up.result()
+    units = made_up.report(first, replace(first, id="next", unit=replace(first.unit, index=(0, 0))))
+    assert [row["unit"] for row in rows_of(units)] == ["3,3", "0,0"]
+
+
+def test_more_than_eight_columns_are_set_over_both_columns_of_a_page():
+    eight = ["r50", "context_r50", "r90", "far_mass", "center_share"]
+    assert "\\begin{table}\n" in made_up.four().table(eight, format="latex")
+    wide = made_up.four().table([*eight, "erf_trf"], format="latex")
+    assert "\\begin{table*}\n" in wide
+    assert wide.endswith("\\end{table*}\n")
+
+
+def test_what_differs_stays_a_column():
+    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+    report = made_up.report(*(made_up.result(f"m{shown.size[0]}", input=shown) for shown in sizes))
+    assert [row["input (px)"] for row in rows_of(report)] == ["224x224", "384x384"]
+    several = made_up.report(made_up.result(), made_up.result("other", weights=Weights(source="given")))
+    assert [row["weights"] for row in rows_of(several)] == ["pretrained", "as provided"]
+
+
+def test_random_weights_in_place_of_pretrained_ones_stay_in_every_row():
+    assert [row["weights"] for row in rows_of(made_up.fallback())] == ["random (fallback)"] * 2
+    assert made_up.fallback().table(format="latex").count("random (fallback)") == 2
+
+
+def test_a_row_that_failed_has_dashes_and_its_reason_below():
+    report = made_up.four()
+    row = rows_of(report)[2]
+    assert row["model"] == "swin_base (a)"
+    assert {row[head] for head in row if head not in ("model",)} == {"–"}
+    assert report.table().splitlines()[-1] == "(a) Input height (224) doesn't match model (256)"
+    latex = report.table(format="latex")
+    assert "swin\\_base\\textsuperscript{a}" in latex
+    assert "\\textsuperscript{a}~Input height" in latex
+
+
+def test_a_degenerate_result_has_no_numbers_in_a_paper():
+    report = made_up.report(
+        made_up.result(), made_up.result("flat", status="degenerate", error="the gradient is zero for all 4 images")
+    )
+    assert [row["r50 (px)"] for row in rows_of(report)] == ["62.0 ± 0.6", "–"]
+    assert report.table().splitlines()[-1] == "(a) the gradient is zero for all 4 images"
+
+
+def test_notes_have_distinct_letters_beyond_the_alphabet():
+    report = made_up.report(*(made_up.broken(f"m{place}") for place in range(30)))
+    notes = re.findall(r"(?m)^\((\w+)\) Input", report.table())
+    assert notes[:2] + notes[25:28] == ["a", "b", "z", "aa", "ab"]
+    assert len(set(notes)) == 30
+
+
+def test_sizes_with_respect_to_a_map_are_in_cells_and_mixed_ones_have_no_unit():
+    assert "r50 (cells)" in rows_of(made_up.inner())[0]
+    assert "stride 4 cells; TRF 27 cells" in made_up.inner().table()
+    mixed = made_up.report(made_up.result(), *made_up.inner().results)
+    assert "r50" in rows_of(mixed)[0]
+    assert "in cells of the map" in mixed.table()
+
+
+def test_no_error_means_no_sign_of_one():
+    report = made_up.report(made_up.result(sizes={"r50": (62.0, None)}))
+    assert rows_of(report, ["r50"])[0]["r50 (px)"] == "62.0"
+    assert "±" not in report.table(["r50"])
+    text = report.table(["r50"], format="latex")
+    assert "\\pm" not in text
+    assert "$62.0$" in text
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_no_name_adds_a_cell_or_a_row_to_markdown(label):
+    report = made_up.report(made_up.result(label), made_up.result("other"))
+    rows = rows_of(report, ["r50"])
+    assert len(rows) == 2
+    assert rows[0]["r50 (px)"] == "62.0 ± 0.6"
+    assert "<" not in report.table()
+
+
+def test_a_name_makes_no_link_in_markdown():
+    report = made_up.report(made_up.result("[x](javascript:1)"), made_up.result("![a][b]"))
+    assert re.findall(r"(?<!\\)\[", report.table()) == []
+    assert "| \\[x](javascript:1) " in report.table()
+
+
+@pytest.mark.parametrize("kind", ["latex", "figure", "markdown"])
+def test_no_control_character_of_a_name_reaches_a_paper(kind):
+    result = made_up.result("a\x1b]0;title\x07b\u202ec")
+    text = latex_figure([result], "panel", "a.pdf", colour="", contours=(), wide=False) if kind == "figure" else ""
+    assert "a?]0;title?b?c" in (text or made_up.report(result).table(format=kind)).replace("\\", "")
+    assert printable(text, keep="\n") == text
+
+
+def test_every_special_character_is_escaped():
+    assert escaped("a_b & 50% of #1 {x} $y$") == "a\\_b \\& 50\\% of \\#1 \\{x\\} \\$y\\$"
+    assert escaped("\\~^") == "\\textbackslash{}\\textasciitilde{}\\textasciicircum{}"
+    assert escaped("3 ± 1 – x") == "3 $\\pm$ 1 -- x"
+    assert escaped("[x") == "{}[x"
+    assert escaped("--wrt a---b -–") == "-{}-wrt a-{}-{}-b -{}--"
+
+
+def test_headers_are_those_of_a_paper():
+    names = ["r50", "context_r90", "sigma_row", "gaussian_sigma_col", "side50", "gaussian_r2", "erf_trf", "luo_size"]
+    assert [title(name) for name in names] == [
+        *("$r_{50}$", "context $r_{90}$", "$\\sigma_{\\mathrm{row}}$", "gaussian $\\sigma_{\\mathrm{col}}$"),
+        *("side$_{50}$", "gaussian $R^2$", "ERF/TRF", "luo size"),
+    ]
+    assert len({title(name) for name in MEASURES}) == len(MEASURES)
+    assert set(COMPARED) <= set(MEASURES)
