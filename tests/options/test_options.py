@@ -62,10 +62,12 @@ def test_the_command_line_offers_every_study():
 @pytest.mark.parametrize("name", OPTIONS)
 def test_values_outside_the_limits_are_refused_with_the_limits(name):
     option = OPTIONS[name].option
-    for beyond in (option.least - 1, option.most + 1):
+    for beyond, limit in ((option.least - 1, f"at least {option.least}"), (option.most + 1, f"at most {option.most}")):
         if abs(beyond) != float("inf"):
-            with pytest.raises(ErfscopeError, match=rf"{name.replace('_', '-')} must be .*, not {beyond}"):
+            with pytest.raises(ErfscopeError, match=rf"{name.replace('_', '-')} must be {limit}.*, not {beyond}"):
                 option.refuse(name, beyond)
+            option.refuse(name, option.least)
+            option.refuse(name, option.most)
     if option.is_closed:
         with pytest.raises(ErfscopeError, match=f"unknown {name.replace('_', ' ')} 'none of it'; there is: "):
             option.refuse(name, "none of it")
