@@ -96,6 +96,13 @@ class ReportView:
         return any(result.ok for result in self.results)
 
     @property
+    def shown(self) -> list[Column]:
+        """The columns of a wide table: conditions in which rows differ, measures, and what layer and model are."""
+        kinds = {"condition": 0, "measure": 1, "structure": 2}
+        found = (column for column in self.columns if column.differs or column.kind != "condition")
+        return sorted(found, key=lambda column: kinds[column.kind])
+
+    @property
     def shouts(self) -> list[str]:
         """What makes numbers those of another thing than a reader expects: random weights, and of which rows."""
         found: dict[str, list[str]] = {}
@@ -191,7 +198,11 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
             cells=cells,
             partner=partner,
             minus=("first" if partner == 0 and minus != "host" else minus) if differences[index] else "",
-            sizes=tuple(size_of(result, name, index) for name in result.measures),
+            sizes=tuple(
+                size_of(result, name, index)
+                for name in dict.fromkeys((*words.GLOSS, *result.measures))
+                if name in result.measures
+            ),
             extras=tuple(extras(result, index)),
         )
 

@@ -101,7 +101,7 @@ def test_the_gate_says_so(tmp_path):
     )
     for _ in range(2):  # when it is written, and when it is compared
         report = check_all([request], baseline=tmp_path / "b.json")
-        assert "sizes        in-plane" in report.text
+        assert "sizes are in-plane" in report.text
         assert "sizes are in-plane" in report.markdown()
 
 

@@ -160,8 +160,7 @@ def _side(result: Result) -> Iterator[str]:
 
 def _sizes(sizes: tuple[Size, ...]) -> Text:
     """The rows beside the heat map: value, share of the input's side, and what it means."""
-    known = {size.name: size for size in sizes}
-    rows = [known[name] for name in words.GLOSS if name in known]
+    rows = [size for size in sizes if size.gloss]
     width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
     text = Text(no_wrap=True)
     for size in rows:
