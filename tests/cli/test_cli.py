@@ -435,12 +435,12 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     target = tmp_path / "erf"
     code, out, err = run("analyze", "test_resnet", "--samples", "2", "-o", str(target))
     assert code == 0
-    identity, _, rest = out.partition("\nRANDOM WEIGHTS, ")
+    identity, _, rest = out.partition("\nRANDOM WEIGHTS (")
     assert identity.startswith("test_resnet · layer4")
     assert " ".join(identity.split()).endswith(
         "2 synthetic images (dead leaves) · jacobian (amplitude) · path graph"
     ), "then the weights"
-    assert rest.startswith("HF_HUB_OFFLINE is set: this describes the architecture only.")
+    assert rest.startswith("HF_HUB_OFFLINE is set): this describes the architecture only, not a trained model")
     text = "no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)"
     assert err == f"erfscope: test_resnet: {text}; erfscope doctor --fix-hint test_resnet says how to get them\n"
     stored = erfscope.read(target)
