@@ -31,30 +31,33 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def number(value: float | str | None, *, digits: int = 3) -> str:
-    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing."""
+def number(value: float | str | None, *, digits: int = 3, decimals: int = 0) -> str:
+    """A number for people: ``digits`` significant digits, whole numbers above them, and at least so many decimals; a
+    dash for nothing."""
     if value is None:
         return "–"
     if isinstance(value, str):
         return value
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    places = max(decimals, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
 
 
-def with_error(value: float | str | None, se: float | None) -> str:
-    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
-    text, error = rounded(value, se)
+def with_error(value: float | str | None, se: float | None, *, decimals: int = 0) -> str:
+    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place; both
+    with at least so many decimals."""
+    text, error = rounded(value, se, decimals=decimals)
     return text if error is None else f"{text} ± {error}"
 
 
-def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
-    """A number and its error as text, both to the error's last digit; None for an error that there is not."""
+def rounded(value: float | str | None, se: float | None, *, decimals: int = 0) -> tuple[str, str | None]:
+    """A number and its error as text, both to the error's last digit, or to at least so many decimals; None for an
+    error that there is not."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
-        return number(value), None
+        return number(value, decimals=decimals), None
     if se <= 0:
-        return number(value), "0"
+        return number(value, decimals=decimals), "0"
     leading = f"{se:.0e}"
-    places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+    places = min(4, max(decimals, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
     return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"

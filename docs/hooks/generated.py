@@ -23,7 +23,7 @@ from mkdocs.structure.files import File, Files
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.main import cli
-from erfscope.figures import figure_bytes
+from erfscope.figures.canvas import figure_bytes
 from erfscope.measures import MEASURES, Measure
 from erfscope.measures.ratios import SIZED
 from erfscope.options.keywords import Building, Options

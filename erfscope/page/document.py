@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.figures import default_kind, png_bytes
-from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, check_scale
+from erfscope.figures.draw import default_kind, png_bytes
+from erfscope.figures.style import DEFAULT_SCALE, SCALES, check_scale
 from erfscope.measures import MEASURES
 from erfscope.page.cards import cards
 from erfscope.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, SPLIT, TOP, WIDTH, ranges
@@ -40,7 +40,7 @@ def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
 
     Args:
         report: Results, usable or not.
-        scale: The scale of the maps when the page is opened, as for :func:`erfscope.figures.figure_of`; a switch
+        scale: The scale of the maps when the page is opened, as for :func:`erfscope.figures.draw.figure_of`; a switch
             changes it.
 
     Returns:

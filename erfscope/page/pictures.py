@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from erfscope.figures.maps import COVER, grey, round_length
-from erfscope.figures.pixels import DEFAULT_SCALE, SCALES, colour_map, coloured_png, common_peak, display, peak_of
+from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display, peak_of
+from erfscope.figures.style import DEFAULT_SCALE, SCALES
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import CloseUp, close_up
 from erfscope.results.result import Result

@@ -10,36 +10,25 @@ from erfscope.results.result import Result
 from erfscope.tables.conditions import error_words, names, shared
 from erfscope.tables.paper import escaped
 
-#: What each kind of figure shows, in words.
-SHOWN = {
-    "panel": "Effective receptive fields",
-    "overlay": "Effective receptive fields over the first input image",
-    "strip": "Effective receptive fields by layer and input size",
-    "profile": "Density and enclosed share of effective receptive fields by the distance to the unit",
-    "depth": "Radii of effective receptive fields by layer",
-    "alpha": "Radii of effective receptive fields by the share of inserted blocks",
-    "sizes": "Radii of effective receptive fields by input size",
-    "training": "Radii of effective receptive fields in training",
-    "units": "Effective receptive fields of several units of one layer",
-    "positions": "Sizes of the effective receptive fields of all units of a layer",
-}
+#: Millimetres: a wider figure spans both columns of a paper.
+COLUMN = 90.0
 
 
 def latex_figure(
-    results: Sequence[Result], kind: str, file: str, *, colour: str, contours: Sequence[float], wide: bool
+    results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
 ) -> str:
     """A figure environment with its caption, to be put into a paper and changed there.
 
     Args:
         results: What the figure shows.
-        kind: A name in ``SHOWN``.
+        shown: What this kind of figure shows.
         file: Name of the image's file.
         colour: What the colours of its maps are, in words; "" where it shows none.
         contours: Per cents of the ERF whose highest-density regions are outlined.
-        wide: Whether it is as wide as a page.
+        width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
-    sentences = [f"{SHOWN.get(kind, kind)} of {_listed(names(drawn))}.", f"Conditions: {'; '.join(shared(drawn)[0])}."]
+    sentences = [f"{shown} of {_listed(names(drawn))}.", f"Conditions: {'; '.join(shared(drawn)[0])}."]
     if colour:
         sentences.append(
             f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
@@ -52,12 +41,12 @@ def latex_figure(
     if any(result.wrt != IMAGE for result in drawn):
         sentences.append("Sizes are in cells of the reference.")
     sentences += [f"{words}." for words in error_words(drawn, "±")]
-    name, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
+    name = "figure*" if width_mm > COLUMN else "figure"
     # Labels and names of files are not text to LaTeX: there is no way to write every character in them.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]
-    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width}]{{{plain}}}"]
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width_mm:.0f}mm]{{{plain}}}"]
     lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])
 

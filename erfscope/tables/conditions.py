@@ -15,6 +15,8 @@ from erfscope.tables.columns import (
     images_text,
     index_text,
     lengths_text,
+    rounded,
+    square_text,
     whole_text,
     with_error,
 )
@@ -141,10 +143,11 @@ def radii(result: Result) -> dict[str, MeasureValue]:
 
 
 def size_lines(result: Result) -> list[str]:
-    """r50, r90 and the theoretical receptive field (TRF), a line each."""
-    word = lengths_text(result)
+    """r50 and r90, with as many decimals, and the theoretical receptive field (TRF), a line each."""
+    word, found = lengths_text(result), radii(result)
+    decimals = max((len(rounded(r.value, r.se)[0].partition(".")[2]) for r in found.values()), default=0)
     return [
-        f"{name} {with_error(radius.value, radius.se)} {word}" for name, radius in radii(result).items()
+        f"{name} {with_error(radius.value, radius.se, decimals=decimals)} {word}" for name, radius in found.items()
     ] + field_lines(result)
 
 
@@ -160,4 +163,6 @@ def field_lines(result: Result) -> list[str]:
         ]
     bound = "" if trf.exact else "at most "
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
-    return [f"TRF {bound}{size_text(trf.size_px)}" + (", covers the map" if covers else "")]
+    whole = "the input" if result.wrt == IMAGE else result.wrt
+    beyond = f", {'as large as' if trf.size_px == trf.reference_px else 'larger than'} {whole}" if covers else ""
+    return [f"TRF {bound}{square_text(trf.size_px)} {cells_text(result)}{beyond}"]

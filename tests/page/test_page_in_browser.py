@@ -20,7 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import erfscope
-from erfscope.figures.pixels import SCALES
+from erfscope.figures.style import SCALES
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.page import html
