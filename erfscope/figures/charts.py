@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import MARGIN, check_suffix, drawing, finish, inches, lay_out, save, sheet, write_title
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
-from erfscope.figures.lines import legend, line_style, tidy
+from erfscope.figures.lines import legend, line_style, plain_ticks, tidy
 from erfscope.figures.maps import MARKS
 from erfscope.figures.pixels import colour_map, common_peak
 from erfscope.figures.style import TWO_COLUMNS
@@ -116,7 +115,7 @@ def _chart(ax: Axes, chart: Chart) -> None:
     for axis, scale, name in ((ax.xaxis, ax.set_xscale, "x"), (ax.yaxis, ax.set_yscale, "y")):
         if name in chart.log:
             scale("log")
-            _plain_ticks(axis)
+            plain_ticks(axis)
     if chart.sideways:
         ax.set_yticks(range(len(chart.names)), chart.names)
         ax.set_ylim(len(chart.names) - 0.25, -0.75)
@@ -128,22 +127,6 @@ def _chart(ax: Axes, chart: Chart) -> None:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel(chart.x, labelpad=2)
     ax.set_ylabel(chart.y, labelpad=3)
-
-
-def _plain_ticks(axis: Axis) -> None:
-    """At least three ticks, as round as they can be, written as they are: powers of ten, then 1, 2, 5, 10, ..., then
-    every digit."""
-    low, high = axis.get_view_interval()
-    for digits in ((1,), (1, 2, 5), range(1, 10)):
-        locator: Locator = LogLocator(subs=tuple(map(float, digits)))
-        # A locator also gives the ticks just outside of what is shown.
-        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
-            break
-    else:
-        locator = MaxNLocator(4)
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _legend(ax: Axes, chart: Chart, width: float) -> None:

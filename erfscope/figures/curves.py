@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -29,6 +30,9 @@ FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker":
 TILT = 35.0
 
 
+Curves = Callable[[Sequence[Result]], "list[Curve]"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One line: results in order, and where each stands on the horizontal axis."""
@@ -36,11 +40,6 @@ class Curve:
     name: str
     at: tuple[float, ...]
     results: tuple[Result, ...]
-
-
-def unfit_depth(results: Sequence[Result]) -> str | None:
-    """What a curve over depth needs and these results lack; None where it can be drawn."""
-    return None if _longest(_over_depth(results)) > 1 else FIGURES["depth"].needs
 
 
 def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
@@ -53,22 +52,14 @@ def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
     return _draw(curves, style, label="layer, in network order", ticks=ticks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
-    """Sizes against a number that each result has, as a kind of figure."""
+def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureStyle) -> Figure:
+    """Sizes against a number that each result has: the curves of more than one point."""
+    return _draw([curve for curve in curves(results) if len(curve.at) > 1], style, label=label)
 
-    kind: str
-    curves: Callable[[Sequence[Result]], list[Curve]]
-    #: The words on the horizontal axis.
-    label: str
 
-    def unfit(self, results: Sequence[Result]) -> str | None:
-        """What the curves need and these results lack; None where they can be drawn."""
-        return None if _longest(self.curves(results)) > 1 else FIGURES[self.kind].needs
-
-    def draw(self, results: Sequence[Result], style: FigureStyle) -> Figure:
-        """The curves of more than one point."""
-        return _draw([curve for curve in self.curves(results) if len(curve.at) > 1], style, label=self.label)
+def _unfit(kind: str, curves: Curves, results: Sequence[Result]) -> str | None:
+    """What the curves need and these results lack; None where they can be drawn."""
+    return None if _longest(curves(results)) > 1 else FIGURES[kind].needs
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
@@ -84,10 +75,7 @@ def _longest(curves: Sequence[Curve]) -> int:
     return max((len(curve.at) for curve in curves), default=0)
 
 
-Key = Callable[[Result], dict[str, str]]
-
-
-def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result]]]:
+def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, str]]) -> list[tuple[str, list[Result]]]:
     """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of
     that label."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
@@ -167,14 +155,15 @@ def _over_training(results: Sequence[Result]) -> list[Curve]:
     return [_curve(name, {float(r.step): r for r in group if r.step is not None}) for name, group in grouped]
 
 
+unfit_depth = partial(_unfit, "depth", _over_depth)
 #: The model without its blocks stands at an alpha of 0.
-ALPHA = Over(kind="alpha", curves=_over_alpha, label="alpha: share of what the inserted blocks add")
-SIZES = Over(kind="sizes", curves=_over_sizes, label="side of the input (px)")
+alpha = partial(_over, _over_alpha, "alpha: share of what the inserted blocks add")
+unfit_alpha = partial(_unfit, "alpha", _over_alpha)
+sizes = partial(_over, _over_sizes, "side of the input (px)")
+unfit_sizes = partial(_unfit, "sizes", _over_sizes)
 #: The step or epoch at which a model was measured.
-TRAINING = Over(kind="training", curves=_over_training, label="step of the training")
-alpha, unfit_alpha = ALPHA.draw, ALPHA.unfit
-sizes, unfit_sizes = SIZES.draw, SIZES.unfit
-training, unfit_training = TRAINING.draw, TRAINING.unfit
+training = partial(_over, _over_training, "step of the training")
+unfit_training = partial(_unfit, "training", _over_training)
 
 
 def _curve(name: str, points: dict[float, Result]) -> Curve:

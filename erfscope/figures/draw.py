@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
 from erfscope.figures.kinds import FIGURES, refuse_narrow
-from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle, StyleOptions
+from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle
 from erfscope.results.result import Result
 from erfscope.tables.caption import latex_figure
 
@@ -20,7 +20,7 @@ CAPTIONS = "figure.tex"
 
 
 def figure_of(
-    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Unpack[StyleOptions]
+    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Any
 ) -> Figure:
     """Draw results.
 
@@ -86,19 +86,12 @@ def fitting(results: Sequence[Result]) -> list[str]:
     return [name for name, kind in FIGURES.items() if kind.unfit(results) is None]
 
 
-def panel(results: Sequence[Result], *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:
-    """:func:`figure_of` of kind ``"panel"``: every map on one colour scale with its marks."""
-    return figure_of(results, "panel", path=path, **style)
-
-
-def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[StyleOptions]) -> bytes:
+def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Any) -> bytes:
     """:func:`figure_of` as a PNG."""
     return figure_bytes(figure_of(results, kind, **style), ".png")
 
 
-def folder_figures(
-    results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]
-) -> Iterator[tuple[str, bytes]]:
+def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Any) -> Iterator[tuple[str, bytes]]:
     """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their
     captions for LaTeX.
 
@@ -119,7 +112,7 @@ def folder_figures(
         if result.map is not None:
             figure = figure_of([result], "panel", **style)
             yield f"{result.id}.png", figure_bytes(figure, ".png")
-            captions.append(_caption([result], "panel", f"{result.id}.png", figure, style))
+            captions.append(_caption([result], "panel", f"{result.id}.png", figure, FigureStyle(**style)))
     chosen = [name for name in fitting(results) if FIGURES[name].in_folder and (name != "panel" or len(results) > 1)]
     chosen = [name for name in chosen if FIGURES[name].fits(style.get("width"))]
     taken = {result.id.lower() for result in results}
@@ -129,14 +122,14 @@ def folder_figures(
         free = next(each for each in (name, *(f"{name}_{number}" for number in range(len(taken)))) if each not in taken)
         figure = figure_of(results, name, **style)
         yield f"{free}.png", figure_bytes(figure, ".png")
-        together.append(_caption(results, name, f"{free}.png", figure, style))
+        together.append(_caption(results, name, f"{free}.png", figure, FigureStyle(**style)))
     if captions or together:
         yield CAPTIONS, "\n".join([*together, *captions]).encode()
 
 
-def _caption(results: Sequence[Result], kind: str, file: str, figure: Figure, options: StyleOptions) -> str:
+def _caption(results: Sequence[Result], kind: str, file: str, figure: Figure, style: FigureStyle) -> str:
     """A figure environment for LaTeX."""
-    style, drawn = FigureStyle(**options), [result for result in results if result.map is not None] or results
+    drawn = [result for result in results if result.map is not None] or results
     signed = any(result.scale == "signed" for result in drawn)
     colour = (SIGNED_SCALES if signed else SCALES)[style.scale] if FIGURES[kind].maps else ""
     width, shown = 25.4 * figure.get_figwidth(), FIGURES[kind].caption

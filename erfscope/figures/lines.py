@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from erfscope.figures.lettering import TEXT, fitted, text_width
 
@@ -19,6 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 EXPONENT = 0.3
+#: Numbers as they are.
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -34,20 +37,33 @@ def line_style(number: int) -> dict[str, Any]:
 
 def scale_axis(ax: Axes, scale: str, top: float, *, bottom: float) -> None:
     """Give the vertical axis its scale, from 0 (on a log axis ``bottom``) to ``top``."""
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
     if scale == "log":
         ax.set_yscale("log")
         ax.set_ylim(bottom, top)
-        # A short axis has no power of ten to number.
-        few = top / bottom < 30
-        ax.yaxis.set_minor_formatter(FuncFormatter(_two_and_five) if few else NullFormatter())
+        plain_ticks(ax.yaxis)
     elif scale == "power":
         ax.set_yscale("function", functions=(_power, _unpower))
         ax.set_ylim(0, top)
         ax.set_yticks([float(f"{tick:.1g}") for tick in np.linspace(0, top**EXPONENT, 7)[:-1] ** (1 / EXPONENT)])
     else:
         ax.set_ylim(0, top)
-    ax.yaxis.set_major_formatter(plain)
+    ax.yaxis.set_major_formatter(PLAIN)
+
+
+def plain_ticks(axis: Axis) -> None:
+    """At least three ticks on a logarithmic axis, as round as they can be, written as they are: powers of ten, then 1,
+    2, 5, 10, ..., then every digit."""
+    low, high = axis.get_view_interval()
+    for digits in ((1,), (1, 2, 5), range(1, 10)):
+        locator: Locator = LogLocator(subs=tuple(map(float, digits)))
+        # A locator also gives the ticks just outside of what is shown.
+        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
+            break
+    else:
+        locator = MaxNLocator(4)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(PLAIN)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend(
@@ -77,10 +93,6 @@ def tidy(ax: Axes) -> None:
     ax.grid(visible=True, color="#dddddd", linewidth=0.4)
     ax.set_axisbelow(True)
     ax.tick_params(length=2.5, pad=2)
-
-
-def _two_and_five(value: float, _: int | None) -> str:
-    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
 def _power(values: Any) -> Any:

@@ -78,7 +78,7 @@ def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
 
 def unfit_strip(results: Sequence[Result]) -> str | None:
     """What a strip needs and these results lack; None where it can be drawn."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     places = {(result.layer, result.input.size) for result in shown}
     if len({result.label for result in shown}) > 1:
         return "layers or input sizes of one model"
@@ -90,7 +90,7 @@ def unfit_strip(results: Sequence[Result]) -> str | None:
 def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of
     them."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
     common, differing = shared(shown)
@@ -115,7 +115,8 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=notes)
 
 
-def _with_unit(results: Sequence[Result]) -> list[Result]:
+def with_unit(results: Sequence[Result]) -> list[Result]:
+    """The results that have a map of a unit."""
     return [result for result in results if result.map is not None and result.unit is not None]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from erfscope.errors import ErfscopeError, unknown
 
@@ -30,15 +29,6 @@ COLOURS = {"shared": "one range for all maps", "own": "each map on its own range
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
 #: What a width is called, in inches: 89 and 183 mm, the column and the page of most journals.
 WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
-
-
-class StyleOptions(TypedDict, total=False):
-    """The fields of :class:`FigureStyle`."""
-
-    scale: str
-    colours: str
-    contours: Sequence[float]
-    width: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from erfscope.figures.kinds import FIGURES
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.maps import EDGE
 from erfscope.figures.mosaic import Tile, mosaic
+from erfscope.figures.panels import with_unit
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.positions import MEASURED, Positions
@@ -38,7 +39,7 @@ TALLEST, FLATTEST = 1.5, 0.12
 
 def unfit_units(results: Sequence[Result]) -> str | None:
     """What a grid of units needs and these results lack; None where it can be drawn."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     if len({_index(result) for result in shown}) < 2:
         return FIGURES["units"].needs
     if len({(r.label, r.layer, tuple(shared([r])[0])) for r in shown}) > 1:
@@ -50,7 +51,7 @@ def unfit_units(results: Sequence[Result]) -> str | None:
 
 def units(results: Sequence[Result], style: FigureStyle) -> Figure:
     """The maps of several units, from the top left unit of the layer's map to the bottom right one."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     at = {_index(result): result for result in shown}
     rows, columns = sorted({index[:-1] for index in at}), sorted({index[-1] for index in at})
     tiles = [
@@ -59,10 +60,6 @@ def units(results: Sequence[Result], style: FigureStyle) -> Figure:
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
     return mosaic(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
-
-
-def _with_unit(results: Sequence[Result]) -> list[Result]:
-    return [result for result in results if result.map is not None and result.unit is not None]
 
 
 def _index(result: Result) -> tuple[int, ...]:
@@ -82,7 +79,8 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     range of colours."""
     shown, scale = _with_positions(results), style.axis
     rows = [result for result, _ in shown]
-    ratios = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) for result in rows]
+    spans = [[last - first for first, last in _ends(result)] for result in rows]
+    ratios = [min(max(height / width, FLATTEST), TALLEST) for height, width in spans]
     figure = sheet(TWO_COLUMNS)
     panels = figure.subplots(len(rows), len(MEASURED), squeeze=False, height_ratios=ratios)
     for (result, found), axes, ratio in zip(shown, panels, ratios, strict=True):
@@ -173,13 +171,6 @@ def _ends(result: Result) -> list[tuple[float, float]]:
         first = center - index * stride - stride / 2
         ends.append((first, first + side * stride))
     return [(-0.5, 0.5), *ends] if len(ends) == 1 else ends[-2:]
-
-
-def _spans(result: Result) -> tuple[float, float]:
-    """Height and width of a panel, in cells of the reference."""
-    (top, bottom), (left, right) = _ends(result)
-    is_line = result.positions is not None and result.positions.r50.ndim == 1
-    return (FLATTEST * (right - left) if is_line else bottom - top), right - left
 
 
 def _plane(values: FloatArray) -> FloatArray:

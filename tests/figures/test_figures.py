@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,7 +29,7 @@ from erfscope.cli import options as cli_options
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures.canvas import drawing, figure_bytes
-from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures, panel
+from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.maps import round_length
 from erfscope.figures.panels import panel_beside
@@ -48,6 +48,8 @@ from erfscope.storage.files import map_bytes
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
+
+panel = partial(figure_of, kind="panel")
 
 
 def gaussian(size=(64, 64), center=(31.0, 31.0), sigma=8.0) -> np.ndarray:
