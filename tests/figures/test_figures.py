@@ -487,6 +487,41 @@ def test_a_folder_of_narrow_figures_leaves_out_what_needs_a_page():
         dict(folder_figures(results, width="column", kind="positions"))
 
 
+def test_a_figure_environment_is_as_wide_as_its_figure():
+    environments = dict(folder_figures([made("one"), made("two")]))["figure.tex"].decode().split("\n\n")
+    wide = {name: rf"\includegraphics[width={mm}mm]{{{name}.png}}" for name, mm in (("panel", 142), ("profile", 183))}
+    assert [wide[name] in text for name, text in zip(wide, environments, strict=False)] == [True, True]
+    assert all(text.lstrip().startswith(r"\begin{figure*}") for text in environments[:2])
+    assert r"\begin{figure}" in environments[2]
+    assert "[width=89mm]" in environments[2]
+
+
+def test_panels_are_lettered_and_units_of_different_places_have_theirs_said():
+    apart = panel([made("one"), made("two", center=(23.0, 39.0))])
+    assert "(a)\u00a0one" in words(apart)
+    assert "(b)\u00a0two" in words(apart)
+    assert "unit 3,3 · at 31, 31 px" in words(apart)
+    assert "at 23, 39 px" in words(apart)
+    together = words(panel([made("one"), made("two")]))
+    assert "at 31, 31 px" not in together
+    assert "(a)" not in words(panel([made("one")]))
+
+
+@pytest.mark.parametrize(
+    ("r50", "r90", "lines"),
+    [
+        ((43.4, 7.0), (116.52, 1.4), ["r50 43.4 ± 7.0 px", "r90 116.5 ± 1.4 px"]),
+        ((2.7461, 0.014), (3.9, 0.03), ["r50 2.746 ± 0.014 px", "r90 3.900 ± 0.030 px"]),
+        ((43.4, None), (116.52, None), ["r50 43.4 px", "r90 116.5 px"]),
+    ],
+)
+def test_r50_and_r90_of_a_result_have_as_many_decimals(r50, r90, lines):
+    sizes = {
+        name: MeasureValue(value=value, se=se, kind="radius") for name, (value, se) in (("r50", r50), ("r90", r90))
+    }
+    assert set(lines) <= set(words(panel([made(measures=sizes)])).splitlines())
+
+
 def test_marks_that_are_not_on_a_map_are_not_in_the_legend():
     figure = panel([made(trf=301)])
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "unit"}
