@@ -11,7 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter
 
 from erfscope.figures.lettering import TEXT, fitted, text_width
 
@@ -20,8 +20,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 EXPONENT = 0.3
-#: Numbers as they are.
-PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -47,7 +45,7 @@ def scale_axis(ax: Axes, scale: str, top: float, *, bottom: float) -> None:
         ax.set_yticks([float(f"{tick:.1g}") for tick in np.linspace(0, top**EXPONENT, 7)[:-1] ** (1 / EXPONENT)])
     else:
         ax.set_ylim(0, top)
-    ax.yaxis.set_major_formatter(PLAIN)
+    ax.yaxis.set_major_formatter(_plain)
 
 
 def plain_ticks(axis: Axis) -> None:
@@ -62,7 +60,7 @@ def plain_ticks(axis: Axis) -> None:
     else:
         locator = MaxNLocator(4)
     axis.set_major_locator(locator)
-    axis.set_major_formatter(PLAIN)
+    axis.set_major_formatter(_plain)
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -93,6 +91,10 @@ def tidy(ax: Axes) -> None:
     ax.grid(visible=True, color="#dddddd", linewidth=0.4)
     ax.set_axisbelow(True)
     ax.tick_params(length=2.5, pad=2)
+
+
+def _plain(value: float, _: int | None) -> str:
+    return f"{value:g}"
 
 
 def _power(values: Any) -> Any:
