@@ -93,7 +93,7 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(length=2.5, pad=2)
 
 
-def _plain(value: float, _: int | None) -> str:
+def _plain(value: float, _: float) -> str:
     return f"{value:g}"
 
 
