@@ -391,7 +391,7 @@ class Trap:
         ({"verify": "yes"}, "verify in theirs.json is 'yes'; it must be true or false"),
         ({"layer": [["a"], {}]}, "unknown layer 'a'"),
         ({"input_size": [[]]}, "cannot read the input size ''"),
-        ({"dtype": 3}, "unknown dtype '3'"),
+        ({"dtype": 3}, "Invalid value for '--dtype': unknown value '3'"),
     ],
 )
 def test_settings_of_a_report_that_are_none_are_one_line(folder, run, asked, words):
