@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import erfscope
 from erfscope.api.page import html
-from erfscope.figures import folder_figures
+from erfscope.figures.draw import folder_figures
 from erfscope.results.report import Report
 from erfscope.storage.files import map_bytes, report_bytes
 

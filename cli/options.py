@@ -13,6 +13,8 @@ from click.core import ParameterSource
 
 from erfscope.cli.console.param_types import File, Text
 from erfscope.errors import ErfscopeError
+from erfscope.figures.kinds import FIGURES, KINDS
+from erfscope.figures.style import COLOURS, SCALES, WIDTHS
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
 from erfscope.options.values import numbers
 
@@ -20,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
 #: Kinds of figures that show maps.
-MAPS = ("panel", "overlay", "strip", "units")
+MAPS = tuple(kind.name for kind in KINDS if kind.maps)
 #: Where a value may come from; what comes first wins.
 SOURCES = (
     ParameterSource.COMMANDLINE,
@@ -93,7 +95,7 @@ class OutputOptions:
             "What -o draws: {words}. Default: panel; positions of --unit all.",
             OUTPUT,
             metavar="KIND",
-            words=(*MAPS[:3], "profile", "depth", "alpha", "sizes", "training", "units", "positions"),
+            words=tuple(FIGURES),
             is_closed=True,
         ),
     ] = None
@@ -103,13 +105,13 @@ class OutputOptions:
             "Scale of figures: {words}.",
             OUTPUT,
             metavar="NAME",
-            words=("share", "linear", "log", "power"),
+            words=tuple(SCALES),
             is_closed=True,
         ),
     ] = "share"
     colours: Annotated[
         str,
-        Option("Range of maps' colours: {words}.", OUTPUT, metavar="NAME", words=("shared", "own"), is_closed=True),
+        Option("Range of maps' colours: {words}.", OUTPUT, metavar="NAME", words=tuple(COLOURS), is_closed=True),
     ] = "shared"
     contours: Annotated[
         tuple[float, ...],
@@ -123,7 +125,7 @@ class OutputOptions:
             "Width of figures: column (89 mm) or page (183 mm).",
             OUTPUT,
             metavar="NAME",
-            words=("column", "page"),
+            words=tuple(WIDTHS),
             is_closed=True,
         ),
     ] = None

@@ -27,6 +27,7 @@ CORE = [path for path in FILES if path.relative_to(ROOT).parts[0] == "erfscope"]
 #: Where modules are found by name: public names, what draws results, and studies.
 BY_NAME = {
     "erfscope/__init__.py",
+    "erfscope/figures/kinds.py",
     "erfscope/results/display.py",
     "erfscope/studies/__init__.py",
 }

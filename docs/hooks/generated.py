@@ -22,7 +22,8 @@ from rich_click.rich_panel import construct_panels
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.main import cli
-from erfscope.figures import figure_bytes
+from erfscope.figures.canvas import figure_bytes
+from erfscope.figures.kinds import KINDS
 from erfscope.measures import MEASURES, Measure
 from erfscope.measures.ratios import SIZED
 from erfscope.options.settings import OPTIONS, Options
@@ -222,6 +223,12 @@ def _type(schema: dict[str, Any]) -> str:
     return text
 
 
+def kinds() -> str:
+    """Every kind of figure: what it shows and needs."""
+    rows = [f"| `{kind.name}` | {kind.shows} | {kind.needs} |" for kind in KINDS]
+    return "\n".join(["| kind | shows | needs |", "|---|---|---|", *rows])
+
+
 def _figure(name: str) -> str:
     return f"![What --figure {FIGURES[name]} draws]({name}.png)"
 
@@ -240,5 +247,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "report-fields": fields,
     "studies": studies,
+    "figure-kinds": kinds,
     **{name: partial(_figure, name) for name in FIGURES},
 }

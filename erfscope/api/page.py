@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from erfscope.figures.page_pictures import drawings, views
-from erfscope.figures.pixels import DEFAULT_SCALE
+from erfscope.figures.style import DEFAULT_SCALE
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import notebook, page

@@ -49,7 +49,7 @@ def check_figure(
         ErfscopeError: the kind needs several values of an option, or a wider sheet.
     """
     from erfscope.api.comparison import entries_of
-    from erfscope.figures import refuse_unasked
+    from erfscope.figures.kinds import refuse_unasked
 
     checkpoints = options.get("of") is not None
     unit, size = options.get("unit", DEFAULTS["unit"]), options.get("input_size")
@@ -74,7 +74,7 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix in FIGURES:
-        from erfscope.figures import figure_bytes
+        from erfscope.figures.canvas import figure_bytes
 
         shown = report.figure(kind=figure, **style)
         write_bytes(target, figure_bytes(shown, suffix), force=force)
@@ -92,7 +92,7 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
         save_directory(report.to_json, list(report.results), target, others=[], force=force)
     else:
         from erfscope.api.page import html
-        from erfscope.figures import folder_figures
+        from erfscope.figures.draw import folder_figures
 
         others = [(PAGE, html(report, scale=style["scale"]).encode())]
         # A figure that does not fit is no reason to lose everything else.

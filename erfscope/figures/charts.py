@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import (
-    LINE,
-    TITLE,
-    TWO_COLUMNS,
-    check_suffix,
-    drawing,
-    fitted,
-    place,
-    save,
-    sheet,
-    text_width,
-    wrapped,
-    write,
-)
+from erfscope.figures.canvas import MARGIN, check_suffix, drawing, finish, inches, lay_out, save, sheet, write_title
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, tidy, write_foot
+from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
+from erfscope.figures.lines import legend, line_style, plain_ticks, tidy
 from erfscope.figures.maps import MARKS
 from erfscope.figures.pixels import colour_map, common_peak
+from erfscope.figures.style import TWO_COLUMNS
 
-#: Inches: above a panel for its title, left of and below a chart for its axes, and the height of a chart.
-HEAD, LEFT, BELOW, CHART = 0.2, 0.48, 0.4, 1.9
-#: Inches that the heading of a row takes.
-HEADING = LINE + 0.05
+#: Inches: from a chart's axis to its keys, and the height of a chart.
+BELOW, CHART = 0.4, 1.9
 #: How far two curves over the same names stand apart, of the distance of two names.
 ASIDE = 0.12
 #: Inches: a map is no wider than this, so that a lone one does not fill the page.
@@ -72,70 +60,41 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
 
 
 def _drawn(picture: Picture) -> Figure:
-    probe, width = sheet(TWO_COLUMNS, 1), TWO_COLUMNS - 2 * MARGIN
-    title = wrapped(probe, [picture.title], width) if picture.title else []
-    foot = wrapped(probe, [picture.note], width) if picture.note else []
-    heights = [_height(probe, row, width / len(row)) for row in picture.rows]
-    headings = picture.headings or ("",) * len(picture.rows)
-    words = (len(title) + len(foot)) * LINE + len(picture.headings) * HEADING
-    figure = sheet(TWO_COLUMNS, MARGIN + words + sum(heights) + 2 * MARGIN)
-    top = MARGIN
-    for line in title:
-        write(figure, MARGIN, top, line, size=TITLE, weight="bold")
-        top += LINE
-    for heading, row, height in zip(headings, picture.rows, heights, strict=True):
+    figure, width = sheet(TWO_COLUMNS), TWO_COLUMNS - 2 * MARGIN
+    if picture.title:
+        write_title(figure, name_lines(figure, picture.title, width))
+    grid = figure.add_gridspec(len(picture.rows), 1)
+    firsts, heights, letters = [], [], map(letter, count())
+    is_lone = sum(map(len, picture.rows)) == 1
+    headings = picture.headings or [""] * len(picture.rows)
+    for number, (row, heading) in enumerate(zip(picture.rows, headings, strict=True)):
+        part, side = figure.add_subfigure(grid[number]), width / len(row)
         if heading:
-            write(figure, MARGIN, top + HEADING - LINE, heading, width=width, weight="bold")
-            top += HEADING
-        for number, panel in enumerate(row):
-            _panel(figure, panel, MARGIN + number * width / len(row), top, width / len(row))
-        top += height
-    write_foot(figure, foot, top + MARGIN)
+            write_title(part, fitted(figure, heading, width, BOLD), size=TEXT)
+        axes = part.subplots(1, len(row), squeeze=False)[0]
+        for ax, panel in zip(axes, row, strict=True):
+            words = f"{panel.title} (log)" if isinstance(panel, Shown) and panel.log else panel.title
+            tag = words if is_lone else f"{next(letters)} {words}"
+            ax.set_title(fitted(figure, tag, side - 2 * MARGIN), loc="left", pad=GAP, fontsize=TEXT)
+            if isinstance(panel, Chart):
+                _chart(ax, panel)
+                _legend(ax, panel, side)
+            else:
+                _map(ax, panel)
+        firsts.append(axes[0])
+        heights.append(max(_height(panel, side) for panel in row))
+    lay_out(figure)
+    around = [ax.figure.bbox.height / figure.dpi - inches(ax)[1] for ax in firsts]
+    grid.set_height_ratios([one + other for one, other in zip(around, heights, strict=True)])
+    finish(figure, firsts, heights, words=[picture.note] if picture.note else [])
     return figure
 
 
-def _height(probe: Figure, row: tuple[Chart | Shown, ...], width: float) -> float:
-    return max(
-        _chart_height(probe, panel, width) if isinstance(panel, Chart) else _map_height(panel, width) for panel in row
-    )
-
-
-def _chart_height(probe: Figure, chart: Chart, width: float) -> float:
-    return HEAD + _axes_height(chart) + BELOW + legend_height(probe, _labels(chart), width - 2 * MARGIN)
-
-
-def _axes_height(chart: Chart) -> float:
-    return (len(chart.names) + 0.5) * LINE if chart.sideways else CHART
-
-
-def _map_side(width: float) -> float:
-    return min(width - 2 * MARGIN, MAP)
-
-
-def _map_height(panel: Shown, width: float) -> float:
-    rows, columns = panel.values.shape
-    return float(HEAD + _map_side(width) * rows / max(rows, columns) + 2 * MARGIN)
-
-
-def _panel(figure: Figure, panel: Chart | Shown, left: float, top: float, width: float) -> None:
-    words = panel.title if isinstance(panel, Chart) or not panel.log else f"{panel.title} (log)"
-    write(figure, left + MARGIN, top + 0.04, fitted(figure, words, width - 2 * MARGIN))
+def _height(panel: Chart | Shown, width: float) -> float:
+    """Height of a panel's axes, inches."""
     if isinstance(panel, Chart):
-        height, before = _axes_height(panel), LEFT
-        if panel.sideways:
-            before = min(max(text_width(figure, name) for name in panel.names) + 2 * MARGIN, width / 2)
-        ax = place(figure, left + before, top + HEAD, width - before - MARGIN, height)
-        _chart(ax, panel)
-        _legend(figure, panel, left, top + HEAD + height + BELOW, width)
-    else:
-        rows, columns = panel.values.shape
-        side = _map_side(width)
-        _map(
-            place(
-                figure, left + MARGIN, top + HEAD, side * columns / max(rows, columns), side * rows / max(rows, columns)
-            ),
-            panel,
-        )
+        return (len(panel.names) + 0.5) * LINE / 72 if panel.sideways else CHART
+    return float(min(width - 2 * MARGIN, MAP) * panel.values.shape[0] / max(panel.values.shape))
 
 
 def _chart(ax: Axes, chart: Chart) -> None:
@@ -153,10 +112,10 @@ def _chart(ax: Axes, chart: Chart) -> None:
         )
     for number, (_, level) in enumerate(chart.marks):
         (ax.axvline if chart.sideways else ax.axhline)(level, **_mark(number))
-    for axis, scale, letter in ((ax.xaxis, ax.set_xscale, "x"), (ax.yaxis, ax.set_yscale, "y")):
-        if letter in chart.log:
+    for axis, scale, name in ((ax.xaxis, ax.set_xscale, "x"), (ax.yaxis, ax.set_yscale, "y")):
+        if name in chart.log:
             scale("log")
-            _plain_ticks(axis)
+            plain_ticks(axis)
     if chart.sideways:
         ax.set_yticks(range(len(chart.names)), chart.names)
         ax.set_ylim(len(chart.names) - 0.25, -0.75)
@@ -170,28 +129,13 @@ def _chart(ax: Axes, chart: Chart) -> None:
     ax.set_ylabel(chart.y, labelpad=3)
 
 
-def _plain_ticks(axis: Axis) -> None:
-    """At least three ticks, as round as they can be, written as they are: powers of ten, then 1, 2, 5, 10, ..., then
-    every digit."""
-    low, high = axis.get_view_interval()
-    for digits in ((1,), (1, 2, 5), range(1, 10)):
-        locator: Locator = LogLocator(subs=tuple(map(float, digits)))
-        # A locator also gives the ticks just outside of what is shown.
-        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
-            break
-    else:
-        locator = MaxNLocator(4)
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _legend(figure: Figure, chart: Chart, left: float, top: float, width: float) -> None:
-    """Keys below a chart, within its own width."""
+def _legend(ax: Axes, chart: Chart, width: float) -> None:
+    """Keys below a chart's axis, within its own width."""
     keys = [Line2D([], [], label=curve.label, **_key(number, curve)) for number, curve in enumerate(chart.curves)]
     keys += [Line2D([], [], label=label, **_mark(number)) for number, (label, _) in enumerate(chart.marks)]
     if keys:
-        legend_below(figure, keys, top, width - 2 * MARGIN, left=left + MARGIN)
+        below = ax.transAxes + ScaledTranslation(0, -BELOW, ax.figure.dpi_scale_trans)
+        legend(ax, width - 2 * MARGIN, handles=keys, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below)
 
 
 def _key(number: int, curve: Curve) -> dict[str, Any]:
@@ -207,10 +151,6 @@ def _mark(number: int) -> dict[str, Any]:
     return {"color": "#777777", "linewidth": 0.8, "linestyle": ((0, (1, 1.2)), (0, (4, 1.5)), "-")[number % 3]}
 
 
-def _labels(chart: Chart) -> list[str]:
-    return [curve.label for curve in chart.curves] + [label for label, _ in chart.marks] or [""]
-
-
 def _map(ax: Axes, panel: Shown) -> None:
     values = np.asarray(panel.values, dtype=np.float64)
     if panel.log:
@@ -221,5 +161,4 @@ def _map(ax: Axes, panel: Shown) -> None:
     ax.imshow(values, cmap=colour_map(signed=panel.signed), norm=norm, interpolation="nearest")
     if panel.unit is not None:
         ax.plot([panel.unit[1]], [panel.unit[0]], **MARKS["unit"])
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(xticks=[], yticks=[], anchor="NW")

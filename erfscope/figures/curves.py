@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -12,10 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, ONE_COLUMN, TEXT, TWO_COLUMNS, FigureStyle, place, sheet, text_width, wrapped
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
+from erfscope.figures.canvas import finish, inches, lay_out, sheet
+from erfscope.figures.kinds import FIGURES
+from erfscope.figures.lettering import text_width
+from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.notes import condition_words, shared
+from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.ratios import sides_of
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
@@ -27,6 +31,9 @@ FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker":
 TILT = 35.0
 
 
+Curves = Callable[[Sequence[Result]], "list[Curve]"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One line: results in order, and where each stands on the horizontal axis."""
@@ -34,11 +41,6 @@ class Curve:
     name: str
     at: tuple[float, ...]
     results: tuple[Result, ...]
-
-
-def unfit_depth(results: Sequence[Result]) -> str | None:
-    """What a curve over depth needs and these results lack; None where it can be drawn."""
-    return None if _longest(_over_depth(results)) > 1 else "two or more layers of a model, such as --layer stages"
 
 
 def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
@@ -51,23 +53,14 @@ def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
     return _draw(curves, style, label="layer, in network order", ticks=ticks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
-    """Sizes against a number that each result has, as a kind of figure."""
+def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureStyle) -> Figure:
+    """Sizes against a number that each result has: the curves of more than one point."""
+    return _draw([curve for curve in curves(results) if len(curve.at) > 1], style, label=label)
 
-    curves: Callable[[Sequence[Result]], list[Curve]]
-    #: The words on the horizontal axis.
-    label: str
-    #: What it needs where there are too few numbers.
-    needs: str
 
-    def unfit(self, results: Sequence[Result]) -> str | None:
-        """What the curves need and these results lack; None where they can be drawn."""
-        return None if _longest(self.curves(results)) > 1 else self.needs
-
-    def draw(self, results: Sequence[Result], style: FigureStyle) -> Figure:
-        """The curves of more than one point."""
-        return _draw([curve for curve in self.curves(results) if len(curve.at) > 1], style, label=self.label)
+def _unfit(kind: str, curves: Curves, results: Sequence[Result]) -> str | None:
+    """What the curves need and these results lack; None where they can be drawn."""
+    return None if _longest(curves(results)) > 1 else FIGURES[kind].needs
 
 
 def _sized(results: Sequence[Result]) -> list[Result]:
@@ -83,10 +76,7 @@ def _longest(curves: Sequence[Curve]) -> int:
     return max((len(curve.at) for curve in curves), default=0)
 
 
-Key = Callable[[Result], dict[str, str]]
-
-
-def _grouped(results: Sequence[Result], key: Key) -> list[tuple[str, list[Result]]]:
+def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, str]]) -> list[tuple[str, list[Result]]]:
     """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of
     that label."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
@@ -166,21 +156,15 @@ def _over_training(results: Sequence[Result]) -> list[Curve]:
     return [_curve(name, {float(r.step): r for r in group if r.step is not None}) for name, group in grouped]
 
 
+unfit_depth = partial(_unfit, "depth", _over_depth)
 #: The model without its blocks stands at an alpha of 0.
-ALPHA = Over(
-    curves=_over_alpha,
-    label="alpha: share of what the inserted blocks add",
-    needs="a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1",
-)
-SIZES = Over(
-    curves=_over_sizes, label="side of the input (px)", needs="two or more input sizes, such as --input-size 160,224"
-)
+alpha = partial(_over, _over_alpha, "alpha: share of what the inserted blocks add")
+unfit_alpha = partial(_unfit, "alpha", _over_alpha)
+sizes = partial(_over, _over_sizes, "side of the input (px)")
+unfit_sizes = partial(_unfit, "sizes", _over_sizes)
 #: The step or epoch at which a model was measured.
-TRAINING = Over(
-    curves=_over_training,
-    label="step of the training",
-    needs="a model at two or more steps of a training, as from compare --of or an ErfMonitor",
-)
+training = partial(_over, _over_training, "step of the training")
+unfit_training = partial(_unfit, "training", _over_training)
 
 
 def _curve(name: str, points: dict[float, Result]) -> Curve:
@@ -189,46 +173,29 @@ def _curve(name: str, points: dict[float, Result]) -> Curve:
 
 def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Sequence[str] = ()) -> Figure:
     every = [result for curve in curves for result in curve.results]
-    probe = sheet(1, 1)
     roomy, scale = len(ticks) > 6 or len(curves) > 4, style.axis
-    whole = style.inches(TWO_COLUMNS if roomy else ONE_COLUMN)
-    width = whole - 2 * MARGIN
-    inner = whole - 0.5 - 0.15
-    tilted = (
-        len(ticks) * max((text_width(probe, line) + 0.1 for tick in ticks for line in tick.split("\n")), default=0)
-        > inner
-    )
+    figure = sheet(style.inches(TWO_COLUMNS if roomy else ONE_COLUMN))
+    ax = figure.add_subplot()
+    tidy(ax)
+    for number, curve in enumerate(curves):
+        _plot(ax, curve, line_style(number))
     limits = _limits(every, scale)
+    scale_axis(ax, scale, limits[1], bottom=limits[0])
+    ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
+    ax.set_xlabel(label, labelpad=2)
+    if ticks:
+        widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
+        lay_out(figure)
+        tilted = len(ticks) * widest > inches(ax)[0]
+        turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
+        ax.set_xticks(range(len(ticks)), list(ticks), **turned)
     keys = _keys(curves, limits)
     # Conditions that differ are in the names.
     said = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_unseen(curves, limits)]
     if any("TRF" in text for text in (*said, *(str(key.get_label()) for key in keys[len(curves) :]))):
         said.append(TRF)
-    foot = wrapped(probe, said, width)
-    under = MARGIN + HEIGHT + 0.28 + _tick_height(probe, ticks, tilted=tilted)
-    legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
-    figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)
-    ax = place(figure, 0.5, MARGIN, inner, HEIGHT)
-    tidy(ax)
-    for number, curve in enumerate(curves):
-        _plot(ax, curve, line_style(number))
-    scale_axis(ax, scale, limits[1], bottom=limits[0])
-    ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
-    ax.set_xlabel(label, labelpad=2)
-    if ticks:
-        turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
-        ax.set_xticks(range(len(ticks)), list(ticks), fontsize=TEXT, **turned)
-    legend_below(figure, keys, under, width)
-    write_foot(figure, foot, under + legend)
+    finish(figure, [ax], [HEIGHT], words=said, handles=keys)
     return figure
-
-
-def _tick_height(figure: Figure, ticks: Sequence[str], *, tilted: bool) -> float:
-    lines = max((tick.count("\n") + 1 for tick in ticks), default=1)
-    if not tilted:
-        return lines * LINE
-    longest = max(text_width(figure, line) for tick in ticks for line in tick.split("\n"))
-    return longest * math.sin(math.radians(TILT)) + lines * LINE
 
 
 def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:

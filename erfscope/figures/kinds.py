@@ -1,136 +1,150 @@
-"""The kinds of figures by name: what each draws, and what it needs."""
+"""The kinds of figures: all that is particular to one, but for the two functions that its module has. Imports no
+matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+from erfscope.errors import ErfscopeError
+from erfscope.figures.style import WIDTHS, FigureStyle
 
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.figures import panels
-from erfscope.figures.canvas import (
-    ONE_COLUMN,
-    TWO_COLUMNS,
-    WIDTHS,
-    FigureStyle,
-    StyleOptions,
-    check_suffix,
-    drawing,
-    figure_bytes,
-    save,
-)
-from erfscope.figures.curves import ALPHA, SIZES, TRAINING, depth, unfit_depth
-from erfscope.figures.pixels import SCALES, SIGNED_SCALES, check_colours, check_scale
-from erfscope.figures.profile import profile, unfit_profile
-from erfscope.figures.units import positions, unfit_positions, unfit_units, units
-from erfscope.results.result import Result
-from erfscope.view.captions import latex_figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from erfscope.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of figure."""
 
-    #: Draws results that fit.
-    draw: Callable[[Sequence[Result], FigureStyle], Figure]
-    #: What it needs and the results lack, in words; None where it can be drawn.
-    unfit: Callable[[Sequence[Result]], str | None]
+    #: Its name, which is that of the function that draws it; ``unfit_`` and the name is the one that says what results
+    #: lack.
+    name: str
+    #: The module of this room that has both functions.
+    module: str
+    #: What it shows, for the documentation; what it shows of results, as a caption begins.
+    shows: str
+    caption: str
+    #: What it needs, as refusals say it.
+    needs: str
     #: Whether it shows maps, which have colours.
     maps: bool = False
     #: Options of which one has to have several values, whatever is measured; () where each result can be drawn.
     several: tuple[str, ...] = ()
     #: The narrowest width that it fits into, a name in ``WIDTHS``.
     narrowest: str = "column"
+    #: Whether a report's folder has it wherever results fit.
+    in_folder: bool = True
+
+    def draw(self, results: Sequence[Result], style: FigureStyle) -> Figure:
+        """Draw results that fit."""
+        figure: Figure = self._function(self.name)(results, style)
+        return figure
+
+    def unfit(self, results: Sequence[Result]) -> str | None:
+        """What it needs and the results lack, in words; None where it can be drawn."""
+        lacking: str | None = self._function(f"unfit_{self.name}")(results)
+        return lacking
+
+    def _function(self, name: str) -> Any:
+        return getattr(importlib.import_module(f"erfscope.figures.{self.module}"), name)
 
     def fits(self, width: str | None) -> bool:
         """Whether it can be drawn so wide; None is as wide as it needs."""
         return width is None or WIDTHS[width] >= WIDTHS[self.narrowest]
 
 
+KINDS = (
+    Kind(
+        name="panel",
+        module="panels",
+        shows="every map, with unit, r50 and r90 rings, theoretical receptive field (TRF), scale bar",
+        caption="Effective receptive fields",
+        needs="a result with a map",
+        maps=True,
+    ),
+    Kind(
+        name="overlay",
+        module="panels",
+        shows="the same over the first image",
+        caption="Effective receptive fields over the first input image",
+        needs="a map of the image (--wrt image); a map of a layer's cells does not lie on the image",
+        maps=True,
+        in_folder=False,
+    ),
+    Kind(
+        name="strip",
+        module="panels",
+        shows="the maps of one model side by side, by layer or by input size, all at one scale of lengths",
+        caption="Effective receptive fields by layer and input size",
+        needs="two or more layers or input sizes of a model, such as --layer stages or --input-size 96,128",
+        maps=True,
+        several=("layer", "input_size"),
+    ),
+    Kind(
+        name="profile",
+        module="profile",
+        shows="density and enclosed mass by distance from the unit, one line per result",
+        caption="Density and enclosed share of effective receptive fields by the distance to the unit",
+        needs="a result with a map that is not zero",
+    ),
+    Kind(
+        name="depth",
+        module="curves",
+        shows="r50, r90 and the TRF against the layer",
+        caption="Radii of effective receptive fields by layer",
+        needs="two or more layers of a model, such as --layer stages",
+        several=("layer",),
+    ),
+    Kind(
+        name="alpha",
+        module="curves",
+        shows="radii against the share of inserted blocks",
+        caption="Radii of effective receptive fields by the share of inserted blocks",
+        needs="a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1",
+        several=("alpha",),
+    ),
+    Kind(
+        name="sizes",
+        module="curves",
+        shows="radii against the input size",
+        caption="Radii of effective receptive fields by input size",
+        needs="two or more input sizes, such as --input-size 160,224",
+        several=("input_size",),
+    ),
+    Kind(
+        name="training",
+        module="curves",
+        shows="radii against the step of a training",
+        caption="Radii of effective receptive fields in training",
+        needs="a model at two or more steps of a training, as from compare --of or an ErfMonitor",
+        several=("checkpoint",),
+    ),
+    Kind(
+        name="units",
+        module="units",
+        shows="several units of one image at their places",
+        caption="Effective receptive fields of several units of one layer",
+        needs="two or more units of one layer, such as --unit grid:3",
+        maps=True,
+        several=("unit",),
+    ),
+    Kind(
+        name="positions",
+        module="units",
+        shows="r50 and context_r50 of every unit of a layer, at the units' centres",
+        caption="Sizes of the effective receptive fields of all units of a layer",
+        needs="the sizes of all units of a layer (--unit all), of which one has a gradient",
+        several=("every unit",),
+        narrowest="page",
+    ),
+)
 #: Every kind by its name.
-FIGURES: dict[str, Kind] = {
-    "panel": Kind(draw=panels.panel, unfit=panels.unfit_panel, maps=True),
-    "overlay": Kind(draw=panels.overlay, unfit=panels.unfit_overlay, maps=True),
-    "strip": Kind(draw=panels.strip, unfit=panels.unfit_strip, maps=True, several=("layer", "input_size")),
-    "profile": Kind(draw=profile, unfit=unfit_profile),
-    "depth": Kind(draw=depth, unfit=unfit_depth, several=("layer",)),
-    "alpha": Kind(draw=ALPHA.draw, unfit=ALPHA.unfit, several=("alpha",)),
-    "sizes": Kind(draw=SIZES.draw, unfit=SIZES.unfit, several=("input_size",)),
-    "training": Kind(draw=TRAINING.draw, unfit=TRAINING.unfit, several=("checkpoint",)),
-    "units": Kind(draw=units, unfit=unfit_units, maps=True, several=("unit",)),
-    "positions": Kind(draw=positions, unfit=unfit_positions, several=("every unit",), narrowest="page"),
-}
-#: The file that a folder's captions stand in.
-CAPTIONS = "figure.tex"
-#: What a folder gets besides a panel per result, where it fits.
-TOGETHER = ("panel", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions")
-
-
-def figure_of(
-    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Unpack[StyleOptions]
-) -> Figure:
-    """Draw results.
-
-    Args:
-        results: What to draw; results that the kind cannot show, such as those without a map, are left out.
-        kind: A name in ``FIGURES``; :func:`default_kind` if None.
-        path: Where to save, .png, .svg or .pdf; nowhere if None. A file of that name is replaced.
-        **style: The fields of :class:`erfscope.figures.canvas.FigureStyle`: ``scale``, ``colours``, ``contours`` and
-            ``width``.
-
-    Returns:
-        The figure; it belongs to no pyplot state.
-
-    Raises:
-        ErfscopeError: unknown kind or style, results that do not fit the kind, or a file that cannot be written.
-        MeasurementError: results of which nothing can be drawn.
-    """
-    kind = kind or default_kind(results)
-    if kind not in FIGURES:
-        raise unknown("figure", kind, FIGURES)
-    chosen = FigureStyle(**style)
-    chosen.check()
-    check_scale(chosen.scale)
-    check_colours(chosen.colours)
-    if path is not None:
-        check_suffix(Path(path))
-    refuse_unfit(results, kind, width=chosen.width)
-    with drawing():
-        figure = FIGURES[kind].draw(results, chosen)
-    if path is not None:
-        save(figure, Path(path))
-    return figure
-
-
-def default_kind(results: Sequence[Result]) -> str:
-    """The kind that is drawn where none is named: the sizes of every unit where they were measured, else the maps."""
-    return "panel" if FIGURES["positions"].unfit(results) else "positions"
-
-
-def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = None) -> None:
-    """Refuse a kind of figure that results do not fit.
-
-    Args:
-        results: What is to be drawn.
-        kind: A name in ``FIGURES``.
-        width: That of the sheet, a name in ``WIDTHS``; as wide as the kind needs if None.
-
-    Raises:
-        ErfscopeError: the results lack what the kind shows, or the sheet is too narrow.
-        MeasurementError: there is nothing that any kind could show.
-    """
-    _refuse_narrow(kind, width)
-    needed = FIGURES[kind].unfit(results)
-    if needed is not None:
-        others = ", ".join(fitting(results))
-        if not others:
-            if len(results) == 1 and results[0].error is not None:
-                raise results[0].failure("has no map to draw")
-            raise MeasurementError("there is no map to draw: no result is usable, or none was stored with its map")
-        raise ErfscopeError(f"a figure of kind {kind!r} needs {needed}; kinds that fit these results: {others}")
+FIGURES = {kind.name: kind for kind in KINDS}
 
 
 def refuse_unasked(kind: str, several: Mapping[str, bool], *, width: str | None) -> None:
@@ -139,79 +153,24 @@ def refuse_unasked(kind: str, several: Mapping[str, bool], *, width: str | None)
     Args:
         kind: A name in ``FIGURES``.
         several: Which options have several values.
-        width: As for :func:`refuse_unfit`.
+        width: That of the sheet, a name in ``WIDTHS``; as wide as the kind needs if None.
 
     Raises:
         ErfscopeError: it needs several values of an option, or a wider sheet.
     """
-    _refuse_narrow(kind, width)
+    refuse_narrow(kind, width)
     if FIGURES[kind].several and not any(several[name] for name in FIGURES[kind].several):
-        raise ErfscopeError(f"a figure of kind {kind!r} needs {FIGURES[kind].unfit([])}")
+        raise ErfscopeError(f"a figure of kind {kind!r} needs {FIGURES[kind].needs}")
 
 
-def _refuse_narrow(kind: str, width: str | None) -> None:
+def refuse_narrow(kind: str, width: str | None) -> None:
+    """Refuse a sheet that is too narrow for a kind of figure.
+
+    Raises:
+        ErfscopeError: names the width that it needs.
+    """
     if not FIGURES[kind].fits(width):
         raise ErfscopeError(
             f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave"
             " it out"
         )
-
-
-def fitting(results: Sequence[Result]) -> list[str]:
-    """The kinds that can show these results."""
-    return [name for name, kind in FIGURES.items() if kind.unfit(results) is None]
-
-
-def panel(results: Sequence[Result], *, path: str | Path | None = None, **style: Unpack[StyleOptions]) -> Figure:
-    """:func:`figure_of` of kind ``"panel"``: every map on one colour scale with its marks."""
-    return figure_of(results, "panel", path=path, **style)
-
-
-def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[StyleOptions]) -> bytes:
-    """:func:`figure_of` as a PNG."""
-    return figure_bytes(figure_of(results, kind, **style), ".png")
-
-
-def folder_figures(
-    results: Sequence[Result], *, kind: str | None = None, **style: Unpack[StyleOptions]
-) -> Iterator[tuple[str, bytes]]:
-    """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their
-    captions for LaTeX.
-
-    Args:
-        results: All results of the report.
-        kind: A kind that must be among them.
-        **style: As for :func:`figure_of`.
-
-    Yields:
-        (file name, bytes). A panel is called as its result's id, the others as their kind; the captions are
-        ``figure.tex``.
-
-    Raises:
-        ErfscopeError: results that do not fit ``kind``.
-    """
-    captions = []
-    for result in results:
-        if result.map is not None:
-            yield f"{result.id}.png", png_bytes([result], **style)
-            captions.append(_caption([result], "panel", f"{result.id}.png", style))
-    chosen = [name for name in fitting(results) if name in TOGETHER and (name != "panel" or len(results) > 1)]
-    chosen = [name for name in chosen if FIGURES[name].fits(style.get("width"))]
-    taken = {result.id.lower() for result in results}
-    together = []
-    for name in dict.fromkeys([*chosen, *([] if kind is None else [kind])]):
-        # Ids made by erfscope hold a dash; those of a report from elsewhere may be anything.
-        free = next(each for each in (name, *(f"{name}_{number}" for number in range(len(taken)))) if each not in taken)
-        yield f"{free}.png", figure_bytes(figure_of(results, name, **style), ".png")
-        together.append(_caption(results, name, f"{free}.png", style))
-    if captions or together:
-        yield CAPTIONS, "\n".join([*together, *captions]).encode()
-
-
-def _caption(results: Sequence[Result], kind: str, file: str, options: StyleOptions) -> str:
-    """A figure environment for LaTeX."""
-    style, drawn = FigureStyle(**options), [result for result in results if result.map is not None] or results
-    signed = any(result.scale == "signed" for result in drawn)
-    colour = (SIGNED_SCALES if signed else SCALES)[style.scale] if FIGURES[kind].maps else ""
-    wide = style.inches(ONE_COLUMN if len(drawn) == 1 else TWO_COLUMNS) > ONE_COLUMN
-    return latex_figure(drawn, kind, file, colour=colour, contours=style.outlined, wide=wide)

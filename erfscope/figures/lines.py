@@ -1,4 +1,4 @@
-"""Curves on a sheet: styles that colour-blind people and grey prints tell apart, axes, and a legend under them."""
+"""Curves on a sheet: styles that colour-blind people and grey prints tell apart, axes, and legends."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter
 
-from erfscope.figures.canvas import LINE, fitted, text_width, write
+from erfscope.figures.lettering import TEXT, fitted, text_width
 
 #: Okabe and Ito's colours, the dark ones first, without yellow: it cannot be seen on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 EXPONENT = 0.3
-#: Inches that a legend's key and the space around it take, and around the sheet.
-KEY, MARGIN = 0.55, 0.08
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -35,50 +35,54 @@ def line_style(number: int) -> dict[str, Any]:
 
 def scale_axis(ax: Axes, scale: str, top: float, *, bottom: float) -> None:
     """Give the vertical axis its scale, from 0 (on a log axis ``bottom``) to ``top``."""
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
     if scale == "log":
         ax.set_yscale("log")
         ax.set_ylim(bottom, top)
-        # A short axis has no power of ten to number.
-        few = top / bottom < 30
-        ax.yaxis.set_minor_formatter(FuncFormatter(_two_and_five) if few else NullFormatter())
+        plain_ticks(ax.yaxis)
     elif scale == "power":
         ax.set_yscale("function", functions=(_power, _unpower))
         ax.set_ylim(0, top)
         ax.set_yticks([float(f"{tick:.1g}") for tick in np.linspace(0, top**EXPONENT, 7)[:-1] ** (1 / EXPONENT)])
     else:
         ax.set_ylim(0, top)
-    ax.yaxis.set_major_formatter(plain)
+    ax.yaxis.set_major_formatter(_plain)
 
 
-def legend_height(figure: Figure, labels: Sequence[str], width: float) -> float:
-    """Height of the legend of these labels, inches."""
-    return -(-len(labels) // _columns(figure, labels, width)) * LINE + 0.1
+def plain_ticks(axis: Axis) -> None:
+    """At least three ticks on a logarithmic axis, as round as they can be, written as they are: powers of ten, then 1,
+    2, 5, 10, ..., then every digit."""
+    low, high = axis.get_view_interval()
+    for digits in ((1,), (1, 2, 5), range(1, 10)):
+        locator: Locator = LogLocator(subs=tuple(map(float, digits)))
+        # A locator also gives the ticks just outside of what is shown.
+        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
+            break
+    else:
+        locator = MaxNLocator(4)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(_plain)
+    axis.set_minor_formatter(NullFormatter())
 
 
-def legend_below(figure: Figure, handles: Sequence[Line2D], top: float, width: float, *, left: float = MARGIN) -> None:
-    """A legend whose upper left corner is so many inches from the figure's; labels that are too long are cut."""
-    labels = [fitted(figure, str(handle.get_label()), width - KEY) for handle in handles]
-    whole_width, whole_height = figure.get_size_inches()
-    figure.legend(
+def legend(
+    home: Figure | Axes, width: float, *, handles: Sequence[Line2D], handlelength: float = 3.0, **place: Any
+) -> Legend:
+    """A legend in as many columns as its width, inches, has room for, labels that are too long are cut."""
+    figure = home.figure
+    key = (handlelength + 2) * TEXT / 72
+    labels = [fitted(figure, str(handle.get_label()), width - key) for handle in handles]
+    widest = max(text_width(figure, label) for label in labels) + key
+    return home.legend(
         handles=list(handles),
         labels=labels,
-        loc="upper left",
-        bbox_to_anchor=(left / whole_width, 1 - top / whole_height),
-        bbox_transform=figure.transFigure,
-        ncols=_columns(figure, labels, width),
+        ncols=max(1, min(len(labels), int(width / widest))),
         borderaxespad=0,
         borderpad=0,
-        handlelength=3,
+        handlelength=handlelength,
         columnspacing=1.2,
         labelspacing=0.3,
+        **place,
     )
-
-
-def write_foot(figure: Figure, lines: Sequence[str], top: float) -> None:
-    """Write the words under a figure."""
-    for number, line in enumerate(lines):
-        write(figure, MARGIN, top + number * LINE, line)
 
 
 def tidy(ax: Axes) -> None:
@@ -89,13 +93,8 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(length=2.5, pad=2)
 
 
-def _columns(figure: Figure, labels: Sequence[str], width: float) -> int:
-    widest = max(text_width(figure, label) for label in labels) + KEY
-    return max(1, min(len(labels), int(width / widest)))
-
-
-def _two_and_five(value: float, _: int | None) -> str:
-    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+def _plain(value: float, _: float) -> str:
+    return f"{value:g}"
 
 
 def _power(values: Any) -> Any:

@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from matplotlib.patheffects import Normal, Stroke, withStroke
 from scipy.ndimage import gaussian_filter
 
-from erfscope.figures.canvas import TEXT
+from erfscope.figures.lettering import TEXT
 from erfscope.figures.pixels import colour_map
 from erfscope.maps.density_region import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -66,19 +66,16 @@ class Look:
 
 def draw_map(
     ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True
-) -> set[str]:
+) -> None:
     """Draw one result's map.
 
     Args:
-        ax: Where.
+        ax: Where, as :func:`frame_map` leaves them, with their size.
         result: The result; it has a map.
         view: (H, W), the values as shown.
         look: Colours.
         picture: (H', W') grey in [0, 1] to show under the map, which is transparent where it is weak.
         bar: Whether to draw a scale bar.
-
-    Returns:
-        Which of ``MARKS`` are on it.
     """
     assert result.map is not None
     plane = result.map.plane
@@ -93,31 +90,44 @@ def draw_map(
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
         cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
     ax.imshow(view, cmap=colour_map(signed=look.signed), norm=look.norm, alpha=cover, **shared)
-    ax.set_axis_off()
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
-    drawn = {*reached, *_contours(ax, plane, look.contours), "unit"}
+    _contours(ax, plane, look.contours)
     row, col = plane.center_px
     # Whole on the map's edge too.
     ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
         _scale_bar(ax, plane, cells([result]))
-    ax.set_xlim(-0.5, width - 0.5)
-    ax.set_ylim(height - 0.5, -0.5)
-    return drawn
+    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
 
 
-def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> list[str]:
+def frame_map(ax: Axes, *, part: float | None = None) -> None:
+    """Axes without ticks for a map whose width is such a part of the panel's, or all of it."""
+    ax.set_axis_off()
+    ax.set_anchor("N")
+    if part is not None:
+        ax.set_anchor("W")
+        ax.set_axes_locator(lambda ax, _: ax.get_position(original=True).shrunk(part, 1.0))
+
+
+def marks(result: Result, look: Look) -> set[str]:
+    """Which of ``MARKS`` are on a result's map, and whether contours are."""
+    assert result.map is not None
+    plane = result.map.plane
+    contours = ["contours"] if look.contours and min(plane.values.shape) > 1 else []
+    return {*radii(result), *(["TRF"] if _field_box(plane) else []), *contours, "unit"}
+
+
+def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> None:
     """Outlines of highest-density regions, of the map smoothed, so that they are lines and not specks."""
     weights = np.abs(plane.values)
     if not contours or min(weights.shape) < 2:
-        return []
+        return
     # As much as the strongest half of the ERF allows: noise is smoothed away, and a small region stays small.
     radius = math.sqrt(np.count_nonzero(shares(weights) <= 0.5) / math.pi)
     smooth = np.asarray(gaussian_filter(weights, SMOOTHED * radius), dtype=np.float64)
     lines = ax.contour(shares(smooth), levels=[each / 100 for each in contours], **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
-    return ["contours"]
 
 
 def grey(picture: Any) -> FloatArray:
@@ -129,8 +139,7 @@ def grey(picture: Any) -> FloatArray:
 
 def keys(drawn: set[str]) -> list[Line2D]:
     """The marks for a legend, in the order of ``MARKS``, and the outlines."""
-    words = {"r50": "r50", "r90": "r90", "TRF": "TRF", "unit": "unit"}
-    found = [Line2D([], [], label=words[name], **_style(name)) for name in MARKS if name in drawn]
+    found = [Line2D([], [], label=name, **_style(name)) for name in MARKS if name in drawn]
     if "contours" in drawn:
         found.append(
             Line2D(
@@ -188,17 +197,24 @@ def _rings(ax: Axes, result: Result, plane: ErfMap) -> dict[str, float]:
     return reached
 
 
-def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
-    """The box of the TRF, where any side of it lies inside the map, and how many points it reaches from the unit."""
+def _field_box(plane: ErfMap) -> tuple[float, float, float, float] | None:
+    """Left, top, width and height of the TRF where any side of it lies inside the map."""
     if plane.trf is None or plane.trf.is_global:
-        return {}
+        return None
     (top, bottom), (left, right) = plane.trf.box_px
     height, width = plane.values.shape
     if top <= 0 and left <= 0 and bottom >= height - 1 and right >= width - 1:
+        return None
+    return left - 0.5, top - 0.5, right - left + 1, bottom - top + 1
+
+
+def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
+    """The box of the TRF, and how many points it reaches from the unit."""
+    box = _field_box(plane)
+    if box is None:
         return {}
-    corner, size = (left - 0.5, top - 0.5), (right - left + 1, bottom - top + 1)
-    reach = max(size) / 2 * _points(ax, plane)
-    ax.add_patch(Rectangle(corner, *size, fill=False, gid="TRF", **_style("TRF", reach)))
+    reach = max(box[2:]) / 2 * _points(ax, plane)
+    ax.add_patch(Rectangle(box[:2], *box[2:], fill=False, gid="TRF", **_style("TRF", reach)))
     return {"TRF": reach}
 
 

@@ -4,41 +4,27 @@ which they hold."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import (
-    BOLD,
-    DPI,
-    LINE,
-    ONE_COLUMN,
-    TEXT,
-    TITLE,
-    TWO_COLUMNS,
-    FigureStyle,
-    name_lines,
-    place,
-    sheet,
-    text_width,
-    wrapped,
-    write,
-)
-from erfscope.figures.maps import Look, draw_map, keys
-from erfscope.figures.pixels import COLOURS, SCALES, SIGNED_SCALES, colour_map, common_peak, display, peak_of
+from erfscope.figures import canvas
+from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
+from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
+from erfscope.figures.maps import Look, draw_map, frame_map, keys, marks
+from erfscope.figures.pixels import colour_map, common_peak, display, peak_of
+from erfscope.figures.style import COLOURS, ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.view.words import error_words
 
-#: Inches: around the sheet, between panels, and for the colour bar at the right.
-MARGIN, GAP, BAR = 0.08, 0.14, 0.62
-#: From one line of a panel's name to the next.
-TITLE_LINE = 1.15 * LINE
+#: Inches: width of the colour bar, and its length at most.
+BAR, LONGEST = 0.09, 2.6
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -60,7 +46,7 @@ class Tile:
 
     result: Result
     title: str = ""
-    #: Lines over the map and under it.
+    #: Words over the map, joined by dots, and lines under it.
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     #: Grey, under the map.
@@ -69,22 +55,6 @@ class Tile:
     part: float | None = None
     #: Whether the map has a scale bar of its own.
     bar: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """One row of panels, sizes in inches."""
-
-    top: float
-    side: float
-    above: float
-    map: float
-    below: float
-
-    @property
-    def bottom(self) -> float:
-        """Where the row ends, without the gap below it."""
-        return self.top + self.above + self.map + self.below
 
 
 def mosaic(
@@ -104,38 +74,42 @@ def mosaic(
         The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is
         one.
     """
-    present = [tile for tile in tiles if tile is not None]
+    placed = [(divmod(number, columns), tile) for number, tile in enumerate(tiles) if tile is not None]
+    present, rows = [tile for _, tile in placed], placed[-1][0][0] + 1
+    width, signed = style.inches(_needed(columns)), any(tile.result.scale == "signed" for tile in present)
     planes = [tile.result.map.plane for tile in present if tile.result.map is not None]
-    longest = round(DPI * _side(columns, BAR, style) * TALLEST)
-    views = [display(plane, style.scale, longest=longest) for plane in planes]
-    looks = _looks(present, views, style)
-    bar = BAR if len(set(looks)) == 1 else 0.0
-    if not bar:
-        present = [replace(tile, below=(*tile.below, _range(look))) for tile, look in zip(present, looks, strict=True)]
-    width, probe, side = style.inches(_needed(columns)), sheet(1, 1), _side(columns, bar, style)
-    present = [_broken(probe, tile, side) for tile in present]
-    places = [divmod(number, columns) for number, tile in enumerate(tiles) if tile is not None]
-    frames = _frames(list(zip(places, present, views, strict=True)), side, MARGIN + (1.5 * LINE if heading else 0.0))
+    views = [display(each, style.scale, longest=round(canvas.DPI * width / columns * TALLEST)) for each in planes]
+    looks = _looks(views, style, signed=signed)
+    has_bar = len(set(looks)) == 1
+    ratios = [FLATTEST] * rows
+    for ((row, _), tile), plane in zip(placed, planes, strict=True):
+        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape)
+        ratios[row] = min(max(ratios[row], ratio), TALLEST)
+    figure = sheet(width)
+    if heading:
+        write_title(figure, heading)
+    bars = [BAR * columns / width] * has_bar
+    grid = figure.add_gridspec(rows, columns + has_bar, height_ratios=ratios, width_ratios=[*[1.0] * columns, *bars])
+    panels = [figure.add_subplot(grid[place]) for place, _ in placed]
+    for ax, tile in zip(panels, present, strict=True):
+        frame_map(ax, part=tile.part)
+    bar = _bar(figure.add_subplot(grid[:, -1]), looks[0]) if has_bar else None
+    lay_out(figure)
+    side = inches(panels[0])[0]
+    for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
+        title = f"{letter(number)}\u00a0{tile.title}" if len(present) > 1 else tile.title
+        write_over(ax, name_lines(figure, title, side), wrapped(figure, tile.above, side))
+        below = tile.below if has_bar else (*tile.below, _range(look))
+        write_under(ax, [line for words in below for line in wrapped(figure, [words], side)])
+    drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
     said = [*notes, *_said(present, views, looks, style.scale), TRF, *([_outlines(style)] if style.outlined else [])]
-    foot = wrapped(probe, said, width - 2 * MARGIN)
-    legend, bottom = 0.26, frames[-1].bottom + GAP
-    figure = sheet(width, bottom + legend + len(foot) * LINE + MARGIN)
-    write(figure, MARGIN, MARGIN, heading, width=width - 2 * MARGIN, size=TITLE, weight="bold")
-    drawn: set[str] = set()
-    for (row, column), tile, view, look in zip(places, present, views, looks, strict=True):
-        drawn |= _draw_tile(figure, tile, view, look, frames[row], MARGIN + column * (side + GAP))
-    _legend(figure, keys(drawn), bottom)
-    for number, line in enumerate(foot):
-        write(figure, MARGIN, bottom + legend + number * LINE, line)
-    if bar:
-        last = frames[-1]
-        _bar(
-            figure,
-            looks[0],
-            left=width - bar + 0.08,
-            top=frames[0].top + frames[0].above,
-            bottom=last.bottom - last.below,
-        )
+    first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
+    heights = [side * ratio for ratio in ratios]
+    finish(figure, [*first.values()], heights, words=said, handles=keys(drawn), handlelength=1.8)
+    for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
+        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
+    if bar is not None:
+        _shorten(bar)
     return figure
 
 
@@ -144,17 +118,8 @@ def _outlines(style: FigureStyle) -> str:
     return f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius"
 
 
-def _broken(figure: Figure, tile: Tile, side: float) -> Tile:
-    """The tile with lines that are no wider than its panel."""
-    above, below = (
-        tuple(chain(*(wrapped(figure, [line], side) for line in lines))) for lines in (tile.above, tile.below)
-    )
-    return replace(tile, title="\n".join(name_lines(figure, tile.title, side, BOLD)), above=above, below=below)
-
-
-def _looks(tiles: Sequence[Tile], views: Sequence[FloatArray], style: FigureStyle) -> list[Look]:
+def _looks(views: Sequence[FloatArray], style: FigureStyle, *, signed: bool) -> list[Look]:
     """The colours of every map."""
-    signed = any(tile.result.scale == "signed" for tile in tiles)
     each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
     return [
         Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=style.outlined)
@@ -192,88 +157,16 @@ def columns_for(count: int, style: FigureStyle) -> int:
     return 3 if count in (5, 6, 9) else 4
 
 
-def _frames(placed: Sequence[tuple[tuple[int, int], Tile, FloatArray]], side: float, top: float) -> list[_Frame]:
-    """The rows of panels that are so wide, each as high as it needs, from ``top`` on."""
-    frames: list[_Frame] = []
-    for row in range(placed[-1][0][0] + 1):
-        tiles = [(tile, view) for (at, _), tile, view in placed if at == row]
-        over, under = (
-            max(len(lines) for lines in found) for found in zip(*((t.above, t.below) for t, _ in tiles), strict=True)
-        )
-        titled = max(len(tile.title.splitlines()) for tile, _ in tiles)
-        frame = _Frame(
-            top=frames[-1].bottom + GAP if frames else top,
-            side=side,
-            above=titled * TITLE_LINE + over * LINE + 0.04,
-            map=side * max(min(max(_ratio(tile, view), FLATTEST), TALLEST) for tile, view in tiles),
-            below=under * LINE + 0.04 * bool(under),
-        )
-        frames.append(frame)
-    return frames
-
-
-def _ratio(tile: Tile, view: FloatArray) -> float:
-    """Height of a map, of the panel's width."""
-    return float((tile.part or 1.0) * view.shape[0] / view.shape[1])
-
-
 def _needed(columns: int) -> float:
     """Width of a sheet with so many panels side by side."""
     return {1: ONE_COLUMN, 2: 5.6}.get(columns, TWO_COLUMNS)
 
 
-def _side(columns: int, bar: float, style: FigureStyle) -> float:
-    """Width of a panel, where the colour bar takes so much."""
-    return (style.inches(_needed(columns)) - 2 * MARGIN - bar - (columns - 1) * GAP) / columns
-
-
-def _draw_tile(figure: Figure, tile: Tile, view: FloatArray, look: Look, frame: _Frame, left: float) -> set[str]:
-    # A map that does not fill its panel stands in the middle of the row, and its words close to it.
-    slack = 0.0 if tile.part is None else max(frame.map - frame.side * max(_ratio(tile, view), FLATTEST), 0.0) / 2
-    # Words stand on their map, whatever space the longest name of the row needs.
-    level = frame.top + frame.above - 0.04 + slack - len(tile.above) * LINE
-    names = tile.title.splitlines()
-    for number, line in enumerate(names):
-        write(
-            figure, left, level - (len(names) - number) * TITLE_LINE, line, width=frame.side, size=TITLE, weight="bold"
-        )
-    for number, line in enumerate(tile.above):
-        write(figure, left, level + number * LINE, line, width=frame.side)
-    ax = place(figure, left, frame.top + frame.above, frame.side * (tile.part or 1.0), frame.map)
-    ax.set_anchor("N" if tile.part is None else "W")
-    drawn = draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
-    for number, line in enumerate(tile.below):
-        write(figure, left, frame.bottom - frame.below - slack + 0.04 + number * LINE, line, width=frame.side)
-    return drawn
-
-
-def _legend(figure: Figure, handles: Sequence[Line2D], top: float) -> None:
-    """The marks, with the dark edge that they have on the maps."""
-    width, height = figure.get_size_inches()
-    legend = figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(MARGIN / width, 1 - top / height),
-        bbox_transform=figure.transFigure,
-        ncols=len(handles),
-        borderaxespad=0,
-        borderpad=0.1,
-        handlelength=1.8,
-        columnspacing=1.0,
-    )
-    legend.set_gid("marks")
-
-
-def _bar(figure: Figure, look: Look, *, left: float, top: float, bottom: float) -> Axes:
-    """The colour bar, at most 2.6 inches long, in the middle of what it belongs to."""
-    length = min(bottom - top, 2.6)
-    ax = place(figure, left, (top + bottom - length) / 2, 0.09, length)
-    bar = figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(signed=look.signed)), cax=ax)
+def _bar(ax: Axes, look: Look) -> Colorbar:
+    """The colour bar of all maps."""
+    bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(signed=look.signed)), cax=ax)
     bar.outline.set_linewidth(0.5)
-    # Beside a flat map there is room for a word; the line under the maps says the rest.
-    short = (SIGNED_SHORT if look.signed else SHORT)[look.scale]
-    words = short if text_width(figure, short) < length + 0.2 else "density"
-    bar.set_label(words, fontsize=TEXT, labelpad=2)
+    bar.set_label((SIGNED_SHORT if look.signed else SHORT)[look.scale], labelpad=2)
     if look.scale == "share":
         ticks = {bright: f"{share:.0%}" for share, bright in zip(SHARES[1:-1], BRIGHTNESS[1:-1], strict=True)}
         if look.signed:
@@ -282,5 +175,15 @@ def _bar(figure: Figure, look: Look, *, left: float, top: float, bottom: float) 
                 sign * bright: text for bright, text in ticks.items() if text in ("10%", "50%") for sign in (-1, 1)
             }
         bar.set_ticks(list(ticks), labels=[text.replace("%", " %") for text in ticks.values()])
-    ax.tick_params(labelsize=TEXT, length=2, pad=2)
-    return ax
+    ax.tick_params(length=2, pad=2)
+    return bar
+
+
+def _shorten(bar: Colorbar) -> None:
+    """Keep a bar beside high maps short, in the middle of what it belongs to, and its label within a flat one."""
+    width, length = inches(bar.ax)
+    if length > LONGEST:
+        bar.ax.set_box_aspect(LONGEST / width)
+    # The line under the maps says the rest.
+    if text_width(bar.ax.figure, bar.ax.get_ylabel()) > length + 0.2:
+        bar.set_label("density", labelpad=2)

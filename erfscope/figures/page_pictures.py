@@ -9,18 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from erfscope.figures.kinds import default_kind, png_bytes
+from erfscope.figures.draw import default_kind, png_bytes
 from erfscope.figures.maps import COVER, grey, round_length
-from erfscope.figures.pixels import (
-    DEFAULT_SCALE,
-    SCALES,
-    check_scale,
-    colour_map,
-    coloured_png,
-    common_peak,
-    display,
-    peak_of,
-)
+from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display, peak_of
+from erfscope.figures.style import DEFAULT_SCALE, SCALES, check_scale
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import CloseUp, close_up
 from erfscope.printable import number
@@ -47,7 +39,7 @@ def drawings(results: Sequence[Result], *, scale: str = DEFAULT_SCALE) -> Drawin
 
     Args:
         results: The report's results.
-        scale: The scale that the page opens with, as for :func:`erfscope.figures.figure_of`.
+        scale: The scale that the page opens with, as for :func:`erfscope.figures.draw.figure_of`.
 
     Raises:
         ErfscopeError: unknown scale.

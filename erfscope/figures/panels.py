@@ -9,11 +9,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from erfscope.figures.canvas import FigureStyle, drawing
+from erfscope.figures.canvas import drawing
 from erfscope.figures.curves import reach
+from erfscope.figures.kinds import FIGURES
 from erfscope.figures.maps import draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.notes import condition_words, shared, size_lines
+from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.window import close_up
 from erfscope.results.result import Result
@@ -30,7 +32,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 def unfit_panel(results: Sequence[Result]) -> str | None:
     """What a panel needs and these results lack; None where it can be drawn."""
-    return None if any(result.map is not None for result in results) else "a result with a map"
+    return None if any(result.map is not None for result in results) else FIGURES["panel"].needs
 
 
 def panel(results: Sequence[Result], style: FigureStyle) -> Figure:
@@ -51,7 +53,7 @@ def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str,
         The figure.
     """
     assert result.map is not None
-    tile = _close_tile(result, below=tuple(size_lines(result)))
+    tile = _close_tile(result, above=(_place(result),), below=tuple(size_lines(result)))
     with drawing():
         figure = mosaic([tile], 1, style=FigureStyle(), heading=heading, notes=[*words, *shared([result])[0]])
         for name, radius in expected.items():
@@ -64,7 +66,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     if unfit_panel(results):
         return unfit_panel(results)
     if not any(result.map is not None and result.wrt == IMAGE for result in results):
-        return "a map of the image (--wrt image); a map of a layer's cells does not lie on the image"
+        return FIGURES["overlay"].needs
     if not _over_pictures(results):
         return "the image that the model was shown; a ready tensor has none, and a report without its maps has none"
     return None
@@ -77,31 +79,31 @@ def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
 
 def unfit_strip(results: Sequence[Result]) -> str | None:
     """What a strip needs and these results lack; None where it can be drawn."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     places = {(result.layer, result.input.size) for result in shown}
     if len({result.label for result in shown}) > 1:
         return "layers or input sizes of one model"
     if len(places) < 2:
-        return "two or more layers or input sizes of a model, such as --layer stages or --input-size 96,128"
+        return FIGURES["strip"].needs
     return "one unit under one setting at each layer and input size" if len(places) < len(shown) else None
 
 
 def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of
     them."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
     common, differing = shared(shown)
     heights, widths = zip(*(r.map.plane.values.shape for r in shown if r.map is not None), strict=True)
-    centres = {_centre(result) for result in shown}
+    centres = {f"unit {_centre(result)}" for result in shown}
     widest = max(*widths, *(height / TALLEST for height in heights))
     tiles = {}
     for result, own, width in zip(shown, differing, widths, strict=True):
         size = condition_words(result)["input"]
         title = [result.layer] * (len(layers) > 1) + [size] * (len(sizes) > 1)
         below = (*size_lines(result), *(text for text in own if text != size))
-        above = (_centre(result),) if len(centres) > 1 else ()
+        above = (f"unit {_centre(result)}",) if len(centres) > 1 else ()
         tile = Tile(result=result, title=" · ".join(title), above=above, below=below, part=width / widest, bar=False)
         tiles[result.layer, result.input.size] = tile
     heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
@@ -114,7 +116,8 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
     return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=notes)
 
 
-def _with_unit(results: Sequence[Result]) -> list[Result]:
+def with_unit(results: Sequence[Result]) -> list[Result]:
+    """The results that have a map of a unit."""
     return [result for result in results if result.map is not None and result.unit is not None]
 
 
@@ -122,7 +125,7 @@ def _centre(result: Result) -> str:
     """Where the unit is: its index says little, since it differs from layer to layer."""
     assert result.unit is not None
     place = ", ".join(f"{center:g}" for center in result.unit.center_px)
-    return f"unit at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"
+    return f"at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"
 
 
 def _over_pictures(results: Sequence[Result]) -> list[Result]:
@@ -140,24 +143,24 @@ def _tiles(
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
-    tiles = [
-        _close_tile(
-            result, below=(*size_lines(result), *own, *(() if result.ok else (result.status.upper(),))), picture=picture
-        )
-        for result, own, picture in zip(shown, differing, pictures, strict=True)
-    ]
+    apart = len({result.unit.center_px for result in shown if result.unit is not None}) > 1
+    tiles = []
+    for result, own, picture in zip(shown, differing, pictures, strict=True):
+        above = [_place(result), *([_centre(result)] if apart and result.unit is not None else [])]
+        below = [*size_lines(result), *own, *([] if result.ok else [result.status.upper()])]
+        tiles.append(_close_tile(result, above=tuple(above), below=tuple(below), picture=picture))
     notes = [*common, "over the first image, transparent where weak"] if over_pictures else common
     return mosaic(tiles, columns_for(len(tiles), style), style=style, notes=notes)
 
 
-def _close_tile(result: Result, *, below: tuple[str, ...], picture: Any = None) -> Tile:
+def _close_tile(result: Result, *, above: tuple[str, ...], below: tuple[str, ...], picture: Any = None) -> Tile:
     """A panel of the part of a map that is worth showing; ``picture`` as the model was shown it."""
     assert result.map is not None
     shown = close_up(result.map.plane)
     return Tile(
         result=replace(result, map=shown.erf),
         title=result.label,
-        above=(" · ".join((_place(result), *shown.words)),),
+        above=(*above, *shown.words),
         below=below,
         picture=None if picture is None else shown.of(grey(picture)),
     )

@@ -10,53 +10,16 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from PIL import Image
 
-from erfscope.errors import unknown
+from erfscope.figures.style import check_scale
 from erfscope.maps.area_means import averaged
 from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
-#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the
-#: default.
-SCALES = {
-    "share": "share of the ERF in pixels at least as strong",
-    "linear": "density, uniform map = 1",
-    "log": "log10(1 + density)",
-    "power": "density to the power 0.3",
-}
-SIGNED_SCALES = {
-    **SCALES,
-    "share": "share of the |ERF| in pixels at least as strong, with the sign",
-    "log": "sign × log10(1 + |density|)",
-    "power": "sign × |density| to the power 0.3",
-}
-DEFAULT_SCALE = "share"
-#: Ranges of colours, in words for a figure.
-COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
 #: Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed
 #: maps the negative end is dark and the positive one light, and zero lies between.
 MAGNITUDE, SIGNED = "inferno", "cividis"
-
-
-def check_scale(scale: str) -> None:
-    """Refuse a scale that does not exist.
-
-    Raises:
-        ErfscopeError: names the scales there are.
-    """
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-
-
-def check_colours(colours: str) -> None:
-    """Refuse a range of colours that does not exist.
-
-    Raises:
-        ErfscopeError: names those there are.
-    """
-    if colours not in COLOURS:
-        raise unknown("range of colours", colours, COLOURS)
 
 
 def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArray:

@@ -10,9 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, ONE_COLUMN, TWO_COLUMNS, FigureStyle, place, sheet, wrapped
-from erfscope.figures.lines import MARGIN, legend_below, legend_height, line_style, scale_axis, tidy, write_foot
+from erfscope.figures.canvas import finish, sheet
+from erfscope.figures.kinds import FIGURES
+from erfscope.figures.lettering import letter, write_over
+from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.notes import shared
+from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, names
@@ -32,7 +35,7 @@ DEPTH = 1e-4
 
 def unfit_profile(results: Sequence[Result]) -> str | None:
     """What a profile needs and these results lack; None where it can be drawn."""
-    return None if _with_mass(results) else "a result with a map that is not zero"
+    return None if _with_mass(results) else FIGURES["profile"].needs
 
 
 def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
@@ -40,35 +43,26 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     result."""
     shown = _with_mass(results)
     found = [radial_profile(result.map) for result in shown if result.map is not None]
-    whole, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
+    width, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
     # On a linear axis a map that is so much more concentrated leaves nothing to see of the others.
     scale = "log" if style.scale == "share" and max(peaks) > UNLIKE * min(peaks) else style.axis
-    width, beside = whole - 2 * MARGIN, whole > ONE_COLUMN
-    labels = names(shown)
-    keys = [Line2D([], [], label=label, **line_style(number)) for number, label in enumerate(labels)]
+    keys = [Line2D([], [], label=label, **line_style(number)) for number, label in enumerate(names(shown))]
     fits = _fits(shown, found)
     if any(fit is not None for fit in fits):
         keys.append(Line2D([], [], label="Gaussian fit, in its line's colour", color="#444444", **FIT))
     keys.append(Line2D([], [], label="uniform map", **UNIFORM))
-    probe = sheet(whole, 1)
-    words = [*shared(shown)[0], f"{scale} scale", *error_words(shown, "bands: r50 and r90 ±")]
-    foot = wrapped(probe, words, width)
-    second = 0.0 if beside else HEIGHT + 0.5
-    under = MARGIN + HEIGHT + second + 0.42
-    legend = legend_height(probe, [str(key.get_label()) for key in keys], width)
-    figure = sheet(whole, under + legend + len(foot) * LINE + MARGIN)
-    side = whole / 2 - 0.65 if beside else whole - 0.65
-    left = place(figure, 0.5, MARGIN, side, HEIGHT)
-    right = place(figure, 0.5 + (whole / 2 if beside else 0.0), MARGIN + second, side, HEIGHT)
-    end = max(_end(each) for each in found)
-    for ax in (left, right):
+    figure = sheet(width)
+    panels = list(figure.subplots(1, 2) if width > ONE_COLUMN else figure.subplots(2, 1))
+    for number, ax in enumerate(panels):
         tidy(ax)
-        ax.set_xlim(0, end)
+        write_over(ax, letter(number))
+        ax.set_xlim(0, max(_end(each) for each in found))
         ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
-    _densities(left, found, fits, scale)
-    _enclosed(right, shown, found)
-    legend_below(figure, keys, under, width)
-    write_foot(figure, foot, under + legend)
+    _densities(panels[0], found, fits, scale)
+    _enclosed(panels[1], shown, found)
+    rows = panels[:1] if width > ONE_COLUMN else panels
+    words = [*shared(shown)[0], f"{scale} scale", *error_words(shown, "bands: r50 and r90 ±")]
+    finish(figure, rows, [HEIGHT] * len(rows), words=words, handles=keys)
     return figure
 
 

@@ -12,11 +12,14 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from erfscope.figures.canvas import LINE, TITLE, TWO_COLUMNS, FigureStyle, fitted, place, sheet, wrapped, write
-from erfscope.figures.lines import MARGIN, legend_below, write_foot
+from erfscope.figures.canvas import finish, inches, lay_out, sheet
+from erfscope.figures.kinds import FIGURES
+from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.maps import EDGE
 from erfscope.figures.mosaic import Tile, mosaic
 from erfscope.figures.notes import shared, size_lines
+from erfscope.figures.panels import with_unit
+from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
@@ -25,9 +28,8 @@ from erfscope.view.words import cells, lengths_text, names, unit_text
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6
-#: Inches: a panel of positions, what its axes take at the left and below, what lies over it, and the colour bar's place
-#: beside it.
-PANEL, LEFT, BELOW, ABOVE, BAR = 2.25, 0.5, 0.42, 0.2, 0.08
+#: Length of the colour bar beside a square panel of positions, of its width.
+BAR = 25.0
 #: Lightness rises from end to end, and differs from that of maps of contributions. Units without a gradient are grey.
 SIZES, NOTHING = "viridis", "#bdbdbd"
 #: The line around the units whose TRF the border does not clip.
@@ -38,9 +40,9 @@ TALLEST, FLATTEST = 1.5, 0.12
 
 def unfit_units(results: Sequence[Result]) -> str | None:
     """What a grid of units needs and these results lack; None where it can be drawn."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     if len({_index(result) for result in shown}) < 2:
-        return "two or more units of one layer, such as --unit grid:3"
+        return FIGURES["units"].needs
     if len({(r.label, r.layer, tuple(shared([r])[0])) for r in shown}) > 1:
         return "units of one layer of one model under one setting"
     if len({_index(result)[-1] for result in shown}) > WIDEST:
@@ -50,19 +52,15 @@ def unfit_units(results: Sequence[Result]) -> str | None:
 
 def units(results: Sequence[Result], style: FigureStyle) -> Figure:
     """The maps of several units, from the top left unit of the layer's map to the bottom right one."""
-    shown = _with_unit(results)
+    shown = with_unit(results)
     at = {_index(result): result for result in shown}
     rows, columns = sorted({index[:-1] for index in at}), sorted({index[-1] for index in at})
     tiles = [
-        Tile(result=found, above=(unit_text(found),), below=tuple(size_lines(found)[:2])) if found is not None else None
+        Tile(result=found, title=unit_text(found), below=tuple(size_lines(found)[:2])) if found is not None else None
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
     return mosaic(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
-
-
-def _with_unit(results: Sequence[Result]) -> list[Result]:
-    return [result for result in results if result.map is not None and result.unit is not None]
 
 
 def _index(result: Result) -> tuple[int, ...]:
@@ -73,7 +71,7 @@ def _index(result: Result) -> tuple[int, ...]:
 def unfit_positions(results: Sequence[Result]) -> str | None:
     """What a figure of positions needs and these results lack; None where it can be drawn."""
     if not _with_positions(results):
-        return "the sizes of all units of a layer (--unit all), of which one has a gradient"
+        return FIGURES["positions"].needs
     return None
 
 
@@ -81,41 +79,37 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own
     range of colours."""
     shown, scale = _with_positions(results), style.axis
-    heights = [min(max(np.divide(*_spans(result)), FLATTEST), TALLEST) * PANEL for result, _ in shown]
-    width, step = TWO_COLUMNS - 2 * MARGIN, LINE + ABOVE + BELOW + 0.04
-    probe = sheet(TWO_COLUMNS, 1)
     rows = [result for result, _ in shown]
+    spans = [[last - first for first, last in _ends(result)] for result in rows]
+    ratios = [min(max(height / width, FLATTEST), TALLEST) for height, width in spans]
+    figure = sheet(TWO_COLUMNS)
+    panels = figure.subplots(len(rows), len(MEASURED), squeeze=False, height_ratios=ratios)
+    for (result, found), axes, ratio in zip(shown, panels, ratios, strict=True):
+        for name, ax in zip(MEASURED, axes, strict=True):
+            _panel(ax, result, getattr(found, name), scale)
+            _outline(ax, result, found)
+            bar = figure.colorbar(ax.images[0], ax=ax, pad=0.02, aspect=BAR * ratio)
+            bar.outline.set_linewidth(0.5)
+            bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
+            bar.ax.tick_params(length=2, pad=2)
+        axes[-1].set_ylabel("")
+    lay_out(figure)
+    side = inches(panels[0, 0])[0]
+    for (result, found), title, (row, axes) in zip(shown, names(rows), enumerate(panels), strict=True):
+        heading = title if result.layer in title.split(" · ") else f"{title} · {result.layer}"
+        for column, (name, ax) in enumerate(zip(MEASURED, axes, strict=True)):
+            tag = f"{letter(row * len(MEASURED) + column)}\u00a0{heading}"
+            said = f"{name}: {_range(found, name, lengths_text(result))}"
+            write_over(ax, name_lines(figure, tag, side), wrapped(figure, [said], side))
     words = [*shared(rows)[0], f"{scale} scale", "each panel on its own range of colours"]
     if any(found.without_gradient for _, found in shown):
         words.append("grey: no gradient")
-    foot = wrapped(probe, words, width)
-    marks = 0.22
-    figure = sheet(TWO_COLUMNS, MARGIN + sum(heights) + len(shown) * step + marks + len(foot) * LINE + MARGIN)
-    top = MARGIN
-    for (result, found), title, height in zip(shown, names(rows), heights, strict=True):
-        heading = title if result.layer in title.split(" · ") else f"{title} · {result.layer}"
-        write(figure, MARGIN, top, fitted(figure, heading, width), size=TITLE, weight="bold")
-        for column, name in enumerate(MEASURED):
-            left = MARGIN + column * width / 2
-            text = f"{name}: {_range(found, name, lengths_text(result))}"
-            write(figure, left + LEFT, top + LINE + 0.05, text, width=width / 2 - LEFT)
-            ax = place(figure, left + LEFT, top + LINE + ABOVE, PANEL, height)
-            _panel(ax, result, getattr(found, name), scale)
-            _outline(ax, result, found)
-            if column:
-                ax.set_ylabel("")
-            bar_axes = place(figure, left + LEFT + PANEL + BAR, top + LINE + ABOVE, 0.09, height)
-            bar = figure.colorbar(ax.images[0], cax=bar_axes)
-            bar.outline.set_linewidth(0.5)
-            bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
-            bar_axes.tick_params(length=2, pad=2)
-        top += height + step
-    key = Line2D(
-        [], [], label="inside it the theoretical receptive field is clipped nowhere", **{**INSIDE, "color": "#555555"}
-    )
-    if any(_is_bounded(found) for _, found in shown):
-        legend_below(figure, [key], top, width)
-    write_foot(figure, foot, top + marks)
+    label = "inside it the theoretical receptive field is clipped nowhere"
+    key = Line2D([], [], label=label, **{**INSIDE, "color": "#555555"})
+    keys: dict[str, Any] = {"handles": [key]} if any(_is_bounded(found) for _, found in shown) else {}
+    finish(figure, list(panels[:, 0]), [side * ratio for ratio in ratios], words=words, **keys)
+    for ax in panels.flat:
+        ax.set(aspect="auto" if len(ax.images[0].get_array()) == 1 else "equal", anchor="NW")
     return figure
 
 
@@ -135,9 +129,8 @@ def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
         cmap=colours,
         norm=norm,
         extent=extent,
-        aspect="auto" if len(plane) == 1 else "equal",
+        aspect="auto",
     )
-    ax.set_anchor("NW")
     word = cells([result])
     ax.set_xlabel(f"column of the unit's centre ({word})", labelpad=2)
     ax.set_ylabel(f"row of the unit's centre ({word})", labelpad=2)
@@ -179,13 +172,6 @@ def _ends(result: Result) -> list[tuple[float, float]]:
         first = center - index * stride - stride / 2
         ends.append((first, first + side * stride))
     return [(-0.5, 0.5), *ends] if len(ends) == 1 else ends[-2:]
-
-
-def _spans(result: Result) -> tuple[float, float]:
-    """Height and width of a panel, in cells of the reference."""
-    (top, bottom), (left, right) = _ends(result)
-    is_line = result.positions is not None and result.positions.r50.ndim == 1
-    return (FLATTEST * (right - left) if is_line else bottom - top), right - left
 
 
 def _plane(values: FloatArray) -> FloatArray:

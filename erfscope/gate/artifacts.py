@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures import figure_bytes, panel_beside
+from erfscope.figures.canvas import figure_bytes
+from erfscope.figures.panels import panel_beside
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.result import slug

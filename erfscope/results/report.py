@@ -111,12 +111,9 @@ class Report:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, all maps side by side on one scale; ``"overlay"``, the same over the images; ``"strip"``,
-                one model's by layer and input size at one scale of lengths; ``"profile"``, density and enclosed mass by
-                distance; ``"depth"``, ``"alpha"`` or ``"sizes"``, radii against layers, the share of inserted blocks or
-                input sizes; ``"training"``, radii against steps; ``"units"``, units of one layer at their places;
-                ``"positions"``, the sizes of every unit. If None, ``"positions"`` where every unit was measured, else
-                ``"panel"``.
+            kind: A name in ``erfscope.figures.kinds.FIGURES``, where stands what each shows and needs. If None,
+                ``"positions"``, the sizes of every unit, where those were measured, else ``"panel"``, all maps side by
+                side on one scale.
             scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or
                 ``"power"`` density; for display only and said on the figure.
             colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.

@@ -229,7 +229,7 @@ class StudyResult:
 
     def _content(self, suffix: str) -> bytes:
         if suffix in FIGURES:
-            from erfscope.figures import figure_bytes
+            from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
         return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=TABLES[suffix]).encode()

@@ -8,25 +8,28 @@ from collections.abc import Sequence
 from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 from erfscope.view.latex_text import escaped
-from erfscope.view.words import SHOWN, error_words, listed, names, read_alone, shared
+from erfscope.view.words import error_words, listed, names, read_alone, shared
+
+#: Millimetres: a wider figure spans both columns of a paper.
+COLUMN = 90.0
 
 
 def latex_figure(
-    results: Sequence[Result], kind: str, file: str, *, colour: str, contours: Sequence[float], wide: bool
+    results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
 ) -> str:
     """A figure environment with its caption, to be put into a paper and changed there.
 
     Args:
         results: What the figure shows.
-        kind: A name in ``SHOWN``.
+        shown: What this kind of figure shows.
         file: Name of the image's file.
         colour: What the colours of its maps are, in words; "" where it shows none.
         contours: Per cents of the ERF whose highest-density regions are outlined.
-        wide: Whether it is as wide as a page.
+        width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
     common = [read_alone(name, text) for name, text in shared(drawn).items()]
-    sentences = [f"{SHOWN.get(kind, kind)} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
+    sentences = [f"{shown} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     if colour:
         sentences.append(
             f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
@@ -37,11 +40,11 @@ def latex_figure(
     if any(result.wrt != IMAGE for result in drawn):
         sentences.append("Sizes are in cells of the reference.")
     sentences += [f"{words}." for words in error_words(drawn, "±")]
-    name, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
+    name = "figure*" if width_mm > COLUMN else "figure"
     # Labels and names of files are not text to LaTeX: there is no way to write every character in them.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]
-    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width}]{{{plain}}}"]
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width_mm:.0f}mm]{{{plain}}}"]
     lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])

@@ -37,19 +37,6 @@ WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says no
 #: Of references with three axes, clips and volumes, sizes say this of themselves.
 IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
-#: What each kind of figure shows.
-SHOWN = {
-    "panel": "Effective receptive fields",
-    "overlay": "Effective receptive fields over the first input image",
-    "strip": "Effective receptive fields by layer and input size",
-    "profile": "Density and enclosed share of effective receptive fields by the distance to the unit",
-    "depth": "Radii of effective receptive fields by layer",
-    "alpha": "Radii of effective receptive fields by the share of inserted blocks",
-    "sizes": "Radii of effective receptive fields by input size",
-    "training": "Radii of effective receptive fields in training",
-    "units": "Effective receptive fields of several units of one layer",
-    "positions": "Sizes of the effective receptive fields of all units of a layer",
-}
 DASH = "–"
 
 
@@ -285,7 +272,9 @@ def field_lines(result: Result) -> list[str]:
         return [f"TRF {whole_text(result.wrt).removeprefix('the ')}{local}"]
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
     bound = "" if trf.exact else "at most "
-    return [f"TRF {bound}{size_text(trf.size_px)}" + (", covers the map" if covers else "")]
+    whole = "the input" if result.wrt == IMAGE else result.wrt
+    beyond = f", {'as large as' if trf.size_px == trf.reference_px else 'larger than'} {whole}" if covers else ""
+    return [f"TRF {bound}{square_text(trf.size_px)} {cells_text(result)}{beyond}"]
 
 
 def sides_text(result: Result) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from torch import nn
 import erfscope
 from erfscope.api.checkpoints import checkpoints, step_of
 from erfscope.errors import ErfscopeError
-from erfscope.figures import fitting
+from erfscope.figures.draw import fitting
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,23 +23,14 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.api.save import check_figure
 from erfscope.cli.main import main
-from erfscope.cli.options import MAPS
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures import (
-    COLOURS,
-    FIGURES,
-    SCALES,
-    default_kind,
-    figure_bytes,
-    figure_of,
-    fitting,
-    folder_figures,
-    panel,
-    panel_beside,
-)
-from erfscope.figures.canvas import drawing
+from erfscope.figures.canvas import drawing, figure_bytes
+from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
+from erfscope.figures.kinds import FIGURES
 from erfscope.figures.maps import round_length
+from erfscope.figures.panels import panel_beside
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
+from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import close_up
@@ -52,6 +43,8 @@ from erfscope.storage.files import map_bytes
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
+
+panel = partial(figure_of, kind="panel")
 
 
 def gaussian(size=(64, 64), center=(31.0, 31.0), sigma=8.0) -> np.ndarray:
@@ -298,7 +291,7 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
         "random weights",
         "jacobian (amplitude)",
         "4 synthetic images",
-        "TRF 41x41",
+        "TRF 41 px",
         "standard error over images",
     ):
         assert expected in said
@@ -381,6 +374,47 @@ def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
         figure_of(reports()[kind], kind, width="colum")
 
 
+def test_a_figure_environment_is_as_wide_as_its_figure():
+    environments = dict(folder_figures([made("one"), made("two")]))["figure.tex"].decode().split("\n\n")
+    wide = {name: rf"\includegraphics[width={mm}mm]{{{name}.png}}" for name, mm in (("panel", 142), ("profile", 183))}
+    assert [wide[name] in text for name, text in zip(wide, environments, strict=False)] == [True, True]
+    assert all(text.lstrip().startswith(r"\begin{figure*}") for text in environments[:2])
+    assert r"\begin{figure}" in environments[2]
+    assert "[width=89mm]" in environments[2]
+
+
+def test_panels_are_lettered_and_units_of_different_places_have_theirs_said():
+    apart = panel([made("one"), made("two", center=(23.0, 39.0))])
+    assert "(a)\u00a0one" in words(apart)
+    assert "(b)\u00a0two" in words(apart)
+    assert "unit 3,3 · at 31, 31 px" in words(apart)
+    assert "at 23, 39 px" in words(apart)
+    together = words(panel([made("one"), made("two")]))
+    assert "at 31, 31 px" not in together
+    assert "(a)" not in words(panel([made("one")]))
+
+
+@pytest.mark.parametrize(
+    ("r50", "r90", "lines"),
+    [
+        ((43.4, 7.0), (116.52, 1.4), ["r50 43.4 ± 7.0 px", "r90 116.5 ± 1.4 px"]),
+        ((2.7461, 0.014), (3.9, 0.03), ["r50 2.746 ± 0.014 px", "r90 3.900 ± 0.030 px"]),
+        ((43.4, None), (116.52, None), ["r50 43.4 px", "r90 116.5 px"]),
+    ],
+)
+def test_r50_and_r90_of_a_result_have_as_many_decimals(r50, r90, lines):
+    sizes = {
+        name: MeasureValue(value=value, se=se, kind="radius") for name, (value, se) in (("r50", r50), ("r90", r90))
+    }
+    assert set(lines) <= set(words(panel([made(measures=sizes)])).splitlines())
+
+
+def test_marks_that_are_not_on_a_map_are_not_in_the_legend():
+    figure = panel([made(trf=301)])
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "unit"}
+    assert "TRF 301 px, larger than the input" in words(figure)
+
+
 @pytest.mark.parametrize(("most", "length"), [(0.3, 1), (1, 1), (4.9, 2), (5, 5), (67, 50), (199, 100), (200, 200)])
 def test_scale_bars_are_round(most, length):
     assert round_length(most) == length
@@ -389,7 +423,7 @@ def test_scale_bars_are_round(most, length):
 def test_conditions_are_said_once_where_they_are_shared_and_by_each_where_they_differ():
     fallen = made("b", weights=Weights(source="random", fallback=True))
     figure = panel([made("a"), fallen])
-    said = [text.get_text() for text in texts(figure)]
+    said = words(figure).splitlines()
     assert sum("input 64x64" in text for text in said) == 1
     assert "random weights" in said
     assert any(text.startswith("random weights (fallback)") for text in said)
@@ -564,7 +598,7 @@ def inches_per_pixel(figure, ax) -> float:
 def test_a_strip_has_the_layers_in_network_order_and_says_only_what_differs():
     figure = figure_of(reports()["strip"], "strip")
     titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
-    assert titles == ["net", "a", "b"]
+    assert titles == ["(a)\u00a0a", "(b)\u00a0b", "net"]
     assert words(figure).count("input 64x64") == 1
     assert words(figure).count("unit at 31, 31 px") == 1
     assert len(figure.axes) == 3, "two maps, one colour bar"
@@ -662,6 +696,22 @@ def test_letters_stay_on_the_sheet_apart_from_each_other_and_readable(name, kind
     for number, (text, box) in enumerate(boxes):
         for other, place in boxes[:number]:
             assert not box.overlaps(place), (text, other)
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_names_of_models_as_they_are_called_are_broken_at_their_marks_and_not_cut(width):
+    names = [
+        "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        "convnext_tiny.fb_in22k_ft_in1k_384",
+        "hf-hub:timm/resnet18.a1_in1k",
+        "net",
+    ]
+    figure = panel([made(name) for name in names], width=width)
+    titles = [text.get_text() for text in texts(figure) if text.get_fontweight() == "bold"]
+    assert [title.replace("\n", "") for title in titles] == [
+        f"({tag})\u00a0{name}" for tag, name in zip("abcd", names, strict=True)
+    ]
+    assert all(line[-1] in "_./:-" for title in titles for line in title.splitlines()[:-1])
 
 
 def test_names_are_text_and_nothing_else():
@@ -812,10 +862,6 @@ def test_what_a_figure_needs_is_known_before_anything_is_measured(options):
     asked = {"layer": "depth", "input_size": "sizes", "insert": "alpha"}
     assert [kind for kind in asked.values() if kind in possible] == [asked[name] for name in options if name in asked]
     assert "training" not in possible
-
-
-def test_the_command_line_knows_which_kinds_show_maps():
-    assert tuple(name for name, kind in FIGURES.items() if kind.maps) == MAPS
 
 
 # --- positions ------------------------------------------------------------------------------------

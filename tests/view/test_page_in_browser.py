@@ -21,7 +21,7 @@ from selenium.webdriver.common.keys import Keys
 
 import erfscope
 from erfscope.api.page import html
-from erfscope.figures.pixels import SCALES
+from erfscope.figures.style import SCALES
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.report import Report

@@ -285,7 +285,7 @@ def test_a_name_makes_no_link_in_markdown():
 @pytest.mark.parametrize("kind", ["latex", "figure", "markdown"])
 def test_no_control_character_of_a_name_reaches_a_paper(kind):
     result = made_up.result("a\x1b]0;title\x07b\u202ec")
-    text = latex_figure([result], "panel", "a.pdf", colour="", contours=(), wide=False) if kind == "figure" else ""
+    text = latex_figure([result], "ERF", "a.pdf", colour="", contours=(), width_mm=89) if kind == "figure" else ""
     assert "a?]0;title?b?c" in (text or made_up.report(result).table(format=kind)).replace("\\", "")
     assert printable(text, keep="\n") == text
 
