@@ -9,12 +9,8 @@ import pytest
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.cli.options import OUTPUT_OPTIONS
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import WIDTHS
-from erfscope.figures.kinds import FIGURES
-from erfscope.figures.pixels import COLOURS, SCALES
 from erfscope.options import settings
 from erfscope.options.option import declared
 from erfscope.options.settings import OPTIONS, Options, Settings
@@ -38,21 +34,16 @@ def test_the_keywords_that_type_checkers_see_are_the_settings(request):
 
 #: Names that the command line offers without importing what has them, and what has them.
 OFFERED = {
-    "convention": (OPTIONS, CONVENTIONS),
-    "method": (OPTIONS, NAMES),
-    "insert": (OPTIONS, BLOCKS),
-    "synthetic": (OPTIONS, KINDS),
-    "figure": (OUTPUT_OPTIONS, FIGURES),
-    "scale": (OUTPUT_OPTIONS, SCALES),
-    "colours": (OUTPUT_OPTIONS, COLOURS),
-    "width": (OUTPUT_OPTIONS, WIDTHS),
+    "convention": CONVENTIONS,
+    "method": NAMES,
+    "insert": BLOCKS,
+    "synthetic": KINDS,
 }
 
 
 @pytest.mark.parametrize("name", OFFERED)
 def test_the_command_line_offers_what_there_is(name):
-    table, known = OFFERED[name]
-    assert table[name].option.words == tuple(known)
+    assert OPTIONS[name].option.words == tuple(OFFERED[name])
 
 
 def test_the_command_line_offers_every_study():
