@@ -10,6 +10,7 @@ import cv2
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from rich.console import Console
 from torch import nn
 
@@ -263,7 +264,7 @@ def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_pa
     figure = erfscope.Report(results=(result,)).figure()
     ax = figure.axes[0]
     assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(heat.erf.values.shape[1])
-    assert any(words in text.get_text() for text in figure.texts)
+    assert any(words in text.get_text() for text in figure.findobj(Text))
     erfscope.Report(results=(result,)).save(tmp_path / "erf.html")
     page = (tmp_path / "erf.html").read_text()
     assert words in page

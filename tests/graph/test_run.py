@@ -423,3 +423,23 @@ def test_a_module_on_several_devices_is_one_line():
     with pytest.raises(ErfscopeError, match="meta") as caught:
         erfscope.analyze(model, **WORDS)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fourier_transform_before_a_convolution_is_made_whole():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), Spectrum(), nn.Conv2d(4, 4, 3, padding=1)).double()
+    result = erfscope.analyze(net, input_size=12, samples=1, draws=1, unit=(3, 4), layer="3", verify=True)
+    assert result.computed.path == "graph"
+    assert result.verification.value < 1e-12
+    assert result.verification.map < 1e-12
+
+
+class Spectrum(nn.Module):
+    """Weighs frequencies, as global filter networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 12, 7))
+
+    def forward(self, x):
+        return torch.fft.irfft2(torch.fft.rfft2(x) * self.weight, s=x.shape[-2:])

@@ -287,7 +287,7 @@ def test_a_gradient_that_is_wrong_is_said_and_the_training_goes_on():
         # Half of the change is predicted: 1 / 0.5^2, but for the kinks of one ReLU.
         assert (moment.result.status, moment.result.trust.module) == ("degenerate", "")
         assert moment.result.trust.ratio.value == pytest.approx(4, rel=0.05)
-        assert "the model's own forward, outside of its modules" in moment.result.error
+        assert "the first operation without a true derivative is in the model itself" in moment.result.error
     right = ErfMonitor(net(), trust=True, **OPTIONS).step(0)
     assert right.ok
     assert not right.trust.disagrees

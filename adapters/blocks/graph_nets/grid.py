@@ -31,7 +31,7 @@ class GridGraph(Graph):
         self_loops: Whether a cell is its own neighbour. Without self-loops the 4-neighbour grid is bipartite, and a
             cell's influence on its neighbours vanishes after every even number of layers.
         links: ``"opposite"``: every cell receives from its point reflection too. Other links are those of an adjacency,
-            :class:`GivenGraph`.
+            :class:`erfscope.adapters.blocks.graph_nets.given.GivenGraph`.
 
     Raises:
         ErfscopeError: another number of neighbours, or unknown links.

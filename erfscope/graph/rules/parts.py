@@ -170,9 +170,21 @@ def _part_made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     reads = [read for edge in edges for step in edge.steps if isinstance(step, Dims) for read in step.reads]
     full = [read.same for read in reads if isinstance(read, Whole) and read.same is not None]
     full += [call.args["dim"]] if call.name in ALONG else [1] if "conv" in call.name else []
+    if call.name not in RUNS and call.name not in MOVES:
+        # A dimension that is no input's, as those that a Fourier transform makes, is made whole.
+        known = {dim for edge in edges for dim in _dims_read(edge, len(part))}
+        full += [dim for dim in range(len(part)) if dim not in known]
     for dim in full:
         found[dim] = np.arange(call.shape[dim])
     return tuple(found)
+
+
+def _dims_read(edge: Edge, rank: int) -> list[int | None]:
+    """The dimensions of an output along which an edge reads as far as the part goes."""
+    if not edge.steps or not isinstance(edge.steps[-1], Dims):
+        return list(range(rank))
+    reads = edge.steps[-1].reads
+    return [read if isinstance(read, int) else read.same if isinstance(read, Whole) else read.dim for read in reads]
 
 
 def _dense(part: Part) -> Part:
