@@ -25,7 +25,7 @@ def html(view: ReportView, drawings: Drawings) -> str:
     """A report as one self-contained page.
 
     Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in
-    :meth:`erfscope.results.report.Report.to_json`, and ``data-value`` the number at full precision beside the rounded text.
+    :meth:`erfscope.results.report.Report.to_json`, and ``data-value`` the number at full precision beside its text.
 
     Args:
         view: What is shown.
