@@ -135,7 +135,10 @@ def _legend(ax: Axes, chart: Chart, width: float) -> None:
     keys += [Line2D([], [], label=label, **_mark(number)) for number, (label, _) in enumerate(chart.marks)]
     if keys:
         below = ax.transAxes + ScaledTranslation(0, -BELOW, ax.figure.dpi_scale_trans)
-        legend(ax, width - 2 * MARGIN, handles=keys, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below)
+        # Beside long names the axes are narrow, and the keys stand below the names too.
+        corner: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0)} if chart.sideways else {}
+        corner = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below} | corner
+        legend(ax, width - 2 * MARGIN, handles=keys, **corner)
 
 
 def _key(number: int, curve: Curve) -> dict[str, Any]:
