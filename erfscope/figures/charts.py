@@ -136,9 +136,10 @@ def _legend(ax: Axes, chart: Chart, width: float) -> None:
     if keys:
         below = ax.transAxes + ScaledTranslation(0, -BELOW, ax.figure.dpi_scale_trans)
         # Beside long names the axes are narrow, and the keys stand below the names too.
-        corner: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0)} if chart.sideways else {}
-        corner = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below} | corner
-        legend(ax, width - 2 * MARGIN, handles=keys, **corner)
+        corner: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0)}
+        if not chart.sideways:
+            corner = {"loc": "upper left", "bbox_to_anchor": (0, 0)}
+        legend(ax, width - 2 * MARGIN, handles=keys, bbox_transform=below, **corner)
 
 
 def _key(number: int, curve: Curve) -> dict[str, Any]:
