@@ -20,7 +20,6 @@ FIXES = {
     "checkpoint": "the checkpoint holds them so: load one of a trained model",
     "exported": "export the model with trained weights",
 }
-TRAINED = "load weights of a trained model"
 
 
 def zero_branches(module: nn.Module, weights: Weights) -> Iterator[Finding]:

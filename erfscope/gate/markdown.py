@@ -24,7 +24,9 @@ def markdown(report: CheckReport) -> str:
         for *texts, word in list(rows(verdict)) or [nothing]:
             shown = word if word in ("pass", "notice", DASH) else f"**{word}**"
             lines.append([name, *map(markdown_text, texts), shown])
-        notes += [f"- **{name}**: {_note(text)}" for _, text in said(verdict)]
+        notes += [f"- **{name}**: {markdown_text(text)}" for _, text in said(verdict)]
+        if verdict.accept:
+            notes.append(f"- **{name}**: to accept: `{printable(verdict.accept).replace('`', '')}`")
     notes += [f"- {markdown_text(text)}" for text in report.notices]
     table = grid(lines, left=[True] * len(lines[0]))
     return "\n".join([f"### erfscope check: {markdown_text(report.summary)}", "", table, *notes]).rstrip("\n") + "\n"
@@ -43,13 +45,6 @@ def github_commands(report: CheckReport) -> Iterator[str]:
             yield _command("error", report, verdict, "\n".join([verdict.cause, *changes, *reasons(verdict), *accept]))
         elif verdict.notices and verdict.word == "pass":
             yield _command("notice", report, verdict, "\n".join(verdict.notices))
-
-
-def _note(text: str) -> str:
-    if not text.startswith("to accept: "):
-        return markdown_text(text)
-    command = printable(text.removeprefix("to accept: ")).replace("`", "")
-    return f"to accept: `{command}`"
 
 
 def _command(kind: str, report: CheckReport, verdict: Verdict, text: str) -> str:

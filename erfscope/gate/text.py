@@ -53,3 +53,5 @@ def _lines(verdict: Verdict) -> Iterator[Line]:
         yield Line(f"  {text.rstrip()}", "row", "" if row is COLUMNS else row[-1])
     for kind, text in said(verdict):
         yield Line(f"  {text}", kind, verdict.shown if kind == "reason" else "")
+    if verdict.accept:
+        yield Line(f"  to accept: {verdict.accept}", "accept")

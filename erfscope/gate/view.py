@@ -20,13 +20,14 @@ Kind = Literal["reason", "notice", "accept"]
 def rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     """A row of :data:`COLUMNS` for everything that was compared: changes of the structure, and measures."""
     for change in verdict.structure:
-        what = change.what.replace("theoretical receptive field (TRF)", "TRF")
+        what = change.what.replace("theoretical receptive field (TRF)", "TRF")  # a cell, no sentence
         yield what, change.obtained, change.expected, DASH, DASH, shown_word(change.verdict)
     yield from map(_row, verdict.measures)
 
 
 def said(verdict: Verdict) -> Iterator[tuple[Kind, str]]:
-    """What must be said of a verdict, most important first: reasons, notes, and the command that accepts it."""
+    """What must be said of a verdict, most important first: reasons and notes; the command that accepts it is
+    ``verdict.accept``."""
     yield from (("reason", text) for text in reasons(verdict))
     if verdict.needed is not None:
         yield "accept", f"to settle it: measure the baseline's model and this one with {verdict.needed} of them"
@@ -37,8 +38,6 @@ def said(verdict: Verdict) -> Iterator[tuple[Kind, str]]:
     if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
         yield "notice", f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}"
     yield from (("notice", f"note: {text}") for text in verdict.notices)
-    if verdict.accept:
-        yield "accept", f"to accept: {verdict.accept}"
 
 
 def reasons(verdict: Verdict) -> list[str]:

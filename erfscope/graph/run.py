@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from erfscope.errors import MeasurementError
 from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, evaluate, shape_of, value
 from erfscope.graph.layouts import channels_of_unit, unit_box
+from erfscope.graph.places import describe
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
 from erfscope.graph.rules.runs import scale_and_shift
 
@@ -165,6 +167,10 @@ class Forward:
         for step, done in zip(plan.steps, plan._done, strict=True):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
                 out = self._make(step, found)
+            if out.shape != tuple(map(len, step.part)):
+                # Another part would be taken for this one.
+                size = "x".join(map(str, out.shape))
+                raise MeasurementError(f"{describe(step.node)} makes {size} of a part; use --plain (plain=True)")
             for each in done:
                 found.pop(each, None)
             if step.node is plan.reference.node:
