@@ -22,7 +22,7 @@ from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
 from erfscope.copies import cast_module
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.layout import Layout, named_layout, recognise
+from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.default_layer import default_layer
 from erfscope.graph.named import Pass
@@ -50,7 +50,7 @@ class ModuleAdapter:
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: What the report should say about the model.
-        at_once: How many images may go through at a time, for an exported program that takes a fixed number.
+        batch_size: How many images may go through at a time, for an exported program that takes a fixed number.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class ModuleAdapter:
         forward: Forward = _call,
         owned: bool = False,
         notes: tuple[str, ...] = (),
-        at_once: int | None = None,
+        batch_size: int | None = None,
     ) -> None:
         self.module = module
         self.spec = spec
         self.weights = weights
         self.preprocess = preprocess
         self.notes = notes
-        self.at_once = at_once
+        self.batch_size = batch_size
         #: The same, for findings of a code of their own.
         self.remarks: tuple[Finding, ...] = ()
         #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
@@ -239,7 +239,7 @@ class ModuleAdapter:
             with contextlib.suppress(MeasurementError):
                 return Guess(named_layout(self._layout, shape, space, prefix=self._prefix_tokens), declared=True)
         # Tables of positions have a batch of one.
-        return Guess(recognise(shape, space) if shape and shape[0] in (1, images) else None)
+        return Guess(guess_layout(shape, space) if shape and shape[0] in (1, images) else None)
 
 
 class _Reached(BaseException):

@@ -79,7 +79,7 @@ def measure(entry: ZooEntry, size: tuple[int, ...] | None) -> tuple[str, ...]:
 def _cells(result: erfscope.Result) -> tuple[str, ...]:
     """Everything about a result but its name and its time."""
     notes = [result.error] if result.error else []
-    notes += [finding.text for finding in result.warnings if finding.code not in UNREMARKABLE]
+    notes += [finding.text for finding in result.findings if finding.code not in UNREMARKABLE]
     note = "; ".join(dict.fromkeys(notes))
     if result.unit is None or result.trf is None:
         return (result.status, result.layer or "–", *("–" * 7), note)

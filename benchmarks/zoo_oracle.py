@@ -162,7 +162,7 @@ def _compare(
     if off > tolerance:  # by how much the plain map changes where the input changes by a rounding
         again = oracle.truth(x * (1 + 1e-15), result.layer, tuple(unit.map_shape), tuple(unit.index)).map
         chaos = 0.0 if again is None else float(np.abs(again - truth.map).sum())
-    assumed = not unit.center_exact or any(finding.code == "assumed_layout" for finding in result.warnings)
+    assumed = not unit.center_exact or any(finding.code == "assumed_layout" for finding in result.findings)
     right, place = truth.judge_centre(unit.center_px, exact=not assumed)
     notes = [truth.note, place if not right else ""]
     same = off <= max(tolerance, CHAOS * chaos)

@@ -122,7 +122,7 @@ class Adapter(Protocol):
     #: The same, for findings of a code of their own.
     remarks: tuple[Finding, ...]
     #: How many images may go through at a time; None for any number.
-    at_once: int | None
+    batch_size: int | None
 
     @property
     def recording(self) -> Recording:

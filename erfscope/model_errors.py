@@ -98,7 +98,7 @@ def _hint(adapter: Adapter, text: str) -> str:
 
 
 @contextlib.contextmanager
-def blaming(label: str, adapter: Adapter) -> Iterator[None]:
+def wrap_model_errors(label: str, adapter: Adapter) -> Iterator[None]:
     """Within it what a model raises becomes an error that names it."""
     try:
         yield

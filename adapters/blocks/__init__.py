@@ -5,7 +5,6 @@ May import: ``adapters.sources``, ``attribution.batch_norm``, ``copies``, ``rest
 A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a
 function of node features of any of them. docs/theory.md says which closed form is whose."""
 
-from erfscope.adapters.blocks.attention import SelfAttention
 from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN
 from erfscope.adapters.blocks.graph_nets.gat import GAT, GATv2
 from erfscope.adapters.blocks.graph_nets.gcn import GCN
@@ -16,6 +15,7 @@ from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.registry import BLOCKS, BlockEntry, make
+from erfscope.adapters.blocks.self_attention import SelfAttention
 from erfscope.adapters.blocks.wide import GlobalContext, LargeKernel, global_context
 
 __all__ = [

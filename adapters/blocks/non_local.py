@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks.attention import attend, attend_window
 from erfscope.adapters.blocks.graph_nets.grid import window_offsets
 from erfscope.adapters.blocks.maps import MapBlock, divided, one_of, whole
+from erfscope.adapters.blocks.self_attention import attend, attend_window
 from erfscope.errors import ErfscopeError
 
 NonLocalMode = Literal["embedded_gaussian", "gaussian", "dot_product", "concatenation"]

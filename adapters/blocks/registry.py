@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from erfscope.adapters.blocks.attention import SelfAttention
 from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN
 from erfscope.adapters.blocks.graph_nets.gat import GAT, GATv2
 from erfscope.adapters.blocks.graph_nets.gcn import GCN
@@ -21,6 +20,7 @@ from erfscope.adapters.blocks.maps import divided
 from erfscope.adapters.blocks.non_local import NonLocal
 from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
+from erfscope.adapters.blocks.self_attention import SelfAttention
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
 from erfscope.adapters.sources import factory
 from erfscope.errors import unknown

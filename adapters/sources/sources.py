@@ -277,7 +277,7 @@ def _exported(spec: str, options: SourceOptions) -> Source:
         )
     words = {"input_size": tuple(map(int, (channels, *size)))}
     config = input_config(words, mean=options.mean, std=options.std)
-    made_by = functools.partial(ModuleAdapter, at_once=batch if isinstance(batch, int) else None)
+    made_by = functools.partial(ModuleAdapter, batch_size=batch if isinstance(batch, int) else None)
     return Source(module=module, spec=spec, weights=weights, config=config, adapter=made_by)
 
 

@@ -30,7 +30,7 @@ def check_outputs(wanted: OutputOptions) -> None:
             that shows no map.
     """
     from erfscope.api.save import SUFFIXES, check_output
-    from erfscope.storage.files import FIGURES
+    from erfscope.storage.files import FIGURE_SUFFIXES
 
     seen: set[Path] = set()
     for text in wanted.output:
@@ -50,7 +50,7 @@ def check_outputs(wanted: OutputOptions) -> None:
     if (
         figure is not None
         and on_command_line("figure")
-        and all(suffix in SUFFIXES and suffix not in FIGURES for suffix in suffixes)
+        and all(suffix in SUFFIXES and suffix not in FIGURE_SUFFIXES for suffix in suffixes)
     ):
         raise ErfscopeError(
             f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
@@ -74,11 +74,13 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
         ErfscopeError: the kind needs more or other results, or a wider sheet.
     """
     from erfscope.api import save
-    from erfscope.storage.files import FIGURES
+    from erfscope.storage.files import FIGURE_SUFFIXES
 
     suffixes = [Path(text).suffix.lower() for text in wanted.output]
     # A folder gets the kind that is named, and of the others those that fit.
-    if any(suffix in FIGURES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes):
+    if any(
+        suffix in FIGURE_SUFFIXES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes
+    ):
         save.check_figure(models, options, kind=wanted.figure, width=wanted.width)
 
 

@@ -153,7 +153,9 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     )
     if not trf.center_exact:
         facts["understood"] += (
-            f"; the centre is not exact: {trf.center_doubt}" if trf.center_doubt else "; the centre is not exact"
+            f"; the centre is not exact: {trf.center_inexact_reason}"
+            if trf.center_inexact_reason
+            else "; the centre is not exact"
         )
     if not all(other.trf.all_paths for other in table.rows):
         facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"

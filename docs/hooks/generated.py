@@ -33,14 +33,14 @@ from erfscope.view.words import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
 #: Figures in the pages, by file name -> kind.
-FIGURES = {"figure-panel": "panel", "figure-depth": "depth"}
+PICTURES = {"figure-panel": "panel", "figure-depth": "depth"}
 UNITS = {"px": "px", "px2": "px²", "deg": "degrees", "": "no unit"}
 RATIO = {"radius": "r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """MkDocs' hook: the figures, drawn when the site is built."""
-    for name, kind in FIGURES.items():
+    for name, kind in PICTURES.items():
         drawn = figure_bytes(example(kind).figure(kind=kind, colours="own"), ".png")
         files.append(File.generated(config, f"{name}.png", content=drawn))
     return files
@@ -230,7 +230,7 @@ def kinds() -> str:
 
 
 def _figure(name: str) -> str:
-    return f"![What --figure {FIGURES[name]} draws]({name}.png)"
+    return f"![What --figure {PICTURES[name]} draws]({name}.png)"
 
 
 #: What can stand in a page.
@@ -248,5 +248,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "report-fields": fields,
     "studies": studies,
     "figure-kinds": kinds,
-    **{name: partial(_figure, name) for name in FIGURES},
+    **{name: partial(_figure, name) for name in PICTURES},
 }

@@ -32,7 +32,7 @@ OPTIONAL: dict[str, set[str]] = {
     "UsedWeights": {"source", "sha256"},
 }
 #: Fields that are not stored: a finding says why a centre is not exact.
-LEFT_OUT = {("Trf", "center_doubt"), ("BaselineEntry", "unusable")}
+LEFT_OUT = {("Trf", "center_inexact_reason"), ("BaselineEntry", "unusable")}
 #: What annotations cannot say: by class and field, what takes the place of what they do say.
 INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
     ("StoredResult", "id"): {"type": "string", "pattern": f"^{validate.ID.pattern}$"},

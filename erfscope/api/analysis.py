@@ -26,9 +26,9 @@ from erfscope.options.keywords import Options, check, settings_of, values_of, wo
 from erfscope.options.settings import FREE, Running, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
+from erfscope.results.auto_input_size import Growth
 from erfscope.results.comparability import short
 from erfscope.results.findings import of_choice
-from erfscope.results.growth import Growth
 from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
@@ -241,7 +241,7 @@ def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -
     chosen = options.get("layer") is None and not model.adapter.stages
     findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
     return [
-        replace(row, layer_chosen=chosen, warnings=(*row.warnings, *(f for f in findings if f not in row.warnings)))
+        replace(row, layer_chosen=chosen, findings=(*row.findings, *(f for f in findings if f not in row.findings)))
         for row in rows
     ]
 

@@ -13,9 +13,9 @@ from erfscope.options.keywords import DEFAULTS, values_of, words
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage import files
-from erfscope.storage.files import FIGURES, TABLES, map_bytes, report_bytes, save_directory, write_bytes
+from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, map_bytes, report_bytes, save_directory, write_bytes
 
-SUFFIXES = (".html", ".json", *TABLES, *FIGURES, ".npz")
+SUFFIXES = (".html", ".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES, ".npz")
 #: The page in the folder of a report.
 PAGE = "index.html"
 #: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
@@ -73,13 +73,13 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
     check_output(path, force=force)
     target = Path(path)
     suffix = target.suffix.lower()
-    if suffix in FIGURES:
+    if suffix in FIGURE_SUFFIXES:
         from erfscope.figures.canvas import figure_bytes
 
         shown = report.figure(kind=figure, **style)
         write_bytes(target, figure_bytes(shown, suffix), force=force)
-    elif suffix in TABLES:
-        write_bytes(target, report.table(format=TABLES[suffix]).encode(), force=force)
+    elif suffix in TABLE_SUFFIXES:
+        write_bytes(target, report.table(format=TABLE_SUFFIXES[suffix]).encode(), force=force)
     elif suffix == ".html":
         from erfscope.api.page import html
 

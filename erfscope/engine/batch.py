@@ -29,7 +29,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     """Add a batch of images to the averages: together, or in halves, quarters and so on if that does not fit into
     memory.
 
-    What did not fit is not tried again: ``sums.at_once`` becomes smaller. What was added of it stays, and is passed
+    What did not fit is not tried again: ``sums.batch_size`` becomes smaller. What was added of it stays, and is passed
         over the next time.
 
     Args:
@@ -44,10 +44,10 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     """
     done = 0
     while done < len(batch):
-        part = batch[done : done + (1 if _compares(plan, sums) else sums.at_once)]
+        part = batch[done : done + (1 if _compares(plan, sums) else sums.batch_size)]
         try:
             x, images = _load(plan, sums, part, read)
-            every = draws(plan, x, images, most=sums.at_once) if images else iter(())
+            every = draws(plan, x, images, most=sums.batch_size) if images else iter(())
             for number, found in groupby(every, attrgetter("unit")):
                 _add(sums, number, images, list(found))
             done += len(part)
@@ -56,7 +56,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         except Exception as error:  # anything a model may raise
             if not ran_out(error) or len(part) == 1:
                 raise model_failed(plan.model.label, plan.model.adapter, error) from error
-            sums.at_once = len(part) // 2
+            sums.batch_size = len(part) // 2
 
 
 def _compares(plan: Plan, sums: Sums) -> bool:

@@ -54,7 +54,7 @@ class BatchPlan:
     places."""
 
     planned: int
-    at_once: int
+    batch_size: int
     needs: tuple[Need, ...]
 
 
@@ -68,7 +68,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
         EnvironmentFailure: there is no memory for a single image.
     """
     asked = plan.settings.batch_size
-    planned = at_once = min(most_at_once(plan), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(plan), 1))))
+    planned = batch_size = min(largest_batch(plan), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(plan), 1))))
     wanted = tuple(needs(plan))
     for need in wanted:
         if need.takes(1) > need.there:
@@ -76,22 +76,22 @@ def plan_batches(plan: Plan) -> BatchPlan:
             text = f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
             raise EnvironmentFailure(f"{text}; use a smaller --input-size")
         if asked is None:
-            planned = at_once = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
-        while need.takes(at_once) > need.there and at_once > 1:
-            at_once //= 2
+            planned = batch_size = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
+        while need.takes(batch_size) > need.there and batch_size > 1:
+            batch_size //= 2
     if asked is None:
         # Batches of one size: 10 and 10 rather than 16 and 4.
         count = max(1, len(plan.indices))
-        planned, at_once = (math.ceil(count / math.ceil(count / size)) for size in (planned, at_once))
-    return BatchPlan(planned=planned, at_once=at_once, needs=wanted)
+        planned, batch_size = (math.ceil(count / math.ceil(count / size)) for size in (planned, batch_size))
+    return BatchPlan(planned=planned, batch_size=batch_size, needs=wanted)
 
 
-def most_at_once(plan: Plan) -> int:
+def largest_batch(plan: Plan) -> int:
     """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
     settings."""
     if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.layer):
         return 1
-    return min(len(plan.indices), plan.model.adapter.at_once or len(plan.indices))
+    return min(len(plan.indices), plan.model.adapter.batch_size or len(plan.indices))
 
 
 def needs(plan: Plan) -> list[Need]:
@@ -107,8 +107,8 @@ def needs(plan: Plan) -> list[Need]:
     channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
     # The part of an image that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
-    copies, beside = _at_once(plan)
-    model = math.ceil(OVERHEAD * (counted + beside * inputs // 2)) * copies + inputs
+    copies, extra = _copies_and_extra(plan)
+    model = math.ceil(OVERHEAD * (counted + extra * inputs // 2)) * copies + inputs
     # The image itself is made whole, one at a time; the draws of one image are averaged, one at a time.
     drawn = FLOAT64 * (1 if plan.draws == "all" else plan.draws) * _cells(plan)
     fixed = FIRST_PASS + _averages(plan) + max(plan.feed.value_bytes * math.prod(size) * channels, drawn)
@@ -130,10 +130,10 @@ def counted_bytes(plan: Plan) -> int:
     return max(map(pass_bytes, plan.crops))
 
 
-def estimate(plan: Plan, wanted: Sequence[Need], at_once: int) -> str:
+def estimate(plan: Plan, wanted: Sequence[Need], batch_size: int) -> str:
     """Say how much memory a measurement will take with this many images at a time."""
-    text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {at_once} at a time"
-    wants = [f"{gib(need.takes(at_once))} of the {gib(need.there)} that are free" for need in wanted]
+    text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {batch_size} at a time"
+    wants = [f"{gib(need.takes(batch_size))} of the {gib(need.there)} that are free" for need in wanted]
     if not wants:
         return f"{text}; how much memory that takes is not known"
     places = ["in memory"] if len(wants) == 1 else [f"on {device_and_dtype(plan)[0].type}", "in memory"]
@@ -193,7 +193,7 @@ def _groups(plan: Plan) -> int:
     return min(GROUPS, members)
 
 
-def _at_once(plan: Plan) -> tuple[int, int]:
+def _copies_and_extra(plan: Plan) -> tuple[int, int]:
     """How many copies of one image a method runs together, and how many tensors of its size it makes itself for each of
     them."""
     if plan.settings.method == "gradient":

@@ -22,7 +22,7 @@ from erfscope.engine.positions.every_unit import positions_of
 from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
-from erfscope.engine.trust.witness import witness
+from erfscope.engine.trust.gradient_check import check_gradient
 from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
@@ -31,7 +31,7 @@ from erfscope.geometry.unit import CENTRE, is_every_unit, resolve_units
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
 from erfscope.measures import with_errors
-from erfscope.model_errors import blaming
+from erfscope.model_errors import wrap_model_errors
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import current
 from erfscope.parallel.reduce import all_reduce_sums
@@ -80,7 +80,7 @@ def measure(
     with plan.process_group.agreeing() as widths:
         needs = _with_batches(plan, sums)
         widths.own = sums.planned
-    hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.at_once)}")
+    hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
     rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
     with prefetched(
         plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned
@@ -100,13 +100,13 @@ def measure(
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
     """Plan the batches, which may fail on one rank alone; return the memory they take."""
     batches = plan_batches(plan)
-    sums.planned, sums.at_once = batches.planned, batches.at_once
+    sums.planned, sums.batch_size = batches.planned, batches.batch_size
     return batches.needs
 
 
 def _is_enough(plan: Plan, sums: Sums) -> bool:
     """Whether the standard error that was asked for is reached, where it is time to look at it."""
-    if plan.settings.until_se is None or sums.seen not in _looks(sums.seen):
+    if plan.settings.until_se is None or sums.seen not in _se_checkpoints(sums.seen):
         return False
     sums.is_precise_enough = _reaches(plan, _of_all_ranks(plan, sums), plan.settings.until_se)
     return sums.is_precise_enough
@@ -139,7 +139,7 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
     if sums.stopped:
         return results
     if plan.settings.verify:
-        with same_random_numbers(), blaming(model.label, model.adapter):
+        with same_random_numbers(), wrap_model_errors(model.label, model.adapter):
             compared = verify(plan, sums)
         results = [replace(result, verification=found) for result, found in zip(results, compared, strict=True)]
     if plan.settings.trust:
@@ -153,8 +153,8 @@ def _with_trust(result: Result, plan: Plan, sums: Sums, number: int) -> Result:
     """The result of one unit with what forward passes say of its gradient; a failed one as it is."""
     if result.status == "error":
         return result
-    with blaming(plan.model.label, plan.model.adapter):
-        trust = witness(plan, sums, number, result.map)
+    with wrap_model_errors(plan.model.label, plan.model.adapter):
+        trust = check_gradient(plan, sums, number, result.map)
     found = with_trust(result, replace(trust, accepted=plan.settings.accept == "gradient_disagrees"))
     return replace(found, seconds=time.perf_counter() - sums.started)
 
@@ -168,7 +168,7 @@ def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Res
         missing = Finding(
             code="stopped", text="stopped before every unit was measured; the same command with --resume measures them"
         )
-        return replace(result, warnings=(*result.warnings, missing))
+        return replace(result, findings=(*result.findings, missing))
     return replace(result, positions=found, seconds=time.perf_counter() - sums.started)
 
 
@@ -205,9 +205,9 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     if is_every_unit(settings.unit):
         check_every_unit(space, layer)
     plain = _why_plain(model, settings)
-    beside = "--verify compares with it" * settings.verify or "--unit all takes it" * is_every_unit(settings.unit)
+    reader = "--verify compares with it" * settings.verify or "--unit all takes it" * is_every_unit(settings.unit)
     for name in (layer, settings.wrt):
-        _check_calls(model, name, plain or beside)
+        _check_calls(model, name, plain or reader)
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         text = (
             f"{settings.method} runs several copies of an image as one batch, and these may see each other through"
@@ -293,7 +293,7 @@ def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
     """Places in the run's images, from one to the next: ``width`` at a time, and no further than where the error is
     looked at."""
     total, at = len(plan.indices), seen
-    looks = iter(_looks(total) if plan.settings.until_se is not None else ())
+    looks = iter(_se_checkpoints(total) if plan.settings.until_se is not None else ())
     look = 0
     while at < total:
         while look <= at:
@@ -303,7 +303,7 @@ def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def _looks(total: int) -> list[int]:
+def _se_checkpoints(total: int) -> list[int]:
     """After how many images the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then
     a quarter more."""
     found, at = [], GROUPS
@@ -329,7 +329,7 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
     process_group = plan.process_group
     if process_group.size == 1:
         return sums
-    gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.at_once))
+    gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.batch_size))
     ratios: dict[int, float] = {}
     for _, found, *_ in reversed(gathered):
         ratios |= found
@@ -339,7 +339,7 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
         unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
         planned=max(planned for _, _, planned, _ in gathered),
-        at_once=min(at_once for *_, at_once in gathered),
+        batch_size=min(batch_size for *_, batch_size in gathered),
     )
 
 

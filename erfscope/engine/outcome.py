@@ -207,8 +207,10 @@ def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
 
 def _halved(sums: Sums) -> Iterator[Finding]:
     """That batches were made smaller, which takes longer and changes nothing."""
-    if sums.at_once < sums.planned:
-        text = f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.at_once} at a time"
+    if sums.batch_size < sums.planned:
+        text = (
+            f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
+        )
         yield Finding(code="smaller_batches", text=text)
 
 
@@ -247,7 +249,7 @@ def _input_record(plan: Plan) -> InputRecord:
         transform=shown.text,
         resize=shown.resize_text,
         scale=shown.scale_text,
-        described=plan.feed.described,
+        text_kind=plan.feed.text_kind,
     )
 
 

@@ -106,7 +106,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
 
 def has_lost_arrays(result: Result) -> bool:
     """Whether the file with its map or its sums has gone, so that it must be measured again."""
-    codes = {finding.code for finding in result.warnings}
+    codes = {finding.code for finding in result.findings}
     return "map_missing" in codes or (result.part is None and bool(codes & {"stopped", "shard"}))
 
 

@@ -121,7 +121,7 @@ class Sums:
     ratios: dict[int, float] = field(default_factory=dict)
     #: Images of a batch as planned, and as many as were found to fit into memory.
     planned: int = 1
-    at_once: int = 1
+    batch_size: int = 1
     #: The first image that a unit has not been given yet.
     counted: dict[int, int] = field(default_factory=dict)
     #: How many of the run's images were seen, by all ranks, from the first one on.

@@ -19,7 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from erfscope.errors import ErfscopeError
 from erfscope.figures.lettering import TEXT, TITLE, wrapped
 from erfscope.figures.lines import legend
-from erfscope.storage.files import FIGURES, write_bytes
+from erfscope.storage.files import FIGURE_SUFFIXES, write_bytes
 
 #: Inches: around the sheet and every panel, over the keys and the words under all panels, and how high a sheet is
 #: before it is cut.
@@ -143,7 +143,7 @@ def check_suffix(path: Path) -> None:
     Raises:
         ErfscopeError: another suffix than .png, .svg or .pdf.
     """
-    if path.suffix.lower() not in FIGURES:
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise ErfscopeError(f"a figure is saved as .png, .svg or .pdf, not {path.suffix or path.name!r}")
 
 

@@ -16,7 +16,7 @@ from erfscope.figures.lettering import letter, write_over
 from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.notes import shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
-from erfscope.measures.profile import RadialProfile, gaussian_profile, radial_profile
+from erfscope.measures.radial_curve import RadialProfile, gaussian_profile, radial_profile
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, names
 

@@ -159,7 +159,7 @@ def entry_of(
 
 
 def _unusable(result: Result) -> str | None:
-    broken = next((finding.text for finding in result.warnings if finding.code == "nan_images"), None)
+    broken = next((finding.text for finding in result.findings if finding.code == "nan_images"), None)
     return None if result.ok and broken is None else result.error or broken or f"the result is {result.status}"
 
 

@@ -95,7 +95,7 @@ def judge(
     word = _word(tolerance.move(difference, MEASURES[name].wider), limit, noise)
     found = replace(blank, word=word, limit=limit, difference=difference, se=se)
     if word == "pass":
-        return replace(found, notice=_grown(name, tolerance, difference, se, limit))
+        return replace(found, notice=_improvement_notice(name, tolerance, difference, se, limit))
     return _explained(replace(found, needed=_needed(obtained.n, noise, limit) if word == "cannot tell" else None))
 
 
@@ -129,7 +129,7 @@ def _needed(n: int, noise: float, limit: float) -> int | None:
     return 10 * math.ceil(count / 10) if count <= MOST else None
 
 
-def _grown(name: str, tolerance: Tolerance, difference: float, se: float, limit: float) -> str:
+def _improvement_notice(name: str, tolerance: Tolerance, difference: float, se: float, limit: float) -> str:
     """What to say of a clear move the other way."""
     wider = MEASURES[name].wider
     if tolerance.side == "both" or wider is None or -tolerance.move(difference, wider) <= max(limit, NOISE * se):

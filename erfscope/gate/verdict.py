@@ -135,7 +135,7 @@ def compare(
         structure=tuple(shape),
         measures=tuple(verdicts),
         reason=reason,
-        notices=(*_grown(shape, verdicts), *(() if asked else _circumstances(obtained, expected))),
+        notices=(*_notices(shape, verdicts), *(() if asked else _circumstances(obtained, expected))),
         accept="" if word == "pass" or obtained.unusable is not None else accept,
         obtained=obtained,
         expected=expected,
@@ -155,7 +155,7 @@ def _without_baseline(obtained: BaselineEntry, name: str, accept: str) -> Verdic
     )
 
 
-def _grown(shape: Sequence[StructureChange], verdicts: Sequence[MeasureVerdict]) -> Iterator[str]:
+def _notices(shape: Sequence[StructureChange], verdicts: Sequence[MeasureVerdict]) -> Iterator[str]:
     """What moved the way that nobody guards."""
     yield from (change.text for change in shape if change.verdict == "notice")
     yield from (measure.notice for measure in verdicts if measure.notice)

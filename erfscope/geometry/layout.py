@@ -165,7 +165,7 @@ def _rest(dim: Sequence[Factor]) -> int:
     return math.prod(factor.size for factor in dim if factor.role != BATCH)
 
 
-def recognise(shape: Sequence[int], input_space: Sequence[int]) -> Layout | None:
+def guess_layout(shape: Sequence[int], input_space: Sequence[int]) -> Layout | None:
     """Layout of a tensor of this shape, computed from an input of this spatial size; None if it holds no map.
 
     A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. How many

@@ -26,7 +26,7 @@ class Trf:
     #: from it, or that where none tells.
     center_exact: bool
     #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
-    center_doubt: str = field(default="", compare=False)
+    center_inexact_reason: str = field(default="", compare=False)
     #: First operation, seen from the image, that mixes all positions; None if there is none.
     global_by: str | None = None
     #: The same with global operations left out.

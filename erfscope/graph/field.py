@@ -51,7 +51,7 @@ class Met(NamedTuple):
 
     #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]
-    at_once: fx.Node | None = None
+    all_axes: fx.Node | None = None
     inexact: tuple[str, ...] = ()
 
 
@@ -187,7 +187,7 @@ class Fields:
 
         first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
         names = dict.fromkeys(name for each in met for name in each.inexact)
-        return Met(first, earliest([each.at_once for each in met]), tuple(names))
+        return Met(first, earliest([each.all_axes for each in met]), tuple(names))
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
@@ -218,7 +218,7 @@ class Fields:
         nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
         nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
-        centers, doubt = self.centers(node, layout, unit)
+        centers, reason = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
         names = self._met[node][0].inexact
         indices = unit if len(unit) == len(self.sizes) else (0,) * len(self.sizes)
@@ -228,8 +228,8 @@ class Fields:
             stride_px=tuple(strides),
             center_px=centers,
             offset_px=tuple(c - u * s for c, u, s in zip(centers, indices, strides, strict=True)),
-            center_exact=not doubt,
-            center_doubt=doubt,
+            center_exact=not reason,
+            center_inexact_reason=reason,
             global_by=self._global_by(node, found),
             local_size_px=tuple(last - first + 1 for first, last in filter(None, local_boxes)),
             local_box_px=tuple(filter(None, local_boxes)),
@@ -252,7 +252,7 @@ class Fields:
         first = [each for k in needed if (each := met.first[k]) is not None]
         if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
             return None
-        made = met.at_once or min(first, key=self.positions.order.__getitem__)
+        made = met.all_axes or min(first, key=self.positions.order.__getitem__)
         words, module = self._words[made], module_of(made)
         if words == ATTENTION:
             near = name_of(made).startswith(ATTENTIONS) or any(
@@ -307,8 +307,8 @@ class Fields:
         nearest = seen[
             np.where(off[0] <= abs(self.stride(node, layout, axis)), 0, off.argmin(0)), np.arange(len(units))
         ]
-        doubt = place.doubt or self.positions.places(self.reference)[axis].doubt
-        return np.where(np.isnan(nearest), natural, nearest), doubt
+        reason = place.inexact_reason or self.positions.places(self.reference)[axis].inexact_reason
+        return np.where(np.isnan(nearest), natural, nearest), reason
 
     def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the

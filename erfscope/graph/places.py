@@ -32,7 +32,7 @@ class Place(NamedTuple):
     #: From one cell to the next.
     step: float
     #: Why the centres are not exact; "" where they are.
-    doubt: str = ""
+    inexact_reason: str = ""
     #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
     why: str = ""
     #: Whether elements may come from other places than they stand at, by what ``why`` names.
@@ -111,7 +111,9 @@ def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Nod
         for i, read in enumerate(step.reads)
     )
     under = before if edge.transform == "forth" else place.under
-    return Place(centers, tuple(slope), place.step, place.doubt, why, place.astray, 0 if picked else place.age, under)
+    return Place(
+        centers, tuple(slope), place.step, place.inexact_reason, why, place.astray, 0 if picked else place.age, under
+    )
 
 
 def refine_places(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
@@ -152,8 +154,10 @@ def _refine(place: Place, dim: int, times: int, folded: bool) -> Place:
     within = ((np.arange(size) % times + 0.5) / times - 0.5) * gap
     centers = place.centers + within.reshape([size if i == dim else 1 for i in range(place.centers.ndim - 1)])
     slope = tuple(gap / times if i == dim else each for i, each in enumerate(place.slope))
-    doubt = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
-    return place._replace(centers=centers, slope=slope, step=abs(gap) / times, doubt=place.doubt or doubt)
+    reason = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
+    return place._replace(
+        centers=centers, slope=slope, step=abs(gap) / times, inexact_reason=place.inexact_reason or reason
+    )
 
 
 def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
@@ -187,7 +191,7 @@ def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node
         nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
         return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), astray=True)
     answers, size = list[FloatArray](), place.step
-    doubt = place.doubt
+    reason = place.inexact_reason
     for answer in centers:
         rows = distinct_places(answer, varying, place.step)
         if len(rows) > 1 and (size := cell_of(rows, place.step)):
@@ -197,9 +201,9 @@ def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node
         answers += rows
     step_size = size if size and size > 0 else place.step
     kept = _few(answers, step_size)
-    if len(kept) > len(centers) and not doubt:
-        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
-    return place._replace(centers=compress(np.stack(kept)), step=step_size, doubt=doubt)
+    if len(kept) > len(centers) and not reason:
+        reason = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
+    return place._replace(centers=compress(np.stack(kept)), step=step_size, inexact_reason=reason)
 
 
 def distinct_places(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
@@ -250,7 +254,7 @@ def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
 
 def _tap(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
     """The place after taps along one dimension; its slope is still that before them."""
-    centers, slope, doubt = place.centers, place.slope[dim], place.doubt
+    centers, slope, reason = place.centers, place.slope[dim], place.inexact_reason
     moves = slope or centers.shape[1 + dim] > 1
     if moves:
         lone = np.isnan(read.center)
@@ -259,7 +263,7 @@ def _tap(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
         each = np.full(len(centers), slope)
         one, other = (extend(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
         if ((part > 0) & (np.abs(other - one - slope) > SAME * place.step)).any():
-            doubt = doubt or f"cells that are no neighbours on the image meet in {describe(node)}"
+            reason = reason or f"cells that are no neighbours on the image meet in {describe(node)}"
         centers = np.where(part > 0, one + part * (other - one), one)
     if np.isnan(read.center).any():
         lone = np.isnan(read.center).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
@@ -269,7 +273,9 @@ def _tap(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
     step = (
         place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
     )
-    return place._replace(centers=compress(centers), step=step, doubt=doubt or (read.doubt if moves else ""))
+    return place._replace(
+        centers=compress(centers), step=step, inexact_reason=reason or (read.inexact_reason if moves else "")
+    )
 
 
 def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
@@ -282,11 +288,11 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
     if len(some) > 1 and all(place.is_picked for place in some):
         some = [min(some, key=lambda place: place.age)]  # a step of a recurrence, and the state before it
     base = some[0]._replace(age=some[0].age + (some[0].age >= 0))
-    doubt = next((place.doubt for place in some if place.doubt), "")
+    reason = next((place.inexact_reason for place in some if place.inexact_reason), "")
     if lost is not None and lost.astray:
-        doubt = doubt or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
+        reason = reason or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
     if len(some) == 1:
-        return base._replace(doubt=doubt, why="", astray=False)
+        return base._replace(inexact_reason=reason, why="", astray=False)
     answers = base.centers
     for place in some[1:]:
         answers = np.where(np.isnan(answers), place.centers[:1], answers)
@@ -294,11 +300,11 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
     for place in some[1:]:
         kept += [np.where(np.isnan(each), answers[0], each) for each in place.centers]
     kept = _few(kept, base.step)
-    if len(kept) > len(base.centers) and len(kept) > 1 and not doubt:
+    if len(kept) > len(base.centers) and len(kept) > 1 and not reason:
         named = [f"{describe(edge.source)}" for edge in edges]
-        doubt = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
+        reason = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
     slope = tuple(next(filter(None, each), 0.0) for each in zip(*(place.slope for place in some), strict=True))
-    return Place(compress(np.stack(kept)), slope, base.step, doubt)
+    return Place(compress(np.stack(kept)), slope, base.step, reason)
 
 
 def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:

@@ -171,7 +171,7 @@ class Positions:
     def key(self, node: fx.Node) -> object:
         """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
         places = self._places.get(node, ())
-        kept = ((place.slope, place.step, place.doubt, place.why, place.astray) for place in places)
+        kept = ((place.slope, place.step, place.inexact_reason, place.why, place.astray) for place in places)
         return shape_of(node), *(id(place.centers) for place in places), *kept
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:

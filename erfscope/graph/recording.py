@@ -257,8 +257,8 @@ class Recording(Pass):
         found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
         if not self.needed_numbers or not found.center_exact:
             return found
-        doubt = "it was recorded with random numbers, and may be elsewhere with others"
-        return replace(found, center_exact=False, center_doubt=doubt)
+        reason = "it was recorded with random numbers, and may be elsewhere with others"
+        return replace(found, center_exact=False, center_inexact_reason=reason)
 
     def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one

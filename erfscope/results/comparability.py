@@ -192,7 +192,7 @@ def with_versions(rows: Sequence[Result]) -> list[Result]:
         finding = Finding(
             code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}"
         )
-        found.append(replace(row, warnings=(*row.warnings, finding)) if unlike and finding not in row.warnings else row)
+        found.append(replace(row, findings=(*row.findings, finding)) if unlike and finding not in row.findings else row)
     return found
 
 

@@ -94,8 +94,8 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
     for name in dict.fromkeys((layer, wrt)):
         if name != IMAGE and (assumed := recording.reading(name).assumed):
             yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
-    if trf.center_doubt:
-        yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_doubt}")
+    if trf.center_inexact_reason:
+        yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_inexact_reason}")
     if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
         alone = "the model does not take a batch of two, or computes it in another way"
         why = f"the images of a batch may see each other through {mixing}" if mixing else alone

@@ -55,7 +55,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:
-        return replace(result, warnings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
+        return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
     cells = "px" if result.wrt == IMAGE else "cells"
@@ -68,7 +68,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
-        warnings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
+        findings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
     )
 
 
@@ -94,12 +94,12 @@ def with_trust(result: Result, trust: Trust) -> Result:
     if trust.silent_because:
         return replace(
             result,
-            warnings=(Finding(code="gradient_unproved", text=f"--trust: {trust.silent_because}"), *result.warnings),
+            findings=(Finding(code="gradient_unproved", text=f"--trust: {trust.silent_because}"), *result.findings),
         )
     if not trust.disagrees:
         return result
     text = disagreement(trust)
-    result = replace(result, warnings=(Finding(code="gradient_disagrees", text=text), *result.warnings))
+    result = replace(result, findings=(Finding(code="gradient_disagrees", text=text), *result.findings))
     if trust.accepted or result.status != "ok":
         return result
     return replace(

@@ -127,10 +127,10 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         _refuse_disagreement(first.label, number, len(group), part)
     whole = concatenate([part for part in parts if part is not None])
     findings = dict.fromkeys(
-        finding for result in group for finding in result.warnings if code_of(finding).scope == "model"
+        finding for result in group for finding in result.findings if code_of(finding).scope == "model"
     )
     result = result_from_sums(
-        replace(first, measures={}, map=None, hops=None, published=None, frame_mass=None, warnings=()),
+        replace(first, measures={}, map=None, hops=None, published=None, frame_mass=None, findings=()),
         whole,
         findings=(*findings, *of_versions),
     )

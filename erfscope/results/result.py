@@ -52,7 +52,7 @@ class InputRecord:
     #: The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready
     #: tensor.
     text: str = ""
-    described: Literal["count", "file", "tensor"] = "count"
+    text_kind: Literal["count", "file", "tensor"] = "count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Result:
     #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None
     #: where that is not known.
     error_cause: ErrorCause | None = None
-    warnings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     weights: Weights
     #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).
     insert: str | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from erfscope.adapter import Preprocess
 
 #: What a line about inputs says: how many there are, the one file's name, or the shape of a tensor.
-Described = Literal["count", "file", "tensor"]
+TextKind = Literal["count", "file", "tensor"]
 #: Kinds of images that are resized and cropped; the others are drawn at the input's size.
 _CROPPED = ("image", "array")
 
@@ -49,7 +49,7 @@ class Feed(Protocol):
         """Memory that one image takes at the worst moment of its making, per pixel and channel."""
 
     @property
-    def described(self) -> Described:
+    def text_kind(self) -> TextKind:
         """What :attr:`text` is."""
 
     def preprocess(self, own: Preprocess) -> Preprocess:
@@ -107,7 +107,7 @@ class PictureFeed:
         return 73 if self.kind == "correlated" else 13
 
     @property
-    def described(self) -> Described:
+    def text_kind(self) -> TextKind:
         """How many images there are, or which one file."""
         return "file" if self.stimuli.is_one_file else "count"
 
@@ -176,7 +176,7 @@ class TensorFeed:
         return 0
 
     @property
-    def described(self) -> Described:
+    def text_kind(self) -> TextKind:
         """Always "tensor"."""
         return "tensor"
 

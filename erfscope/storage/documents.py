@@ -133,7 +133,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 
 #: Fields of a stored result, in their order.
 _NAMES = """
-    id label model status error error_cause warnings weights insert alpha host step input layer
+    id label model status error error_cause findings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published cost
     computed positions trust verification map map_file map_sha256 shard versions seconds
@@ -157,7 +157,14 @@ SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
 _FIELDS = [(name, _TYPES[name]) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
-StoredResult: Any = defstruct("StoredResult", _FIELDS, frozen=True, kw_only=True, namespace={"__doc__": Result.__doc__})
+StoredResult: Any = defstruct(
+    "StoredResult",
+    _FIELDS,
+    frozen=True,
+    kw_only=True,
+    rename={"findings": "warnings"},
+    namespace={"__doc__": Result.__doc__},
+)
 
 
 class StoredReport(Struct, frozen=True, kw_only=True):

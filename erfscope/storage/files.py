@@ -30,8 +30,8 @@ REPORT = "report.json"
 #: Folder in that of a report for the rows of a run that has not ended, a report each: see :mod:`erfscope.storage.rows`.
 ROWS = ".erfscope-rows"
 #: Files that a figure, and that a table goes into; the format of each table.
-FIGURES = (".png", ".svg", ".pdf")
-TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+TABLE_SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 #: What readers of archives and arrays raise on damaged files.
 DAMAGED = (
     OSError,

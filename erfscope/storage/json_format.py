@@ -95,7 +95,7 @@ def result_to_json(
     document = to_json(stored)
     if result.trf is not None:
         # A finding says why a centre is not exact.
-        del document["trf"]["center_doubt"]
+        del document["trf"]["center_inexact_reason"]
         document["trf"]["global"] = result.trf.is_global
     return document
 
@@ -145,10 +145,10 @@ def result_from_json(
             trf=trf,
         )
     result = Result(
-        **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "warnings", "versions")},
+        **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "findings", "versions")},
         options={name: tuple(value) if isinstance(value, list) else value for name, value in stored.options.items()}
         or _NO_OPTIONS,
-        warnings=(*stored.warnings, *_lost_map(stored, arrays)),
+        findings=(*stored.findings, *_lost_map(stored, arrays)),
         hops=None
         if hops is None
         else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
@@ -180,7 +180,7 @@ def _measure(stored: StoredMeasure) -> MeasureValue:
 
 def _lost_map(stored: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[Finding]:
     """That a map was stored beside the report and is not there now."""
-    known = any(finding.code == "map_missing" for finding in stored.warnings)
+    known = any(finding.code == "map_missing" for finding in stored.findings)
     if known or stored.map is None or not stored.map_file or "map" in arrays:
         return []
     text = f"its map {stored.map_file} does not lie beside the report: the numbers stand, and there is nothing to draw"

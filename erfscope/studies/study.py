@@ -13,7 +13,7 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Picture
 from erfscope.results.json_values import plain
 from erfscope.storage import files
-from erfscope.storage.files import FIGURES, TABLES, new_directory, report_bytes, write_bytes
+from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, new_directory, report_bytes, write_bytes
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
@@ -21,7 +21,7 @@ Progress = Callable[[str, int, int], None]
 #: By which a folder of a study is known.
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = (".json", *TABLES, *FIGURES)
+SUFFIXES = (".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES)
 #: How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a
 #: test.
 Effort = Literal["full", "quick", "smoke"]
@@ -228,11 +228,11 @@ class StudyResult:
                 (folder / name).write_bytes(self._content(Path(name).suffix))
 
     def _content(self, suffix: str) -> bytes:
-        if suffix in FIGURES:
+        if suffix in FIGURE_SUFFIXES:
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=TABLES[suffix]).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=TABLE_SUFFIXES[suffix]).encode()
 
     def _repr_markdown_(self) -> str:
         return self.table()

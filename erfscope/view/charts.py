@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.measures.profile import RadialProfile, radial_profile
+from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Cell

@@ -76,4 +76,4 @@ def _is_above(result: Result, measure: str, limit: float, code: str) -> bool:
     """Whether a share is above its limit; where it was not measured, whether that was found."""
     share = result.measures.get(measure)
     above = share is not None and isinstance(share.value, float) and share.value > limit
-    return above or any(finding.code == code for finding in result.warnings)
+    return above or any(finding.code == code for finding in result.findings)

@@ -211,7 +211,7 @@ def _pictures(result: Result) -> str:
     shown, convention = result.input, CONVENTIONS.get(result.convention)
     several = shown.n_images != 1
     texts = {"file": f"1 image ({Path(shown.text).name})", "tensor": f"{shown.n_images} ready input{'s' * several}"}
-    text = texts.get(shown.described, shown.text)
+    text = texts.get(shown.text_kind, shown.text)
     parts = [f"They were averaged over {text}" if several else f"They were computed on {text}"]
     if several and shown.resize:
         parts[0] += f", preprocessed as: {', '.join(text for text in (shown.resize, shown.scale) if text)}"

@@ -261,7 +261,7 @@ def _notes(results: Sequence[Result]) -> Iterator[Note]:
     found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
     for index, result in enumerate(results):
         codes: Counter[str] = Counter()
-        for finding in result.warnings:
+        for finding in result.findings:
             if len(results) == 1 or code_of(finding).severity != "notice":
                 # Several findings of one kind are a note each.
                 found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))

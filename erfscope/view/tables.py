@@ -88,7 +88,7 @@ def _csv(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> 
         items += [str(result.is_in_plane).lower() if result.measures else None]
         for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
             items += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
-        items += [" ".join(dict.fromkeys(finding.code for finding in result.warnings)), result.error]
+        items += [" ".join(dict.fromkeys(finding.code for finding in result.findings)), result.error]
         writer.writerow([_harmless(item) for item in items])
     return buffer.getvalue()
 

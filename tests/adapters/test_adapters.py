@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters import ModuleAdapter, load
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.layout import Layout, named_layout, recognise
+from erfscope.geometry.layout import Layout, guess_layout, named_layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
     ],
 )
 def test_layouts_are_recognised_by_even_strides(shape, space, order):
-    layout = recognise(shape, space)
+    layout = guess_layout(shape, space)
     assert layout is not None
     assert layout.order == order
 
@@ -53,7 +53,7 @@ def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, pre
 
 def test_how_many_tokens_there_are_says_nothing_of_where_they_stand():
     for shape in ((1, 100, 64), (1, 197, 64), (1, 13, 64), (1, 1000)):
-        assert recognise(shape, (224, 224)) is None
+        assert guess_layout(shape, (224, 224)) is None
 
 
 def test_to_map_keeps_rows_and_columns_of_tokens():
@@ -225,12 +225,12 @@ def test_options_that_an_adapter_cannot_honour_are_refused(option):
 def test_a_chosen_layer_and_assumed_numbers_are_said():
     result = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), samples=2)
     assert result.layer_chosen
-    assert "mean and std of the input assumed" in " ".join(w.text for w in result.warnings)
+    assert "mean and std of the input assumed" in " ".join(w.text for w in result.findings)
     asked = erfscope.analyze(
         nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), images=torch.randn(2, 3, 16, 16), layer="output"
     )
     assert not asked.layer_chosen
-    assert "assumed" not in {w.code for w in asked.warnings}
+    assert "assumed" not in {w.code for w in asked.findings}
 
 
 def test_layers_are_listed_in_the_order_they_run():

@@ -209,7 +209,7 @@ def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Pat
         trap.rmdir() if trap.exists() else None
     asked = {"checkpoint": tmp_path / "evil.pth", "input_size": 32, "samples": 1, "device": "cpu"}
     result = erfscope.analyze("test_resnet", **asked, unsafe_load=True)
-    assert [finding.text for finding in result.warnings if finding.code == "unsafe_load"] == [UNSAFE]
+    assert [finding.text for finding in result.findings if finding.code == "unsafe_load"] == [UNSAFE]
     assert result.map.provenance["weights"]["unsafe_load"] is True
     assert trap.exists()
     stored = erfscope.sweep("test_resnet", **asked | {"checkpoint": tmp_path / "model.pth"}, unsafe_load=True).to_json()
@@ -222,7 +222,7 @@ def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: Stat
         result = erfscope.analyze(
             "test_resnet", checkpoint=tmp_path / "net.pth", input_size=32, samples=1, device="cpu", **more
         )
-        assert "unsafe_load" not in [finding.code for finding in result.warnings]
+        assert "unsafe_load" not in [finding.code for finding in result.findings]
         assert result.weights.unsafe_load is False
     with pytest.raises(ErfscopeError, match="unsafe_load is for models that erfscope builds"):
         erfscope.analyze(resnet(), unsafe_load=True)
@@ -268,13 +268,13 @@ def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
     assert weights.origin == f"{file}, entry {averaged}"
     asked = {"checkpoint": file, "input_size": 32, "samples": 1, "device": "cpu", "measures": "r50"}
     result = erfscope.analyze("test_resnet", **asked)
-    (said,) = [finding.text for finding in result.warnings if finding.code == "averaged"]
+    (said,) = [finding.text for finding in result.findings if finding.code == "averaged"]
     assert averaged in said
     assert result.map.provenance["weights"]["origin"] == weights.origin
     torch.save({plain: trained}, file)
     alone = erfscope.analyze("test_resnet", **asked)
     assert alone.weights.origin == str(file)
-    assert "averaged" not in [finding.code for finding in alone.warnings]
+    assert "averaged" not in [finding.code for finding in alone.findings]
 
 
 @pytest.mark.parametrize(

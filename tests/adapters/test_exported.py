@@ -211,4 +211,4 @@ def test_a_program_is_read_only_where_it_is_trusted(
             erfscope.analyze(str(files["one"]))
     result = measured(str(files["one"]))
     assert result.weights.unsafe_load
-    assert "unsafe_load" in [finding.code for finding in result.warnings]
+    assert "unsafe_load" in [finding.code for finding in result.findings]

@@ -107,7 +107,7 @@ def test_dead_attention_is_named_with_its_nodes_and_heads(host):
         block.lin_r.bias.zero_()
     x = torch.randn(1, 3, 5, 5, dtype=torch.float64)
     result = erfscope.analyze(host, images=x, insert=[(block, "1")], layer="2")
-    said = [finding.text for finding in result.warnings if finding.code == "dead_attention"]
+    said = [finding.text for finding in result.findings if finding.code == "dead_attention"]
     assert len(said) == 1
     assert "100.0% of its nodes and heads (heads 0, 1; nodes (0,0), (0,1), (0,2), (0,3) and 21 more)" in said[0]
 
@@ -123,7 +123,7 @@ def test_attention_that_learns_everywhere_is_not_mentioned(host):
     adapter = adapters.insert(erfscope.wrap(host, input_size=(5, 5)), wide, "1")
     assert not [
         finding
-        for finding in erfscope.analyze(adapter, images=x, layer="2").warnings
+        for finding in erfscope.analyze(adapter, images=x, layer="2").findings
         if finding.code == "dead_attention"
     ]
     assert not any(module._forward_pre_hooks for module in adapter.module.modules())

@@ -152,7 +152,7 @@ def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(res
     result = erfscope.analyze(
         "test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2
     )
-    said = [finding.text for finding in result.warnings if finding.code == "identity"]
+    said = [finding.text for finding in result.findings if finding.code == "identity"]
     assert any("starts without effect; re-initialised" in text for text in said)
     assert result.weights.reactivated == adapters.load("test_resnet", weights="random").weights.reactivated + 1
 
@@ -167,7 +167,7 @@ def test_a_given_module_is_used_as_it_is(resnet):
 
 def test_random_raw_weights_leave_a_closed_block_closed():
     result = erfscope.analyze("test_resnet", weights="random-raw", insert=(Closed, "stages[1]"), samples=2)
-    assert any("changes nothing" in finding.text for finding in result.warnings)
+    assert any("changes nothing" in finding.text for finding in result.findings)
 
 
 def test_rows_come_in_pairs_and_the_block_adds_to_its_host(resnet):
@@ -384,7 +384,7 @@ def test_links_to_the_opposite_leave_the_unit_where_it_is():
             erfscope.theoretical("test_resnet", insert=i, **options) for i in (None, "gcn@layer3:links=opposite")
         )
         assert mirrored.center_px == host.center_px
-        assert mirrored.center_doubt == host.center_doubt
+        assert mirrored.center_inexact_reason == host.center_inexact_reason
         assert mirrored.exact
         assert mirrored.size_px[0] > host.size_px[0]
 
@@ -519,7 +519,7 @@ def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
         "test_resnet", weights="random", samples=4, batch_size=4, insert=[(Single(), "stages[1]")], plain=True
     )
     assert [row.status for row in report] == ["ok", "ok"]
-    assert "one_by_one" in [finding.code for finding in report[1].warnings]
+    assert "one_by_one" in [finding.code for finding in report[1].findings]
 
 
 def test_in_place_operations_around_a_block_are_no_problem(resnet):

@@ -21,7 +21,7 @@ OPTIONS = {"input_size": 64, "samples": 2, "measures": "r50"}
 
 
 def told(result: Result) -> list[str]:
-    return [finding.text for finding in result.warnings if finding.code == "zero_branches"]
+    return [finding.text for finding in result.findings if finding.code == "zero_branches"]
 
 
 class ReZero(nn.Module):

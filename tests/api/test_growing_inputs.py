@@ -18,7 +18,7 @@ from erfscope.finding import Finding
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import share_outside
-from erfscope.results.growth import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
+from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
 from erfscope.results.result import InputRecord, Result, UnitRecord
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -72,7 +72,7 @@ def sides(rows: list[Result]) -> list[int]:
 
 
 def said(result: Result) -> list[tuple[str, str]]:
-    return [(each.code, each.text) for each in result.warnings if each.code in (ENOUGH, TOO_SMALL)]
+    return [(each.code, each.text) for each in result.findings if each.code in (ENOUGH, TOO_SMALL)]
 
 
 # --- the share ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_a_larger_size_that_fails_is_the_reason_and_no_result(how):
 
 
 def test_a_result_of_no_use_and_a_run_that_was_stopped_end_it_without_a_word():
-    for changes in ({"status": "degenerate"}, {"warnings": (Finding(code="stopped", text="stopped"),)}):
+    for changes in ({"status": "degenerate"}, {"findings": (Finding(code="stopped", text="stopped"),)}):
         rows = enlarged(lambda size, changes=changes: [row(bell(OWN, 20.0), field(OWN, 801), **changes)])
         assert (sides(rows), said(rows[0])) == ([OWN], [])
     assert enlarged(lambda size: []) == []

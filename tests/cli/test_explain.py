@@ -153,7 +153,7 @@ def test_what_was_unusual_is_said(change, text):
         ({"n_draws": 1}, "with 1 draw of random signs per image"),
         ({"n_dead": 1}, "of which 1 without a usable gradient was left out"),
         (
-            {"source": "image", "n_images": 1, "text": "/data/a.png", "described": "file"},
+            {"source": "image", "n_images": 1, "text": "/data/a.png", "text_kind": "file"},
             "They were computed on 1 image (a.png), with 2 draws of random signs (seed 0)",
         ),
         (
@@ -161,7 +161,7 @@ def test_what_was_unusual_is_said(change, text):
             "averaged over 5 of 9 images in 'val' (seed 0)",
         ),
         (
-            {"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8", "described": "tensor"},
+            {"source": "tensor", "n_images": 3, "text": "tensor 3x3x8x8", "text_kind": "tensor"},
             "averaged over 3 ready inputs",
         ),
     ],

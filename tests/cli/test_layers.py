@@ -445,7 +445,7 @@ def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run,
     assert [entry["name"] for entry in document["layers"]] == ["first", "far", "output"]
     assert "the path it took" in document["notes"][0]
     result = erfscope.analyze("nets.py:Choosing", input_size=32, samples=2, measures="r50")
-    assert [w.code for w in result.warnings if "the path it took" in w.text] == ["needed_numbers"]
+    assert [w.code for w in result.findings if "the path it took" in w.text] == ["needed_numbers"]
 
 
 def test_names_are_built_without_numbers_and_with_them_where_they_must_be(monkeypatch):

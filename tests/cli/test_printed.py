@@ -15,7 +15,7 @@ from erfscope.finding import Finding
 from erfscope.results.report import Report
 
 NOTE = Finding(code="clipped", text="the field is clipped")
-WARNED = replace(made_up.result(), warnings=(NOTE, Finding(code="own_cell_dominated", text="it is its own cell")))
+WARNED = replace(made_up.result(), findings=(NOTE, Finding(code="own_cell_dominated", text="it is its own cell")))
 DEGENERATE = replace(made_up.result(), status="degenerate", error="the gradient is zero", map=None, measures={})
 
 

@@ -63,7 +63,7 @@ def assert_alike(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one.map.values, other.map.values)
         assert replace(one.input) == other.input
-        assert [w.code for w in one.warnings] == [w.code for w in other.warnings]
+        assert [w.code for w in one.findings] == [w.code for w in other.findings]
         assert {n: (m.value, m.se) for n, m in one.measures.items()} == {
             n: (m.value, m.se) for n, m in other.measures.items()
         }
@@ -74,7 +74,7 @@ def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path
     first = stopped(2, shard=shard) if shard else stopped(3, shard=shard)
     seen = first[0].input.n_images
     assert 0 < seen < 12
-    assert [w.text for w in first[0].warnings if w.code == "stopped"] == [
+    assert [w.text for w in first[0].findings if w.code == "stopped"] == [
         f"stopped after {seen} of {6 if shard else 12} images; the same command with --resume adds the others"
     ]
     first.save(tmp_path / "run")

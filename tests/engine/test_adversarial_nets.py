@@ -107,7 +107,7 @@ def complaint(net: Net, module: nn.Module, x: Tensor, result: erfscope.Result, m
     """What is wrong with an ``ok`` result; None if it is right. ``maps`` keeps plain maps by layer and unit."""
     assert result.unit is not None
     assert result.map is not None
-    exact = result.unit.center_exact and ASSUMED not in {finding.code for finding in result.warnings}
+    exact = result.unit.center_exact and ASSUMED not in {finding.code for finding in result.findings}
     texts = []
     for positions in net.positions:
         if not same_layer(module, x[:1], result.layer, positions.layer):
@@ -214,7 +214,7 @@ def test_a_measurement_is_right_or_refused(net, monkeypatch):
             elif not names_what_it_refuses(net, module, found):
                 wrong.append(f"{name}: the refusal names no layer and tokens: {found}")
             continue
-        texts = [finding.text for result in found for finding in result.warnings]
+        texts = [finding.text for result in found for finding in result.findings]
         if net.expected == "noisy":
             if not any(re.search(r"random|differ|determin|state", text) for text in texts):
                 wrong.append(f"{name}: ok, and not a word about runs that differ")

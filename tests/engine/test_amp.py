@@ -28,7 +28,7 @@ def pictures(n: int) -> Tensor:
 
 
 def said(result: erfscope.Result) -> str | None:
-    return next((w.text for w in result.warnings if w.code == "amp_error"), None)
+    return next((w.text for w in result.findings if w.code == "amp_error"), None)
 
 
 def by_hand(x: Tensor, unit: tuple[int, int], draws: int, dtype: torch.dtype | None) -> np.ndarray:

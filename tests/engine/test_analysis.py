@@ -55,7 +55,7 @@ def pictures(n: int, *, seed: int = 1, side: int = 24) -> Tensor:
 
 
 def codes(result: erfscope.Result) -> list[str]:
-    return [finding.code for finding in result.warnings]
+    return [finding.code for finding in result.findings]
 
 
 def reference_map(
@@ -116,7 +116,7 @@ def test_the_batch_size_changes_nothing(convention):
             other.map.values, first.map.values, rtol=1e-9, atol=1e-12 * np.abs(first.map.values).max()
         )
         assert (other.gradient_ratio or 0) == pytest.approx(first.gradient_ratio or 0, rel=1e-9)
-        assert [finding.text for finding in other.warnings] == [finding.text for finding in first.warnings]
+        assert [finding.text for finding in other.findings] == [finding.text for finding in first.findings]
         for name, value in first.measures.items():
             if value.se is not None and not name.startswith("gaussian"):
                 assert other[name].se == pytest.approx(value.se, rel=1e-6, abs=1e-12), name
@@ -192,7 +192,7 @@ def test_dead_and_nan_images_are_named_and_left_out():
     np.testing.assert_allclose(result.map.values, expected, rtol=1e-9, atol=1e-15)
     assert result.ok
     assert (result.input.n_images, result.input.n_dead, result.input.dead) == (9, 2, ("tensor[2]", "tensor[5]"))
-    texts = {finding.code: finding.text for finding in result.warnings}
+    texts = {finding.code: finding.text for finding in result.findings}
     assert "tensor[2]" in texts["dead_images"]
     assert "tensor[5]" in texts["nan_images"]
     # Groups are those of the images' own numbers: two of the nine are empty.
@@ -256,7 +256,7 @@ def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
     assert result.ok
     assert (result.input.n_images, result.input.n_dead) == (5, 1)
     assert result.input.dead[0].endswith("0.png")
-    assert "0.png" in next(finding.text for finding in result.warnings if finding.code == "unreadable_images")
+    assert "0.png" in next(finding.text for finding in result.findings if finding.code == "unreadable_images")
     only = erfscope.analyze(adapter, images=files[:1], keep_going=True)
     assert only.status == "error"
     assert "none of the 1 images could be read" in only.error
@@ -296,7 +296,7 @@ def test_signed_maps_warn_of_their_noise_floor_below_sixteen_images():
     net = relu_net()
     few = erfscope.analyze(net, images=pictures(15), convention="signed", measures="r50")
     assert "noise_floor" in codes(few)
-    assert "26%" in next(finding.text for finding in few.warnings if finding.code == "noise_floor")
+    assert "26%" in next(finding.text for finding in few.findings if finding.code == "noise_floor")
     assert "noise_floor" not in codes(erfscope.analyze(net, images=pictures(16), convention="signed", measures="r50"))
     assert "noise_floor" not in codes(erfscope.analyze(net, images=pictures(15), convention="luo", measures="r50"))
     assert few.map.values.min() < 0 < few.map.values.max()
@@ -452,7 +452,7 @@ def test_findings_do_not_depend_on_the_measures_asked_for():
     options = {"images": pictures(4), "layer": "output", "unit": (0, 0)}
     everything, one = erfscope.analyze(net, **options), erfscope.analyze(net, measures="r90", **options)
     assert list(one.measures) == ["r90"]
-    assert [finding.text for finding in one.warnings] == [finding.text for finding in everything.warnings]
+    assert [finding.text for finding in one.findings] == [finding.text for finding in everything.findings]
     assert {"own_cell_dominated", "clipped"} <= set(codes(one))
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
 def codes(result: erfscope.Result) -> set[str]:
-    return {finding.code for finding in result.warnings}
+    return {finding.code for finding in result.findings}
 
 
 @pytest.mark.parametrize(("target", "reached"), [(0.5, True), (1e-6, False)])
@@ -40,7 +40,7 @@ def test_a_layer_without_a_map_is_a_row_and_the_others_are_measured():
 
 def test_random_weights_say_that_their_vit_shows_its_skip_path():
     result = erfscope.analyze("test_vit", weights="random", samples=2, measures="r50")
-    (finding,) = (finding for finding in result.warnings if finding.code == "own_cell_dominated")
+    (finding,) = (finding for finding in result.findings if finding.code == "own_cell_dominated")
     # What prints a finding prints its code before its text.
     assert finding.text.endswith("% of the ERF is the unit's own cell; compare context_r50 and far_mass")
     assert "own_cell_dominated" not in finding.text

@@ -25,4 +25,4 @@ def test_auto_takes_it():
 
 def test_autocast_says_what_it_changes():
     found = erfscope.analyze("resnet18", amp_dtype="bfloat16", device="cuda", **ASKED)
-    assert any(warning.code == "amp_error" for warning in found.warnings)
+    assert any(warning.code == "amp_error" for warning in found.findings)

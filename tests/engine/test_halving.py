@@ -132,8 +132,8 @@ def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(e
     assert narrow.log.sizes == [12, 6, 3, 3, 3, 3, 2]
     assert_equal(found, expected)
     for one, other in zip(found, expected, strict=True):
-        assert [w.text for w in one.warnings] == [
-            *(w.text for w in other.warnings),
+        assert [w.text for w in one.findings] == [
+            *(w.text for w in other.findings),
             "a batch of 12 images did not fit into memory: they were measured 3 at a time",
         ]
 
@@ -162,7 +162,7 @@ def test_the_operations_of_a_unit_are_run_in_smaller_batches_too(monkeypatch, er
     found = erfscope.analyze(module, **options)
     assert sizes == [12, 6, 3, 3, 3, 3, 2]
     np.testing.assert_allclose(found.map.values, expected.map.values, rtol=1e-12, atol=1e-15)
-    assert found.warnings[-1].text == "a batch of 12 images did not fit into memory: they were measured 3 at a time"
+    assert found.findings[-1].text == "a batch of 12 images did not fit into memory: they were measured 3 at a time"
 
 
 @pytest.mark.parametrize("backward", [None, 5])
@@ -203,7 +203,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
     result = erfscope.analyze(net(narrow).float(), images=[str(file) for file in files], keep_going=True, **options)
     assert narrow.log.sizes == [4, 2, 1, 1, 1, 1]
     assert (result.input.n_images, result.input.n_dead) == (6, 2)
-    assert [w.text.count(".png") for w in result.warnings if w.code == "unreadable_images"] == [2]
+    assert [w.text.count(".png") for w in result.findings if w.code == "unreadable_images"] == [2]
 
 
 def test_one_picture_that_does_not_fit_is_one_clear_line():
@@ -252,7 +252,7 @@ space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + 2**27, resource.RLIM_INFINITY))
 erfscope.engine.batch_size.available_bytes = lambda *_: None
 found = erfscope.analyze(net, **options)
-print(found.warnings[-1].text, "|", abs(found.map.values - expected.map.values).max() / expected.map.values.max())
+print(found.findings[-1].text, "|", abs(found.map.values - expected.map.values).max() / expected.map.values.max())
 """
 
 

@@ -216,7 +216,7 @@ def batches(monkeypatch):
         result = erfscope.analyze(adapter, **{"samples": 12, "draws": 1, "measures": "r50", "plain": True, **options})
         if not result.ok:
             raise MeasurementError(result.error)
-        assert (result.warnings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
+        assert (result.findings[-1].code == "smaller_batches") is (options.get("batch_size", 1) > max(found))
         return found
 
     return run

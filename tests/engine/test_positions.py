@@ -430,7 +430,7 @@ def test_a_run_that_was_stopped_before_every_unit_was_measured_goes_on(tmp_path,
     calls = iter(range(10_000))
     first = erfscope.sweep(conv(), stop=lambda: next(calls) > 8, **asked)
     assert first[0].positions is None
-    assert [w.code for w in first[0].warnings] == ["stopped"]
+    assert [w.code for w in first[0].findings] == ["stopped"]
     first.save(tmp_path / "run")
     last = erfscope.sweep(conv(), resume=tmp_path / "run", **asked)
     np.testing.assert_array_equal(last[0].positions.r50, erfscope.sweep(conv(), **asked)[0].positions.r50)

@@ -41,7 +41,7 @@ def measured(net: nn.Module, batch_size: int | None, x: Tensor | None = None, **
 
 
 def texts(result: erfscope.Result) -> dict[str, str]:
-    return {finding.code: finding.text for finding in result.warnings}
+    return {finding.code: finding.text for finding in result.findings}
 
 
 def dropped(_net: Net, _x: Tensor, y: Tensor) -> Tensor:

@@ -143,14 +143,14 @@ def test_a_detached_share_of_a_linear_net_shows_by_its_closed_form(share):
 def test_a_gradient_that_is_wrong_is_found_and_its_module_named(name):
     torch.manual_seed(0)
     plain = erfscope.analyze(Net(WRONG[name]), **SMALL)
-    assert any(finding.code == "gradient_unproved" and "between" in finding.text for finding in plain.warnings) or (
-        name == "wrong backward" and any("Halved" in finding.text for finding in plain.warnings)
+    assert any(finding.code == "gradient_unproved" and "between" in finding.text for finding in plain.findings) or (
+        name == "wrong backward" and any("Halved" in finding.text for finding in plain.findings)
     )
     result = erfscope.analyze(Net(WRONG[name]), **SMALL, trust=True)
     assert result.status == "degenerate"
     assert result.trust.disagrees
     assert result.trust.module == "between"
-    assert any(finding.code == "gradient_disagrees" and "between" in finding.text for finding in result.warnings)
+    assert any(finding.code == "gradient_disagrees" and "between" in finding.text for finding in result.findings)
 
 
 class Named(nn.Module):
@@ -183,13 +183,13 @@ def test_a_gradient_that_is_right_is_not_doubted(activation, seed):
     result = erfscope.analyze(Net(same, activation), **SMALL, seed=seed, trust=True)
     assert result.ok
     assert not result.trust.disagrees
-    assert not any(finding.code.startswith("gradient_") for finding in result.warnings)
+    assert not any(finding.code.startswith("gradient_") for finding in result.findings)
 
 
 def test_a_gradient_that_disagrees_can_be_accepted_by_name():
     result = erfscope.analyze(Net(partly_detached(0.3)), **SMALL, trust=True, accept="gradient_disagrees")
     assert result.ok
-    assert any(finding.code == "gradient_disagrees" for finding in result.warnings)
+    assert any(finding.code == "gradient_disagrees" for finding in result.findings)
     with pytest.raises(erfscope.ErfscopeError, match="gradient_disagrees"):
         erfscope.analyze(Net(same), **SMALL, trust=True, accept="everything")
 

@@ -58,7 +58,7 @@ def test_changes_that_rounding_errors_hide_are_judged_in_double_precision(tmp_pa
     assert not result.trust.lost_in_rounding
     assert result.trust.is_in_double
     assert result.trust.ratio.value == pytest.approx(1, abs=1e-3)
-    assert not [finding for finding in result.warnings if finding.code.startswith("gradient")]
+    assert not [finding for finding in result.findings if finding.code.startswith("gradient")]
     assert stored(report, tmp_path / "run").trust == result.trust
 
 
@@ -68,7 +68,7 @@ def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_onl
     result = report[0]
     assert result.ok
     assert result.trust.lost_in_rounding == 4
-    (finding,) = [finding for finding in result.warnings if finding.code.startswith("gradient")]
+    (finding,) = [finding for finding in result.findings if finding.code.startswith("gradient")]
     assert finding.code == "gradient_unproved"
     assert "the model cannot be run in float64 (float32 only)" in finding.text
     assert "no more than rounding errors" in trust_text(result)
@@ -105,7 +105,7 @@ def test_noise_that_makes_nan_is_said_and_its_report_can_be_read(tmp_path):
     assert result.ok
     assert result.trust.not_finite == 1
     assert "NaN" in trust_text(result)
-    assert any(finding.code == "gradient_unproved" for finding in result.warnings)
+    assert any(finding.code == "gradient_unproved" for finding in result.findings)
     assert stored(report, tmp_path / "run").trust == result.trust
 
 

@@ -40,7 +40,7 @@ def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
     assert (result.status, result.error) == ("ok", None)
     assert result.unit.map_shape[1:] == (h, w)
     assert result.map.values.sum() == pytest.approx(1, abs=1e-12)
-    assert "outside_trf" not in {warning.code for warning in result.warnings}
+    assert "outside_trf" not in {warning.code for warning in result.findings}
     row, col = centroid(result)
     center = result.unit.center_px
     assert all(0 <= c <= 159 for c in center)
@@ -160,12 +160,12 @@ def test_of_returned_maps_that_come_from_one_another_the_last_is_the_default(kep
     net = erfscope.wrap(Picked(*kept), input_size=(48, 48))
     result = erfscope.analyze(net, **FEW)
     assert (result.status, result.layer) == ("ok", f"output[{max(kept)}]")
-    assert "several_outputs" not in {finding.code for finding in result.warnings}
+    assert "several_outputs" not in {finding.code for finding in result.findings}
 
 
 def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_all_are_named():
     result = erfscope.analyze(Stages(levels=True), input_size=(48, 48), **FEW)
-    (said,) = (finding.text for finding in result.warnings if finding.code == "several_outputs")
+    (said,) = (finding.text for finding in result.findings if finding.code == "several_outputs")
     assert (result.layer, result.unit.map_shape) == ("level.2", (6, 6, 6))
     assert (
         ": output[c2] (6x6), output[c1] (12x12), output[c0] (24x24); level.2 (on the way to output[c2]) is measured"

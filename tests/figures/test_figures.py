@@ -35,7 +35,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import close_up
 from erfscope.measures import MeasureValue, measure, with_errors
-from erfscope.measures.profile import gaussian_profile, radial_profile
+from erfscope.measures.radial_curve import gaussian_profile, radial_profile
 from erfscope.results.positions import Positions
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Result, UnitRecord

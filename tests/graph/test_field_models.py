@@ -91,8 +91,8 @@ def test_a_map_of_few_units_keeps_its_size_beyond_the_borders(side):
 def test_the_shortcuts_of_a_resnet_d_lie_half_a_cell_beside_its_convolutions():
     field = Model("resnet26d").trf("layer2", (3, 3))
     assert (field.center_exact, field.center_px) == (False, (24.0, 24.0))
-    assert "puts unit 0 at 0 px" in field.center_doubt
-    assert "puts unit 0 at 2 px" in field.center_doubt  # half of the 4 px between the units of layer1
+    assert "puts unit 0 at 0 px" in field.center_inexact_reason
+    assert "puts unit 0 at 2 px" in field.center_inexact_reason  # half of the 4 px between the units of layer1
 
 
 def test_paths_that_disagree_give_no_exact_centre():

@@ -85,12 +85,12 @@ def test_units_stand_where_it_is_stated(net):
         grid = tuple(held.shape[2:])
         units = [tuple(unit) for unit in torch.cartesian_prod(*map(torch.arange, grid)).reshape(-1, len(grid)).tolist()]
         for unit in units[:: max(1, len(units) // 20)]:
-            center, doubt = fields.centers(node, layout, unit)
+            center, inexact_reason = fields.centers(node, layout, unit)
             off = {u: max(abs(a - b) for a, b in zip(stated.centre(u), center, strict=True)) for u in stated.units()}
             there = [u for u in off if off[u] <= stated.slack and torch.equal(stated.pick(raw, u), held[(..., *unit)])]
             assert there, (unit, center, min(off, key=off.get))
-            assert net.expected == "either" or not (stated.exact is True and doubt), doubt
-            assert doubt or stated.exact is not False
+            assert net.expected == "either" or not (stated.exact is True and inexact_reason), inexact_reason
+            assert inexact_reason or stated.exact is not False
 
 
 NOWHERE = [net for net in NETS if net.expected == "refused" and not net.positions]

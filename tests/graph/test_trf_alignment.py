@@ -87,6 +87,6 @@ def test_a_pooled_branch_agrees_with_its_shortcut(unit):
 
 def test_branches_that_disagree_are_named_with_what_each_says():
     trf = erfscope.theoretical(DownAndUp(1), unit=(32, 32), input_size=(64, 64))
-    assert "downs.0" in trf.center_doubt or "up" in trf.center_doubt
-    assert "puts unit 0 at 0 px" in trf.center_doubt
-    assert "puts unit 0 at -0.5 px" in trf.center_doubt
+    assert "downs.0" in trf.center_inexact_reason or "up" in trf.center_inexact_reason
+    assert "puts unit 0 at 0 px" in trf.center_inexact_reason
+    assert "puts unit 0 at -0.5 px" in trf.center_inexact_reason

@@ -112,7 +112,7 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     assert field.exact, field.inexact_by
     # Shortcuts through average pooling lie half a cell beside padded convolutions.
     beside = ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")
-    assert field.center_exact == (name not in beside), field.center_doubt
+    assert field.center_exact == (name not in beside), field.center_inexact_reason
     box = field.clipped_box_px
     assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, support, strict=True))
     if field.global_by is None:

@@ -48,10 +48,10 @@ def test_layers_behind_it_can_be_asked_for():
     )
     result = erfscope.analyze(net, input_size=(32, 32), samples=1, measures="r50")
     assert (result.layer, result.trf.size_px) == ("output", (7, 7))
-    assert "gradient_unproved" not in {finding.code for finding in result.warnings}, (
+    assert "gradient_unproved" not in {finding.code for finding in result.findings}, (
         "nothing is random in evaluation mode"
     )
     assert "gradient_unproved" in {
         finding.code
-        for finding in erfscope.analyze(Net(DOES["rrelu in training"]), input_size=(32, 32), samples=1).warnings
+        for finding in erfscope.analyze(Net(DOES["rrelu in training"]), input_size=(32, 32), samples=1).findings
     }

@@ -27,7 +27,7 @@ def test_sizes_are_those_around_the_natural_centre_and_what_is_assumed_is_said()
     assert row.ok
     assert row.computed.path == "plain"
     assert (row.trf.exact, row.trf.box_px, row.trf.center_px) == (False, ((0, 31), (0, 31)), (16.5, 16.5))
-    assert {"assumed_layout", "centre_not_exact", "trf_inexact", "needed_numbers"} <= {f.code for f in row.warnings}
+    assert {"assumed_layout", "centre_not_exact", "trf_inexact", "needed_numbers"} <= {f.code for f in row.findings}
     assert np.abs(row.map.values[14:20, 14:20]).sum() == pytest.approx(1)
 
 

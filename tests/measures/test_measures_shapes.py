@@ -1,4 +1,4 @@
-"""Least-squares fits: shapes recognise themselves, and the fit agrees with scipy's general solver."""
+"""Least-squares fits: shapes guess_layout themselves, and the fit agrees with scipy's general solver."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ def test_three_ranks_find_what_one_process_finds(stored, name):
             assert other[measure].value == pytest.approx(found.value, rel=1e-9), measure
             assert other[measure].se == (None if found.se is None else pytest.approx(found.se, rel=1e-6))
         assert other.input == mine.input
-        assert [w for w in other.warnings if w.code != "map_missing"] == [
-            w for w in mine.warnings if w.code != "map_missing"
+        assert [w for w in other.findings if w.code != "map_missing"] == [
+            w for w in mine.findings if w.code != "map_missing"
         ]
 
 

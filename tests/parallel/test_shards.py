@@ -58,7 +58,7 @@ def assert_alike(ours: Report, theirs: Report, tolerance: float = 1e-12) -> None
     assert [result.id for result in ours] == [result.id for result in theirs]
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a.map.values, b.map.values, rtol=0, atol=tolerance * b.map.values.max())
-        assert (a.status, a.input, a.warnings, a.trf, a.unit) == (b.status, b.input, b.warnings, b.trf, b.unit)
+        assert (a.status, a.input, a.findings, a.trf, a.unit) == (b.status, b.input, b.findings, b.trf, b.unit)
         assert (a.gradient_ratio or 0) == pytest.approx(b.gradient_ratio or 0, rel=1e-9)
         for name, measure in b.measures.items():
             rel = 1e-9
@@ -107,7 +107,7 @@ def test_a_shard_says_that_it_is_one(stored):
     report = erfscope.read(stored[1])
     assert report[0].input.n_images == 4
     assert report[0].input.text.startswith("shard 2/3, 4 images of ")
-    assert report[0].warnings[0].text == "shard 2/3 saw 4 of 11 images; `erfscope merge` puts the shards together"
+    assert report[0].findings[0].text == "shard 2/3 saw 4 of 11 images; `erfscope merge` puts the shards together"
     schema = json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
     jsonschema.validate(json.loads(json.dumps(report.to_json(), allow_nan=False)), schema)
 
@@ -303,7 +303,7 @@ def test_versions_that_differ_are_said(shards):
     merged = erfscope.merge([shards[0], replace(shards[1], environment=other), shards[2]])
     assert any(
         finding.code == "versions" and "torch" in finding.text and "1.0" in finding.text
-        for finding in merged[0].warnings
+        for finding in merged[0].findings
     )
 
 
@@ -339,7 +339,7 @@ def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
             net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard
         )
         assert result.ok
-        assert "zero_branches" in {finding.code for finding in result.warnings}
+        assert "zero_branches" in {finding.code for finding in result.findings}
 
 
 class ClosedBranch(nn.Module):

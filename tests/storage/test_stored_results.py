@@ -53,13 +53,13 @@ def test_versions_are_those_of_the_measurement(old):
 
 def test_rows_of_other_versions_say_so_and_have_a_paragraph_of_their_own(old, result):
     report = erfscope.compare([str(old), result])
-    assert next(w.text for w in report[1].warnings if w.code == "versions").startswith(
+    assert next(w.text for w in report[1].findings if w.code == "versions").startswith(
         "measured with other versions than the first row: erfscope "
     )
-    assert not [w for w in report[0].warnings if w.code == "versions"]
+    assert not [w for w in report[0].findings if w.code == "versions"]
     assert methods_sentence(report).count("were measured with erfscope") == 2
     alike = erfscope.compare([result, result])
-    assert not [w for row in alike for w in row.warnings if w.code == "versions"]
+    assert not [w for row in alike for w in row.findings if w.code == "versions"]
 
 
 def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsys):
@@ -67,7 +67,7 @@ def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsy
     (again,) = erfscope.read(stored)
     assert again.map is None
     assert again["r50"].value == result["r50"].value
-    assert [w.text for w in again.warnings if w.code == "map_missing"] == [
+    assert [w.text for w in again.findings if w.code == "map_missing"] == [
         f"its map {result.id}.npz does not lie beside the report: the numbers stand, and there is nothing to draw"
     ]
 

@@ -95,7 +95,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(mon
     def broken(*_: object) -> None:
         raise RuntimeError(f"{torch.get_num_threads()} threads")
 
-    monkeypatch.setattr(training, "_taught", broken)
+    monkeypatch.setattr(training, "_train_and_measure", broken)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with pytest.raises(RuntimeError, match="1 threads"):

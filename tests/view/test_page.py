@@ -28,7 +28,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
-from erfscope.measures.profile import radial_profile
+from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.charts import profile
@@ -116,7 +116,7 @@ def failed(result: Result, error: str) -> Result:
         "unit": None,
         "picture": None,
         "layer": "",
-        "warnings": (),
+        "findings": (),
         "cost": None,
         "computed": None,
     }
@@ -322,12 +322,12 @@ def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
 
 
 @pytest.mark.parametrize(
-    "pick", ["label", "error", "layer", "warnings", "model", "wrt", "insert", "reason", "settings", "transform"]
+    "pick", ["label", "error", "layer", "findings", "model", "wrt", "insert", "reason", "settings", "transform"]
 )
 def test_names_can_do_no_harm(report, pick):
     first = report[0]
     changes: dict[str, object] = {pick: HOSTILE}
-    if pick == "warnings":
+    if pick == "findings":
         changes = {pick: (Finding(code="x", text=HOSTILE),)}
     elif pick == "reason":
         changes = {"weights": dataclasses.replace(first.weights, fallback=True, reason=HOSTILE)}

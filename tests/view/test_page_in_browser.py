@@ -68,7 +68,7 @@ def report() -> Report:
         "unit": None,
         "picture": None,
         "layer": "",
-        "warnings": (),
+        "findings": (),
         "cost": None,
     }
     failed = dataclasses.replace(
@@ -330,7 +330,7 @@ def test_names_run_nothing(browser, report, tmp_path):
     first = report[0]
     weights = dataclasses.replace(first.weights, fallback=True, reason=HOSTILE)
     bad = dataclasses.replace(
-        first, label=HOSTILE, layer=HOSTILE, weights=weights, warnings=(Finding(code="x", text=HOSTILE),), wrt=HOSTILE
+        first, label=HOSTILE, layer=HOSTILE, weights=weights, findings=(Finding(code="x", text=HOSTILE),), wrt=HOSTILE
     )
     worse = dataclasses.replace(report[1], label=HOSTILE, error=HOSTILE, model=HOSTILE)
     page = written(Report(results=(bad, worse, report[2]), settings={HOSTILE: HOSTILE}), tmp_path)

@@ -19,7 +19,7 @@ FINDING = Finding(code="clipped", text="input too small: 73% lies outside")
 def report():
     """Three models, of which one failed and one has a finding; lengths of the second need two decimals."""
     small = made_up.result("small", sizes={"r50": (7.3, 0.05), "r90": (96.0, 2.0)}, trf=made_up.field(43, stride=8))
-    return made_up.report(made_up.result(warnings=(FINDING,)), small, made_up.broken())
+    return made_up.report(made_up.result(findings=(FINDING,)), small, made_up.broken())
 
 
 OUTPUTS = {
@@ -55,7 +55,7 @@ def test_r50_and_r90_of_one_row_have_the_same_decimals_in_every_output(output):
 
 
 def test_a_finding_of_several_rows_stands_once_and_names_the_first_of_them():
-    rows = [made_up.result("net", layer=layer, warnings=(FINDING,)) for layer in ("layer3", "layer4")]
+    rows = [made_up.result("net", layer=layer, findings=(FINDING,)) for layer in ("layer3", "layer4")]
     view = report_view(made_up.report(*rows))
     (note,) = view.notes
     assert (note.code, note.rows) == ("clipped", (0, 1))
@@ -67,13 +67,13 @@ def test_a_finding_of_several_rows_stands_once_and_names_the_first_of_them():
 
 def test_several_findings_of_one_kind_are_all_said():
     findings = tuple(Finding(code="model", text=text) for text in ("one", "two"))
-    view = report_view(made_up.report(made_up.result(warnings=findings)))
+    view = report_view(made_up.report(made_up.result(findings=findings)))
     assert [(note.text, note.rows) for note in view.notes] == [("one", (0,)), ("two", (0,))]
 
 
 def test_a_mere_notice_is_left_to_single_results():
     notice = Finding(code="reactivated", text="8 residual branches")
-    result = made_up.result(warnings=(notice,))
+    result = made_up.result(findings=(notice,))
     assert [note.code for note in report_view(made_up.report(result)).notes] == ["reactivated"]
     assert report_view(made_up.report(result, made_up.result("other"))).notes == ()
 

@@ -36,7 +36,7 @@ class _Run:
     plan: Plan
     every: UnitFields
     images: Sequence[int]
-    at_once: int
+    batch_size: int
     #: The only batch's images and their forward pass, where one batch holds them all.
     kept: tuple[list[int], Features] | None = field(default=None)
 
@@ -101,14 +101,14 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, in batches that fit into memory."""
     plan = replace(plan, plain=plan.plain or "every unit is measured")
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
-    at_once = min(plan_batches(plan).at_once, sums.at_once)
-    return _Run(plan=plan, every=every, images=images, at_once=at_once)
+    batch_size = min(plan_batches(plan).batch_size, sums.batch_size)
+    return _Run(plan=plan, every=every, images=images, batch_size=batch_size)
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
     """Groups whose sums are in memory together: one at a time where a pass of all images is kept, else as many as fit
     into half of it."""
-    if len(run.images) <= run.at_once:
+    if len(run.images) <= run.batch_size:
         return [[group] for group in run.every.groups]
     there = available_bytes()
     room = (SOME_MEMORY if there is None else there) // 2
@@ -132,7 +132,7 @@ def _portions(run: _Run) -> list[list[list[int]]]:
 def _estimate(run: _Run, portions: int) -> str:
     """Say how much is computed."""
     each = len(run.every.groups) * (1 if run.plan.draws == "all" else int(run.plan.draws))
-    times = 1 if len(run.images) <= run.at_once else portions
+    times = 1 if len(run.images) <= run.batch_size else portions
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
     alone = f", one by one since {run.every.alone}" if run.every.alone else ""
@@ -148,8 +148,8 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
     while True:
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
         try:
-            for first in range(0, len(run.images), run.at_once):
-                images = list(run.images[first : first + run.at_once])
+            for first in range(0, len(run.images), run.batch_size):
+                images = list(run.images[first : first + run.batch_size])
                 features = _forward(run, images)
                 for group in portion:
                     if hooks.stop():
@@ -157,9 +157,9 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
                     _add(run, features, images, {number: totals[number] for number in group})
             return totals
         except Exception as error:
-            if not ran_out(error) or run.at_once == 1:
+            if not ran_out(error) or run.batch_size == 1:
                 raise
-            run.at_once, run.kept = run.at_once // 2, None
+            run.batch_size, run.kept = run.batch_size // 2, None
 
 
 def _forward(run: _Run, images: list[int]) -> Features:

@@ -81,4 +81,4 @@ def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, n
             gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart"
         )
     with narrower:
-        return of_gradient(copied, gradient, draws, max(sums.at_once // 2, 1))
+        return of_gradient(copied, gradient, draws, max(sums.batch_size // 2, 1))

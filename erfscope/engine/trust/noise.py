@@ -97,19 +97,19 @@ class UnitFunction:
             values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
         )
 
-    def moved(self, gradient: Gradient, noises: Iterable[Tensor], at_once: int) -> Tensor:
+    def moved(self, gradient: Gradient, noises: Iterable[Tensor], batch_size: int) -> Tensor:
         """The unit's channels (N, C), float64 on the CPU, where noise is added to the reference with its jitter.
 
         Args:
             gradient: Of this function.
             noises: N times (C_X, *space), float64 on the CPU, as the gradient's values.
-            at_once: How many passes fit into memory together.
+            batch_size: How many passes fit into memory together.
         """
         found, left = [], iter(noises)
-        while chunk := list(islice(left, at_once)):
+        while chunk := list(islice(left, batch_size)):
             noise = torch.stack([each + gradient.jitter for each in chunk])
             copies = self.x.expand(len(chunk), *self.x.shape[1:])
-            features = self._features(copies, noise.to, with_gradients=False, most=at_once)
+            features = self._features(copies, noise.to, with_gradients=False, most=batch_size)
             found.append(self._channels(features.map).cpu())
         return torch.cat(found)
 

@@ -40,11 +40,11 @@ class Noise(NamedTuple):
     cells: Tensor | None = None
 
 
-def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, at_once: int) -> Trust:
+def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, batch_size: int) -> Trust:
     """What noise everywhere says of the gradient of one image."""
     dtype = function.x.dtype
     everywhere = [Noise("", sigma, draws) for sigma in sigmas(dtype)]
-    probes = list(probes_of(function, gradient, everywhere, at_once))
+    probes = list(probes_of(function, gradient, everywhere, batch_size))
     passes = 1 + 2 * len(everywhere) * draws
     if not all(map(math.isfinite, (gradient.norm, *(value for probe in probes for value in probe.found)))):
         return Trust(gradient=(), passes=passes, not_finite=1)
@@ -57,7 +57,7 @@ def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, at_once:
     return Trust(gradient=tuple(probes), passes=passes)
 
 
-def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise], at_once: int) -> Iterator[Probe]:
+def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise], batch_size: int) -> Iterator[Probe]:
     """The probe of each noise."""
     drawn = [(noise, draw) for noise in noises for draw in range(noise.draws)]
     if not drawn:
@@ -66,7 +66,7 @@ def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise
     normals = [function.normal(shape, draw + 1) * (1 if noise.cells is None else noise.cells) for noise, draw in drawn]
     steps = [noise.sigma * gradient.spread for noise, _ in drawn]
     both = (sign * step * normal for step, normal in zip(steps, normals, strict=True) for sign in (1, -1))
-    scalars = function.readout(function.moved(gradient, both, at_once)).reshape(-1, 2)
+    scalars = function.readout(function.moved(gradient, both, batch_size)).reshape(-1, 2)
     norm = gradient.norm or 1.0
     found = ((scalars[:, 0] - scalars[:, 1]) / 2 / norm / torch.tensor(steps)).tolist()
     predicted = [float((gradient.values * normal).sum()) / norm for normal in normals]

@@ -37,7 +37,7 @@ class Taps:
     #: Indices of the input from one output to the next; 0 where that is not the same for all.
     scale: float
     #: Why the centre is not exact; "" where it is.
-    doubt: str = ""
+    inexact_reason: str = ""
 
 
 class Whole(NamedTuple):
@@ -215,7 +215,7 @@ def taps(
     inside: IntArray | None = None,
     center: FloatArray | None = None,
     scale: float | None = None,
-    doubt: str = "",
+    inexact_reason: str = "",
 ) -> Taps:
     """Taps into a dimension of ``size`` indices: by default a border ends it, and an output stands in the middle of
     what it reads.
@@ -229,7 +229,7 @@ def taps(
     if scale is None:
         gaps = np.diff(center)
         scale = 1.0 if not gaps.size else float(gaps[0]) if np.allclose(gaps, gaps[0]) else 0.0
-    return Taps(dim, unbounded, inside, center, scale, doubt)
+    return Taps(dim, unbounded, inside, center, scale, inexact_reason)
 
 
 def picks(dim: int | None, size: int, indices: Sequence[int] | IntArray, **more: Any) -> Taps:

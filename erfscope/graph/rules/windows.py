@@ -129,9 +129,16 @@ def _adaptive_taps(dim: int, size: int, out: int) -> Taps:
     i = np.arange(out)
     first, stop = i * size // out, -(-(i + 1) * size // out)
     grid = first[:, None] + np.arange(int((stop - first).max()))
-    doubt = f"adaptive pooling of {size} to {out} cells has windows of unequal length" if size % out else ""
+    reason = f"adaptive pooling of {size} to {out} cells has windows of unequal length" if size % out else ""
     center = (i + 0.5) * size / out - 0.5
-    return taps(dim, size, np.where(grid < stop[:, None], grid, ABSENT), center=center, scale=size / out, doubt=doubt)
+    return taps(
+        dim,
+        size,
+        np.where(grid < stop[:, None], grid, ABSENT),
+        center=center,
+        scale=size / out,
+        inexact_reason=reason,
+    )
 
 
 @rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
@@ -198,14 +205,14 @@ def _resized_taps(dim: int, size: int, out: int, scale: float, name: str, *, ali
     Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
     falls on the edge between two cells. What lies outside is clamped.
     """
-    shift, doubt = (0.0, "") if align else _first_source(out, scale, name)
+    shift, reason = (0.0, "") if align else _first_source(out, scale, name)
     found = [_sources(np.arange(out).astype(kind), scale, name, align) for kind in (np.float32, np.float64)]
     spots = np.concatenate(found, 1)
     clamped = np.where(spots == ABSENT, -1, np.clip(spots, 0, size - 1))
     if name.endswith("_aa"):
         clamped = np.where((spots < 0) | (spots >= size), -1, spots)
     center = np.full(out, shift) + scale * np.arange(out)
-    return taps(dim, size, spots, inside=clamped, center=center, scale=scale or float(size), doubt=doubt)
+    return taps(dim, size, spots, inside=clamped, center=center, scale=scale or float(size), inexact_reason=reason)
 
 
 def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
@@ -217,10 +224,10 @@ def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
     if "nearest" not in name:
         return (scale - 1) / 2, ""
     p, q = Fraction(scale).limit_denominator(max(out, 1)).as_integer_ratio()
-    doubt = f"nearest neighbours repeat cells unevenly, {p} for {q}" if p > 1 and q > 1 else ""
+    reason = f"nearest neighbours repeat cells unevenly, {p} for {q}" if p > 1 and q > 1 else ""
     if "exact" in name:
-        return scale / 2 - ((q - 1) / (2 * q) if p % 2 == 0 else 0.5), doubt
-    return -(q - 1) / (2 * q), doubt
+        return scale / 2 - ((q - 1) / (2 * q) if p % 2 == 0 else 0.5), reason
+    return -(q - 1) / (2 * q), reason
 
 
 def _sources(index: FloatArray, scale: float, name: str, align: bool) -> IntArray:

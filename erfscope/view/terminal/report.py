@@ -12,7 +12,7 @@ from rich.text import Text
 
 from erfscope.geometry.box import size_text
 from erfscope.printable import number, printable
-from erfscope.results.growth import ENOUGH, TOO_SMALL
+from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
@@ -81,7 +81,7 @@ def next_step(report: Report, *, stored: bool) -> str | None:
 
 
 def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
-    result, findings = row.result, row.result.warnings
+    result, findings = row.result, row.result.findings
     yield Text(row.label, style="bold").append(" · " + " · ".join(words.identity(result)), style="not bold")
     if text := words.random_weights(result):
         yield Text(text, style="bold yellow")

@@ -93,7 +93,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Train two nets, and measure before, after, and after every epoch."""
     epochs = asked.pick(full=12, quick=4, smoke=1)
     asked.tell("luo-training", 0, 2 * epochs)
-    found = [_taught(asked, lesson) for lesson in _lessons(asked, epochs)]
+    found = [_train_and_measure(asked, lesson) for lesson in _lessons(asked, epochs)]
     rows = tuple(row for row, *_ in found)
     charts = tuple(
         Chart(
@@ -146,7 +146,9 @@ def _lessons(asked: StudyOptions, epochs: int) -> list[Lesson]:
     ]
 
 
-def _taught(asked: StudyOptions, lesson: Lesson) -> tuple[Row, tuple[FloatArray, ...], dict[str, list[float]]]:
+def _train_and_measure(
+    asked: StudyOptions, lesson: Lesson
+) -> tuple[Row, tuple[FloatArray, ...], dict[str, list[float]]]:
     """One net's row, its three maps, and its sizes after every epoch, the first being before all."""
     net, task = lesson.net, lesson.task
     pictures, _ = task.shown(asked.pick(full=SHOWN, quick=8, smoke=4), _stream(asked, lesson, ERF))

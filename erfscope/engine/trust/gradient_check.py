@@ -40,7 +40,7 @@ class _Asked(NamedTuple):
     erf: ErfMap | None
 
 
-def witness(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
+def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
     """What forward passes with noise say of one unit's gradient, on the first images that were used, by all ranks
     together.
 
@@ -79,15 +79,15 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     """The same of one image."""
     function = function_of(plan, number, asked.image)
     gradient = function.gradient()
-    found = of_gradient(function, gradient, asked.draws, sums.at_once)
+    found = of_gradient(function, gradient, asked.draws, sums.batch_size)
     if not found.gradient or not asked.further:
         return found
     parts = list(_regions(asked, sigmas(function.x.dtype)[0], gradient))
-    regions = zip(parts, probes_of(function, gradient, parts, sums.at_once), strict=True)
+    regions = zip(parts, probes_of(function, gradient, parts, sums.batch_size), strict=True)
     return replace(
         found,
         regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
-        ladder=tuple(_steps(function, gradient, asked, sums.at_once)),
+        ladder=tuple(_steps(function, gradient, asked, sums.batch_size)),
         passes=found.passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
         grey_levels=_grey_levels(plan, gradient.spread),
     )
@@ -112,7 +112,7 @@ def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]
             yield Noise(name, sigma, asked.further, cells)
 
 
-def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: int) -> Iterator[Step]:
+def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, batch_size: int) -> Iterator[Step]:
     """The energy of changes by larger noise beside that by small noise, which is the same but for its sigma.
 
     Of a readout with random signs the energy is that of all channels, which these signs estimate; else that of the
@@ -123,7 +123,7 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, at_once: i
     noises = (
         scale * gradient.spread * function.normal(gradient.values.shape, draw + 1) for scale in scales for draw in drawn
     )
-    moved = torch.cat([function.moved(gradient, noises, at_once), gradient.channels[None]])
+    moved = torch.cat([function.moved(gradient, noises, batch_size), gradient.channels[None]])
     values = moved if function.plan.convention.random else function.readout(moved)[:, None]
     by_scale = values[:-1].reshape(len(scales), len(drawn), -1)
     least = ((by_scale[0] - by_scale[1]) / 2 / small).square().sum(1).mean()

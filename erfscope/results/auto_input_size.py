@@ -102,7 +102,7 @@ def _is_complete(steps: Sequence[_Step]) -> bool:
     """Whether all results of the last size are usable, and as many as those of the first one: a run that is stopped has
     fewer."""
     rows = steps[-1].rows
-    stopped = any(finding.code == "stopped" for row in rows for finding in row.warnings)
+    stopped = any(finding.code == "stopped" for row in rows for finding in row.findings)
     return (
         bool(rows)
         and len(rows) == len(steps[0].rows)
@@ -142,7 +142,7 @@ def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
         text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
         found = Finding(code="border_cuts", text=text) if reason else Finding(code="input_enlarged", text=text)
         rows.append(
-            replace(row, warnings=(*(each for each in row.warnings if each.code not in (ENOUGH, TOO_SMALL)), found))
+            replace(row, findings=(*(each for each in row.findings if each.code not in (ENOUGH, TOO_SMALL)), found))
         )
     return rows
 
