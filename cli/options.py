@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -14,9 +14,8 @@ from click.core import ParameterSource
 from erfscope.cli.console.param_types import File, Text
 from erfscope.errors import ErfscopeError
 from erfscope.figures.kinds import FIGURES, KINDS
-from erfscope.figures.style import COLOURS, SCALES, WIDTHS
+from erfscope.figures.style import FigureStyle
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
-from erfscope.options.values import numbers
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -99,36 +98,6 @@ class OutputOptions:
             is_closed=True,
         ),
     ] = None
-    scale: Annotated[
-        str,
-        Option(
-            "Scale of figures: {words}.",
-            OUTPUT,
-            metavar="NAME",
-            words=tuple(SCALES),
-            is_closed=True,
-        ),
-    ] = "share"
-    colours: Annotated[
-        str,
-        Option("Range of maps' colours: {words}.", OUTPUT, metavar="NAME", words=tuple(COLOURS), is_closed=True),
-    ] = "shared"
-    contours: Annotated[
-        tuple[float, ...],
-        Option(
-            "Outline the regions that hold so many per cent of a map, e.g. 50,90.", OUTPUT, metavar="P,P", read=numbers
-        ),
-    ] = ()
-    width: Annotated[
-        str | None,
-        Option(
-            "Width of figures: column (89 mm) or page (183 mm).",
-            OUTPUT,
-            metavar="NAME",
-            words=tuple(WIDTHS),
-            is_closed=True,
-        ),
-    ] = None
     force: Annotated[bool, Option("Overwrite what -o names.", OUTPUT)] = False
     quiet: Annotated[
         bool, Option("Print one line for each result and nothing else.", OUTPUT, flags=("-q", "--quiet"))
@@ -139,11 +108,8 @@ class OutputOptions:
         bool,
         Option("Go on with what the folder that -o names has: repeat nothing, add what is missing.", COMPUTATION),
     ] = False
-
-    @property
-    def style(self) -> dict[str, Any]:
-        """How figures are drawn, as :meth:`erfscope.Report.save` takes it."""
-        return {"scale": self.scale, "colours": self.colours, "contours": self.contours, "width": self.width}
+    #: How figures are drawn.
+    style: FigureStyle = field(default_factory=FigureStyle)
 
     def replaces(self, path: Path) -> bool:
         """Whether an output may take the place of what is there."""
@@ -155,10 +121,13 @@ class OutputOptions:
         own = {name: given.pop(name) for name in OUTPUT_OPTIONS if name in given}
         if given.get("retry_failed") and not own["resume"]:
             raise ErfscopeError("--retry-failed works only with --resume; add --resume, or leave it out")
-        return cls(**{**own, "format": chosen_format(own["format"], own["json"])})
+        style = FigureStyle(**{name: own.pop(name) for name in STYLE_OPTIONS if name in own})
+        style.check()
+        return cls(**{**own, "format": chosen_format(own["format"], own["json"]), "style": style})
 
 
-OUTPUT_OPTIONS = declared(OutputOptions)
+STYLE_OPTIONS = declared(FigureStyle)
+OUTPUT_OPTIONS = declared(OutputOptions) | STYLE_OPTIONS
 
 
 def keywords(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from erfscope.cli.console.screen import Screen, complain, print_json, say
 from erfscope.cli.console.streams import streams
 from erfscope.cli.options import MAPS, OutputOptions, on_command_line
 from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
+from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
 
 if TYPE_CHECKING:
@@ -42,10 +44,6 @@ def check_outputs(wanted: OutputOptions) -> None:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(path))
-    if wrong := [each for each in wanted.contours if not 0 < each < 100]:
-        raise ErfscopeError(
-            f"--contours takes per cents of the ERF between 0 and 100, such as 50,90; {wrong[0]:g} is not"
-        )
     figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
     if (
         figure is not None
@@ -55,7 +53,7 @@ def check_outputs(wanted: OutputOptions) -> None:
         raise ErfscopeError(
             f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
         )
-    for option in ("colours", "contours"):
+    for option in OF_MAPS:
         if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
             raise ErfscopeError(
                 f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none"
@@ -81,7 +79,7 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
     if any(
         suffix in FIGURE_SUFFIXES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes
     ):
-        save.check_figure(models, options, kind=wanted.figure, width=wanted.width)
+        save.check_figure(models, options, kind=wanted.figure, width=wanted.style.width)
 
 
 @contextlib.contextmanager
@@ -177,7 +175,7 @@ def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[s
     for path in sorted(wanted.output, key=lambda text: bool(Path(text).suffix)):
         force = wanted.replaces(Path(path))
         try:
-            report.save(path, force=force, figure=wanted.figure, drawn=drawn, **wanted.style)
+            report.save(path, force=force, figure=wanted.figure, drawn=drawn, **dataclasses.asdict(wanted.style))
             written.append(path)
         except ErfscopeError as error:
             if str(error) not in map(str, failures):

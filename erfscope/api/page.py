@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from erfscope.figures.page_pictures import drawings, views
-from erfscope.figures.style import DEFAULT_SCALE
+from erfscope.figures.style import FigureStyle, Style
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import notebook, page
@@ -13,27 +15,29 @@ from erfscope.view.report_view import report_view
 LARGE, SMALL = 240, 96
 
 
-def html(report: Report, *, scale: str = DEFAULT_SCALE) -> str:
+def html(report: Report, **style: Unpack[Style]) -> str:
     """A report as one self-contained page; see :func:`erfscope.view.page.html`.
 
     Args:
         report: Results, usable or not.
-        scale: The scale of the maps when the page is opened, as for :meth:`erfscope.Report.figure`; a switch changes
-            it.
+        **style: As for :meth:`erfscope.Report.figure`: the scale of the maps when the page is opened, which a switch
+            changes, and their colour map; the rest is of figures alone.
 
     Raises:
-        ErfscopeError: unknown scale.
+        ErfscopeError: an unknown scale or colour map.
     """
-    return page.html(report_view(report), drawings(report.results, scale=scale))
+    chosen = FigureStyle(**style)
+    chosen.check()
+    return page.html(report_view(report), drawings(report.results, chosen))
 
 
 def result_fragment(result: Result) -> str:
     """One result for a notebook."""
     maps = views([result], longest=LARGE, overlaid=False)
-    return notebook.result_fragment(report_view(Report(results=(result,))), maps, scale=DEFAULT_SCALE)
+    return notebook.result_fragment(report_view(Report(results=(result,))), maps, scale=FigureStyle().scale)
 
 
 def report_fragment(report: Report) -> str:
     """All results for a notebook."""
     maps = views(report.results, longest=SMALL, overlaid=False)
-    return notebook.report_fragment(report_view(report), maps, scale=DEFAULT_SCALE)
+    return notebook.report_fragment(report_view(report), maps, scale=FigureStyle().scale)

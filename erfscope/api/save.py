@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import is_auto
@@ -14,6 +14,9 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage import files
 from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, map_bytes, report_bytes, save_directory, write_bytes
+
+if TYPE_CHECKING:
+    from erfscope.figures.style import Style
 
 SUFFIXES = (".html", ".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES, ".npz")
 #: The page in the folder of a report.
@@ -68,7 +71,9 @@ def check_figure(
     refuse_unasked(kind or ("positions" if several["every unit"] else "panel"), several, width=width)
 
 
-def save(report: Report, path: str | Path, *, force: bool, figure: str | None, drawn: bool, **style: Any) -> None:
+def save(
+    report: Report, path: str | Path, *, force: bool, figure: str | None, drawn: bool, **style: Unpack[Style]
+) -> None:
     """Write a report; see :meth:`erfscope.Report.save`."""
     check_output(path, force=force)
     target = Path(path)
@@ -83,7 +88,7 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
     elif suffix == ".html":
         from erfscope.api.page import html
 
-        write_bytes(target, html(report, scale=style["scale"]).encode(), force=force)
+        write_bytes(target, html(report, **style).encode(), force=force)
     elif suffix == ".json":
         write_bytes(target, report_bytes(report.to_json()), force=force)
     elif suffix == ".npz":
@@ -94,7 +99,7 @@ def save(report: Report, path: str | Path, *, force: bool, figure: str | None, d
         from erfscope.api.page import html
         from erfscope.figures.draw import folder_figures
 
-        others = [(PAGE, html(report, scale=style["scale"]).encode())]
+        others = [(PAGE, html(report, **style).encode())]
         # A figure that does not fit is no reason to lose everything else.
         misfit = None
         try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
 from erfscope.figures.kinds import FIGURES, refuse_narrow
-from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle
+from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle, Style
 from erfscope.results.result import Result
 from erfscope.view.captions import latex_figure
 
@@ -20,7 +20,7 @@ CAPTIONS = "figure.tex"
 
 
 def figure_of(
-    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Any
+    results: Sequence[Result], kind: str | None = None, *, path: str | Path | None = None, **style: Unpack[Style]
 ) -> Figure:
     """Draw results.
 
@@ -28,8 +28,7 @@ def figure_of(
         results: What to draw; results that the kind cannot show, such as those without a map, are left out.
         kind: A name in ``FIGURES``; :func:`default_kind` if None.
         path: Where to save, .png, .svg or .pdf; nowhere if None. A file of that name is replaced.
-        **style: The fields of :class:`erfscope.figures.style.FigureStyle`: ``scale``, ``colours``, ``contours`` and
-            ``width``.
+        **style: The fields of :class:`erfscope.figures.style.FigureStyle`.
 
     Returns:
         The figure; it belongs to no pyplot state.
@@ -86,12 +85,14 @@ def fitting(results: Sequence[Result]) -> list[str]:
     return [name for name, kind in FIGURES.items() if kind.unfit(results) is None]
 
 
-def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Any) -> bytes:
+def png_bytes(results: Sequence[Result], kind: str = "panel", **style: Unpack[Style]) -> bytes:
     """:func:`figure_of` as a PNG."""
     return figure_bytes(figure_of(results, kind, **style), ".png")
 
 
-def folder_figures(results: Sequence[Result], *, kind: str | None = None, **style: Any) -> Iterator[tuple[str, bytes]]:
+def folder_figures(
+    results: Sequence[Result], *, kind: str | None = None, **style: Unpack[Style]
+) -> Iterator[tuple[str, bytes]]:
     """The figures of a report's folder: a panel per result, of all results together every kind that fits, and their
     captions for LaTeX.
 

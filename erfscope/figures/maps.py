@@ -57,6 +57,8 @@ class Look:
     scale: str
     #: Per cents of the ERF whose highest-density regions are outlined.
     contours: Sequence[float] = ()
+    #: Name of the colour map; None for the one that suits the signs.
+    cmap: str | None = None
 
     @property
     def norm(self) -> Normalize:
@@ -89,7 +91,7 @@ def draw_map(
     if picture is not None:
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
         cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
-    ax.imshow(view, cmap=colour_map(signed=look.signed), norm=look.norm, alpha=cover, **shared)
+    ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
     _contours(ax, plane, look.contours)
     row, col = plane.center_px

@@ -122,7 +122,13 @@ def _looks(views: Sequence[FloatArray], style: FigureStyle, *, signed: bool) -> 
     """The colours of every map."""
     each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
     return [
-        Look(peak=peak_of(found, style.scale), signed=signed, scale=style.scale, contours=style.outlined)
+        Look(
+            peak=peak_of(found, style.scale),
+            signed=signed,
+            scale=style.scale,
+            contours=style.outlined,
+            cmap=style.cmap,
+        )
         for found in each
     ]
 
@@ -164,7 +170,7 @@ def _needed(columns: int) -> float:
 
 def _bar(ax: Axes, look: Look) -> Colorbar:
     """The colour bar of all maps."""
-    bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(signed=look.signed)), cax=ax)
+    bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed)), cax=ax)
     bar.outline.set_linewidth(0.5)
     bar.set_label((SIGNED_SHORT if look.signed else SHORT)[look.scale], labelpad=2)
     if look.scale == "share":

@@ -12,7 +12,7 @@ from PIL import Image
 from erfscope.figures.draw import default_kind, png_bytes
 from erfscope.figures.maps import COVER, grey, round_length
 from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display, peak_of
-from erfscope.figures.style import DEFAULT_SCALE, SCALES, check_scale
+from erfscope.figures.style import SCALES, FigureStyle
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import CloseUp, close_up
 from erfscope.printable import number
@@ -34,19 +34,15 @@ PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
 
 
-def drawings(results: Sequence[Result], *, scale: str = DEFAULT_SCALE) -> Drawings:
+def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
     """Everything that a page draws of a report's maps.
 
     Args:
         results: The report's results.
-        scale: The scale that the page opens with, as for :func:`erfscope.figures.draw.figure_of`.
-
-    Raises:
-        ErfscopeError: unknown scale.
+        style: Its scale is the one that the page opens with, its colour map that of all maps.
     """
-    check_scale(scale)
     longest = next((pixels for most, pixels in PIXELS if len(results) <= most), FEWEST_PIXELS)
-    maps = views(results, longest=longest)
+    maps = views(results, longest=longest, cmap=style.cmap)
     kinds = sorted({drawn.signed for drawn in maps if drawn is not None})
     return Drawings(
         maps=tuple(maps),
@@ -54,13 +50,15 @@ def drawings(results: Sequence[Result], *, scale: str = DEFAULT_SCALE) -> Drawin
             png_uri(png_bytes([result], "positions")) if default_kind([result]) == "positions" else None
             for result in results
         ),
-        ramps={signed: ramp_uri(signed=signed) for signed in kinds},
+        ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
-        scale=scale,
+        scale=style.scale,
     )
 
 
-def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> list[Drawing | None]:
+def views(
+    results: Sequence[Result], *, longest: int, overlaid: bool = True, cmap: str | None = None
+) -> list[Drawing | None]:
     """What to draw of each result; None where there is no map.
 
     Args:
@@ -68,6 +66,7 @@ def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> 
             each.
         longest: Pixels of an image's longer side, at most.
         overlaid: Whether to show the map over the first input image, too.
+        cmap: Name of the colour map, as for :func:`erfscope.figures.pixels.colour_map`.
     """
     peaks: dict[tuple[bool, str], float] = {}
     parts = [None if result.map is None else close_up(result.map.plane) for result in results]
@@ -80,7 +79,7 @@ def views(results: Sequence[Result], *, longest: int, overlaid: bool = True) -> 
             )
             peaks[signed, scale] = common_peak(views_of)
     return [
-        None if part is None else _view(result, part, peaks, longest=longest, overlaid=overlaid)
+        None if part is None else _view(result, part, peaks, longest=longest, overlaid=overlaid, cmap=cmap)
         for result, part in zip(results, parts, strict=True)
     ]
 
@@ -90,14 +89,20 @@ def png_uri(content: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def ramp_uri(*, signed: bool) -> str:
+def ramp_uri(cmap: str | None, *, signed: bool) -> str:
     """The colours themselves, from the lowest value to the highest."""
     values = np.linspace(-1.0 if signed else 0.0, 1.0, 128)[None, :]
-    return png_uri(coloured_png(values, peak=1.0, signed=signed))
+    return png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap))
 
 
 def _view(
-    result: Result, part: CloseUp, peaks: dict[tuple[bool, str], float], *, longest: int, overlaid: bool
+    result: Result,
+    part: CloseUp,
+    peaks: dict[tuple[bool, str], float],
+    *,
+    longest: int,
+    overlaid: bool,
+    cmap: str | None,
 ) -> Drawing:
     erf = part.erf
     rows, cols = erf.values.shape
@@ -111,8 +116,8 @@ def _view(
         signed=result.scale == "signed",
         sharp=max(rows, cols) <= SHARP,
         strip=strip,
-        images=tuple(_images(result, erf, peaks, longest)),
-        overlaid=tuple(_overlaid(result, part, longest)) if overlaid else (),
+        images=tuple(_images(result, erf, peaks, longest, cmap)),
+        overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
         rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None
@@ -122,14 +127,16 @@ def _view(
     )
 
 
-def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int) -> Iterator[Shown]:
+def _images(
+    result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int, cmap: str | None
+) -> Iterator[Shown]:
     signed = result.scale == "signed"
     for scale in SCALES:
         values = display(erf, scale, longest=longest)
         if scale == "share":
             least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 % of the ERF in stronger pixels")
             yield Shown(
-                uri=png_uri(coloured_png(values, peak=1.0, signed=signed)),
+                uri=png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap)),
                 scale=scale,
                 spans=SPANS,
                 least=least,
@@ -138,11 +145,11 @@ def _images(result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], l
             continue
         spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
         for span, peak in spans.items():
-            png, most = coloured_png(values, peak=peak, signed=signed), number(peak)
+            png, most = coloured_png(values, peak=peak, signed=signed, cmap=cmap), number(peak)
             yield Shown(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
 
 
-def _overlaid(result: Result, part: CloseUp, longest: int) -> Iterator[Shown]:
+def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> Iterator[Shown]:
     """The first image in grey under the map, which is transparent where it is weak."""
     if not isinstance(result.picture, np.ndarray) or result.picture.ndim != 3 or result.picture.dtype != np.uint8:
         return
@@ -159,7 +166,7 @@ def _overlaid(result: Result, part: CloseUp, longest: int) -> Iterator[Shown]:
         enlarged = max(values.shape) < max(size)
         fitted = Image.fromarray(strength).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
         levels = np.asarray(fitted, dtype=np.float64)
-        colours = 255 * colour_map(signed=signed)((levels + 1) / 2 if signed else levels)[..., :3]
+        colours = 255 * colour_map(cmap, signed=signed)((levels + 1) / 2 if signed else levels)[..., :3]
         cover = COVER * np.abs(levels)[..., None]
         buffer = io.BytesIO()
         pixels = np.rint(under[..., None] * (1 - cover) + colours * cover).astype(np.uint8)

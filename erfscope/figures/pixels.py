@@ -10,7 +10,6 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from PIL import Image
 
-from erfscope.figures.style import check_scale
 from erfscope.maps.area_means import averaged
 from erfscope.maps.density_region import brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -34,11 +33,7 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
 
     Returns:
         Values of the shape of ``erf.values``, or as many as are drawn.
-
-    Raises:
-        ErfscopeError: unknown scale.
     """
-    check_scale(scale)
     density = drawn_cells(erf.values * erf.values.size, longest)
     if scale == "share":
         return np.sign(density) * brightness(np.abs(density))
@@ -71,12 +66,12 @@ def common_peak(views: Iterable[FloatArray]) -> float:
     return bright or max((float(size.max()) for size in sizes if size.size), default=0.0) or 1.0
 
 
-def colour_map(*, signed: bool) -> Colormap:
-    """The colours of magnitudes, or of signed values around zero."""
-    return colormaps[SIGNED if signed else MAGNITUDE]
+def colour_map(name: str | None = None, *, signed: bool) -> Colormap:
+    """The colours of magnitudes, or of signed values around zero; ``name`` is another colour map of matplotlib."""
+    return colormaps[name or (SIGNED if signed else MAGNITUDE)]
 
 
-def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
+def coloured_png(values: FloatArray, *, peak: float, signed: bool, cmap: str | None = None) -> bytes:
     """A small paletted PNG of a map.
 
     Args:
@@ -84,6 +79,7 @@ def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
         peak: Value of the last colour; what is above it has that colour too. Signed maps run from -peak to peak, others
             from 0.
         signed: Whether there are two signs.
+        cmap: Name of the colour map, as for :func:`colour_map`.
 
     Returns:
         The file's bytes.
@@ -91,7 +87,7 @@ def coloured_png(values: FloatArray, *, peak: float, signed: bool) -> bytes:
     shown = values / peak
     levels = np.nan_to_num(np.clip((shown + 1) / 2 if signed else shown, 0, 1))
     paletted = Image.fromarray(np.rint(levels * 255).astype(np.uint8))
-    paletted.putpalette(colour_map(signed=signed)(np.arange(256), bytes=True)[:, :3].tobytes())
+    paletted.putpalette(colour_map(cmap, signed=signed)(np.arange(256), bytes=True)[:, :3].tobytes())
     buffer = io.BytesIO()
     paletted.save(buffer, format="PNG", compress_level=6)
     return buffer.getvalue()

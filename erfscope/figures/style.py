@@ -1,14 +1,16 @@
-"""How figures may be drawn: scales, ranges of colours, widths and contours. Imports no matplotlib."""
+"""How figures and pages show maps: the options of their style, each declared once. Imports no matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, TypedDict
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.options.option import OUTPUT, Option, declared
+from erfscope.options.values import numbers
 
-#: What is shown for every scale, in words for a figure; of signed maps the sign is kept beside it. The first is the
-#: default.
+#: What the values of each scale are. Signed maps keep the sign of each value. The first is the default.
 SCALES = {
     "share": "share of the ERF in pixels at least as strong",
     "linear": "density, uniform map = 1",
@@ -21,28 +23,54 @@ SIGNED_SCALES = {
     "log": "sign × log10(1 + |density|)",
     "power": "sign × |density| to the power 0.3",
 }
-DEFAULT_SCALE = "share"
-#: Ranges of colours, in words for a figure.
+#: What each range of colours is.
 COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
-#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that nobody has to
-#: shrink their letters.
+#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that a paper shows
+#: their letters at full size.
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
-#: What a width is called, in inches: 89 and 183 mm, the column and the page of most journals.
+#: The widths by name, inches: 89 and 183 mm, the column and the page of most journals.
 WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
+#: Colour maps that a shell offers: their lightness rises from end to end.
+COLOUR_MAPS = ("inferno", "viridis", "magma", "plasma", "cividis", "gray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureStyle:
     """How a figure is drawn."""
 
-    #: A name in ``SCALES``.
-    scale: str = "share"
-    #: ``"shared"``, one range of colours for all maps, or ``"own"``.
-    colours: str = "shared"
-    #: Per cents of the ERF whose highest-density regions are outlined on maps.
-    contours: Sequence[float] = ()
-    #: A name in ``WIDTHS``; as wide as the kind of figure needs if None.
-    width: str | None = None
+    scale: Annotated[
+        str, Option("Scale of maps and curves: {words}.", OUTPUT, metavar="NAME", words=tuple(SCALES), is_closed=True)
+    ] = "share"
+    colours: Annotated[
+        str,
+        Option("Range of maps' colours: {words}.", OUTPUT, metavar="NAME", words=tuple(COLOURS), is_closed=True),
+    ] = "shared"
+    cmap: Annotated[
+        str | None,
+        Option(
+            "Colour map of maps, a name of matplotlib. Default: inferno; cividis of signed maps.",
+            OUTPUT,
+            metavar="NAME",
+            words=COLOUR_MAPS,
+        ),
+    ] = None
+    contours: Annotated[
+        Sequence[float],
+        Option(
+            "Outline the regions that hold so many per cent of a map, e.g. 50,90.", OUTPUT, metavar="P,P", read=numbers
+        ),
+    ] = ()
+    #: As wide as the kind of figure needs if None.
+    width: Annotated[
+        str | None,
+        Option(
+            "Width of figures: column (89 mm) or page (183 mm).",
+            OUTPUT,
+            metavar="NAME",
+            words=tuple(WIDTHS),
+            is_closed=True,
+        ),
+    ] = None
 
     @property
     def axis(self) -> str:
@@ -50,21 +78,23 @@ class FigureStyle:
         return "linear" if self.scale == "share" else self.scale
 
     def inches(self, needed: float) -> float:
-        """Width of the sheet, where the figure needs so much."""
+        """Width of the sheet of a figure that needs ``needed`` inches."""
         return needed if self.width is None else WIDTHS[self.width]
 
     def check(self) -> None:
-        """Refuse what does not exist.
+        """Refuse values that do not exist.
 
         Raises:
-            ErfscopeError: an unknown scale, range of colours or width, or contours that are no per cents between 0 and
-                100.
+            ErfscopeError: an unknown scale, range of colours, colour map or width, or contours that are no per cents
+                between 0 and 100.
         """
-        check_scale(self.scale)
-        if self.colours not in COLOURS:
-            raise unknown("range of colours", self.colours, COLOURS)
-        if self.width is not None and self.width not in WIDTHS:
-            raise unknown("width", self.width, WIDTHS)
+        for name, each in declared(FigureStyle).items():
+            each.option.refuse(name, getattr(self, name))
+        if self.cmap not in (None, *COLOUR_MAPS):
+            from matplotlib import colormaps
+
+            if self.cmap not in colormaps:
+                raise unknown("colour map", str(self.cmap), colormaps)
         try:
             wrong = [each for each in self.contours if not 0 < each < 100]
         except TypeError:
@@ -82,11 +112,19 @@ class FigureStyle:
         return tuple(sorted(set(self.contours)))
 
 
-def check_scale(scale: str) -> None:
-    """Refuse a scale that does not exist.
+#: Options that figures without maps leave unused.
+OF_MAPS = ("colours", "cmap", "contours")
 
-    Raises:
-        ErfscopeError: names the scales there are.
+
+class Style(TypedDict, total=False):
+    """The options of a figure's style, which ``erfscope analyze --help`` describes.
+
+    The fields of :class:`FigureStyle`, written by ``pytest tests/options --update-golden``, so that type checkers see
+    them.
     """
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+
+    scale: str
+    colours: str
+    cmap: str | None
+    contours: Sequence[float]
+    width: str | None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
@@ -16,6 +16,9 @@ from erfscope.results.comparability import paired
 from erfscope.results.display import render
 from erfscope.results.pairing import COMPARED, Differences, partners
 from erfscope.results.result import Result
+
+if TYPE_CHECKING:
+    from erfscope.figures.style import Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,7 @@ class Report:
         path: str | Path | None = None,
         *,
         kind: str | None = None,
-        scale: str = "share",
-        colours: str = "shared",
-        contours: Sequence[float] = (),
-        width: str | None = None,
+        **style: Unpack[Style],
     ) -> Any:
         """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
@@ -114,19 +114,18 @@ class Report:
             kind: A name in ``erfscope.figures.kinds.FIGURES``, where stands what each shows and needs. If None,
                 ``"positions"``, the sizes of every unit, where those were measured, else ``"panel"``, all maps side by
                 side on one scale.
-            scale: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``, ``"log"`` or
-                ``"power"`` density; for display only and said on the figure.
-            colours: ``"shared"``, one range for all maps, or ``"own"``, a range for each map; curves have none.
-            contours: Per cents of the ERF whose highest-density regions are outlined on maps, such as (50, 90).
-            width: ``"column"`` (89 mm) or ``"page"`` (183 mm); as wide as the kind of figure needs if None.
+            **style: ``scale``: ``"share"``, the share of the ERF in pixels at least as strong, or ``"linear"``,
+                ``"log"`` or ``"power"`` density; for display only and named on the figure. ``colours``: ``"shared"``,
+                one range for all maps, or ``"own"``, a range for each map; curves have none. ``cmap``: the name of a
+                colour map of matplotlib. ``contours``: per cents of the ERF whose highest-density regions are outlined
+                on maps, such as (50, 90). ``width``: ``"column"`` (89 mm) or ``"page"`` (183 mm); as wide as the kind
+                of figure needs if None.
 
         Raises:
-            ErfscopeError: an unknown kind, scale or width, or a kind that these results do not fit; the text says what
+            ErfscopeError: an unknown kind or style, or a kind that these results do not fit; the text says what
                 it needs.
         """
-        return render(
-            "figure", self.results, kind, scale=scale, colours=colours, contours=contours, width=width, path=path
-        )
+        return render("figure", self.results, kind, path=path, **style)
 
     def to_json(self, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them; ``maps``: see :meth:`save`."""
@@ -139,11 +138,8 @@ class Report:
         *,
         force: bool = False,
         figure: str | None = None,
-        scale: str = "share",
-        colours: str = "shared",
-        contours: Sequence[float] = (),
-        width: str | None = None,
         drawn: bool = True,
+        **style: Unpack[Style],
     ) -> None:
         """Write the report: a folder (page, JSON, maps, a panel per result and the figures that fit), or one file whose
         suffix decides.
@@ -153,17 +149,13 @@ class Report:
             force: Whether to replace what is there.
             figure: Kind of the figure in a .png, .svg or .pdf file, as for :meth:`figure`; a folder has it whatever
                 else fits.
-            scale: Of figures, and of the page when it is opened, as for :meth:`figure`.
-            colours: Of figures, as for :meth:`figure`.
-            contours: Likewise.
-            width: Likewise.
             drawn: Whether a folder gets its page and figures, which take most of the time.
+            **style: As for :meth:`figure`; the page opens with the scale, and has the colour map.
 
         Raises:
             ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or
                 the results do not fit the kind of figure.
         """
-        style = {"scale": scale, "colours": colours, "contours": contours, "width": width}
         render("save", self, path, force=force, figure=figure, drawn=drawn, **style)
 
     def __repr__(self) -> str:

@@ -239,7 +239,7 @@ class Result:
             path: A file of that name is replaced.
             kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by
                 distance, or ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
-            **style: ``scale``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
+            **style: ``scale``, ``cmap``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:
             ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what

@@ -235,8 +235,6 @@ def test_scales_keep_signs_and_are_what_they_say():
     np.testing.assert_allclose(display(erf, "linear"), density)
     np.testing.assert_allclose(display(erf, "log"), np.sign(density) * np.log10(1 + np.abs(density)))
     np.testing.assert_allclose(display(erf, "power"), np.sign(density) * np.abs(density) ** 0.3)
-    with pytest.raises(ErfscopeError, match="did you mean 'log'"):
-        display(erf, "logg")
 
 
 def test_a_map_larger_than_its_drawing_is_averaged_first():
@@ -317,8 +315,16 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
         assert figure_bytes(own, ".png") == figure_bytes(one, ".png")
     # Shares need no range.
     assert figure_bytes(figure_of(results, "panel", colours="own"), ".png") == figure_bytes(panel(results), ".png")
-    with pytest.raises(ErfscopeError, match="unknown range of colours 'each'; "):
+    with pytest.raises(ErfscopeError, match="unknown colours 'each'; "):
         figure_of(results, "panel", colours="each")
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
+def test_every_kind_with_maps_takes_a_colour_map_for_them_and_their_bar(kind):
+    figure = figure_of(reports()[kind], kind, cmap="gray")
+    images = [image for ax in figure.axes for image in ax.images if ax.get_label() != "<colorbar>"]
+    assert {image.get_cmap().name for image in images} == {"gray"}
+    assert all(bar.mappable.get_cmap().name == "gray" for bar in (ax._colorbar for ax in figure.axes[-1:]) if bar)
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
@@ -651,8 +657,10 @@ def test_every_kind_fits_its_results_and_what_does_not_fit_is_refused_with_a_rea
 def test_an_unknown_kind_scale_or_suffix_is_refused_before_drawing(tmp_path):
     with pytest.raises(ErfscopeError, match="did you mean 'profile'"):
         made().figure(kind="profle")
-    with pytest.raises(ErfscopeError, match="unknown scale 'cubic'"):
-        made().figure(scale="cubic")
+    with pytest.raises(ErfscopeError, match=r"unknown scale 'logg'.*did you mean 'log'"):
+        made().figure(scale="logg")
+    with pytest.raises(ErfscopeError, match=r"unknown colour map 'virdis'.*did you mean 'viridis'"):
+        made().figure(cmap="virdis")
     with pytest.raises(ErfscopeError, match=r"saved as \.png, \.svg or \.pdf, not '\.jpg'"):
         made().figure(tmp_path / "x.jpg")
     assert list(tmp_path.iterdir()) == []

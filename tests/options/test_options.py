@@ -11,6 +11,8 @@ from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
+from erfscope.figures import style
+from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import declared
 from erfscope.options.settings import OPTIONS, Options, Settings
@@ -20,11 +22,14 @@ from erfscope.studies import STUDIES
 END_OF_DOCSTRING = 'so that type checkers see\n    them.\n    """\n\n'
 
 
-def test_the_keywords_that_type_checkers_see_are_the_settings(request):
-    file = Path(settings.__file__)
+@pytest.mark.parametrize(
+    ("module", "fields"), [(settings, Settings), (style, FigureStyle)], ids=["Settings", "FigureStyle"]
+)
+def test_the_keywords_that_type_checkers_see_are_the_fields(module, fields, request):
+    file = Path(module.__file__)
     before, mark, obtained = file.read_text(encoding="utf-8").partition(END_OF_DOCSTRING)
     assert mark
-    expected = "".join(f"    {name}: {each.accepts}\n" for name, each in declared(Settings).items())
+    expected = "".join(f"    {name}: {each.accepts}\n" for name, each in declared(fields).items())
     if request.config.getoption("--update-golden"):
         file.write_text(before + mark + expected, encoding="utf-8")
         return

@@ -285,6 +285,16 @@ def test_every_map_is_there_on_every_scale_and_says_which(report, page):
         html(report, scale="cubic")
 
 
+def test_maps_and_their_ramp_have_the_colour_map_that_is_asked_for():
+    page = html(Report(results=(made_up("grey", (64, 64)),)), cmap="gray")
+    colours = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(uri))).convert("RGB"), dtype=int)
+        for uri in re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
+    ]
+    assert len(colours) > 1
+    assert all((each == each[..., :1]).all() for each in colours)
+
+
 @pytest.mark.parametrize("scale", ["share", "linear"])
 def test_the_image_is_seen_where_the_map_is_weak_and_covered_where_it_is_strong(scale):
     result = made_up("overlay", (64, 64))
