@@ -83,7 +83,7 @@ def write_title(part: Figure | SubFigure, title: str, *, size: float = TITLE) ->
 
 
 def lay_out(figure: Figure) -> None:
-    """Give the axes on a sheet their places, beside what is written around them so far."""
+    """Place the axes on a sheet, with room for the text around them."""
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)

@@ -1,4 +1,4 @@
-"""What a study shows, as data: charts of curves and maps on a grid. :mod:`erfscope.figures.charts` draws it."""
+"""The figure of a study as data: charts of curves and maps on a grid. :mod:`erfscope.figures.charts` draws it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shown:
     #: (H, W), any scale; each map has its own range of colours.
     values: FloatArray
     signed: bool = False
-    #: log10(1 + density) instead of the values; said in the title.
+    #: log10(1 + density) instead of the values; the title says so.
     log: bool = False
     #: Where the unit is, (row, col).
     unit: tuple[float, float] | None = None

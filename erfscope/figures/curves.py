@@ -67,25 +67,19 @@ def _sized(results: Sequence[Result]) -> list[Result]:
     return [r for r in results if r.ok and radii(r)]
 
 
-def _number(result: Result, name: str) -> float | None:
-    measure = result.measures.get(name)
-    return measure.value if measure is not None and isinstance(measure.value, float) else None
-
-
 def _longest(curves: Sequence[Curve]) -> int:
     return max((len(curve.at) for curve in curves), default=0)
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, str]]) -> list[tuple[str, list[Result]]]:
-    """Results by what the key says of them, and a name for each group: its label, and in what it differs from others of
-    that label."""
+    """Group results by their keys. The name of a group is its label, and what tells it from others of that label."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for result in results:
         groups.setdefault(tuple({"label": result.label, **key(result)}.items()), []).append(result)
-    said = [dict(entries) for entries in groups]
+    keys = [dict(entries) for entries in groups]
     names = []
-    for mine in said:
-        alike = [other for other in said if other["label"] == mine["label"]]
+    for mine in keys:
+        alike = [other for other in keys if other["label"] == mine["label"]]
         names.append(
             " · ".join(text for k, text in mine.items() if k == "label" or any(other.get(k) != text for other in alike))
         )
@@ -191,10 +185,10 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
         ax.set_xticks(range(len(ticks)), list(ticks), **turned)
     keys = _keys(curves, limits)
     # Conditions that differ are in the names.
-    said = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_unseen(curves, limits)]
-    if any("TRF" in text for text in (*said, *(str(key.get_label()) for key in keys[len(curves) :]))):
-        said.append(TRF)
-    finish(figure, [ax], [HEIGHT], words=said, handles=keys)
+    notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits)]
+    if any("TRF" in text for text in (*notes, *(str(key.get_label()) for key in keys[len(curves) :]))):
+        notes.append(TRF)
+    finish(figure, [ax], [HEIGHT], words=notes, handles=keys)
     return figure
 
 
@@ -214,7 +208,7 @@ def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
     return any(limits[0] <= half <= limits[1] for pair in pieces for half in pair)
 
 
-def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
+def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
     """Why the TRF has no line, where that is known."""
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
@@ -225,9 +219,7 @@ def _unseen(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
 
 def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
     for name, more in (("r50", {}), ("r90", R90)):
-        found = [
-            (x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if _number(r, name) is not None
-        ]
+        found = [(x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if name in radii(r)]
         if found:
             at, measures = zip(*found, strict=True)
             bars = [measure.se or 0.0 for measure in measures]

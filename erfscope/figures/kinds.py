@@ -1,5 +1,5 @@
-"""The kinds of figures: all that is particular to one, but for the two functions that its module has. Imports no
-matplotlib."""
+"""The table of the kinds of figures. The module that a row names holds two functions: one draws the kind, the other
+says what results lack for it. Imports no matplotlib."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class Kind:
     """One kind of figure."""
 
-    #: Its name, which is that of the function that draws it; ``unfit_`` and the name is the one that says what results
-    #: lack.
+    #: Its name, which is that of the function that draws it; ``unfit_NAME`` returns what results lack.
     name: str
     #: The module of this room that has both functions.
     module: str
-    #: What it shows, for the documentation; what it shows of results, as a caption begins.
+    #: What it shows, for the documentation.
     shows: str
+    #: The beginning of its caption.
     caption: str
-    #: What it needs, as refusals say it.
+    #: What it needs, for refusals.
     needs: str
     #: Whether it shows maps, which have colours.
     maps: bool = False
@@ -46,7 +46,7 @@ class Kind:
         return figure
 
     def unfit(self, results: Sequence[Result]) -> str | None:
-        """What it needs and the results lack, in words; None where it can be drawn."""
+        """What the kind needs and the results lack; None where it can be drawn."""
         lacking: str | None = self._function(f"unfit_{self.name}")(results)
         return lacking
 

@@ -99,23 +99,21 @@ def mosaic(
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
         title = f"{letter(number)}\u00a0{tile.title}" if len(present) > 1 else tile.title
         write_over(ax, name_lines(figure, title, side), wrapped(figure, tile.above, side))
-        below = tile.below if has_bar else (*tile.below, _range(look))
+        below = tile.below if has_bar else (*tile.below, _colour_range(look))
         write_under(ax, [line for words in below for line in wrapped(figure, [words], side)])
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
-    said = [*notes, *_said(present, views, looks, style.scale), TRF, *([_outlines(style)] if style.outlined else [])]
+    notes = [*notes, *_notes(present, views, looks, style.scale), TRF]
+    if style.outlined:
+        shares = ", ".join(f"{each:g}" for each in style.outlined)
+        notes.append(f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius")
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
     heights = [side * ratio for ratio in ratios]
-    finish(figure, [*first.values()], heights, words=said, handles=keys(drawn), handlelength=1.8)
+    finish(figure, [*first.values()], heights, words=notes, handles=keys(drawn), handlelength=1.8)
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
         draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
     if bar is not None:
         _shorten(bar)
     return figure
-
-
-def _outlines(style: FigureStyle) -> str:
-    shares = ", ".join(f"{each:g}" for each in style.outlined)
-    return f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius"
 
 
 def _looks(views: Sequence[FloatArray], style: FigureStyle, *, signed: bool) -> list[Look]:
@@ -133,25 +131,25 @@ def _looks(views: Sequence[FloatArray], style: FigureStyle, *, signed: bool) -> 
     ]
 
 
-def _range(look: Look) -> str:
+def _colour_range(look: Look) -> str:
     peak = f"{look.peak:.3g}"
     return f"colours −{peak} to {peak}" if look.signed else f"colours 0 to {peak}"
 
 
-def _said(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
-    """What the colours and the errors are."""
+def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
+    """What the colours and the errors of all maps mean."""
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))
     shown = (SIGNED_SCALES if looks[0].signed else SCALES)[scale]
     if scale == "share":
         return [f"colour: {shown}", *error_words([tile.result for tile in tiles], "±")]
-    said = [f"colour: {kinds} as {shown}", f"{scale} scale", "clipped at the 99.9th percentile"]
+    found = [f"colour: {kinds} as {shown}", f"{scale} scale", "clipped at the 99.9th percentile"]
     if len(set(looks)) > 1:
-        said.insert(1, COLOURS["own"])
-    said += error_words([tile.result for tile in tiles], "±")
+        found.insert(1, COLOURS["own"])
+    found += error_words([tile.result for tile in tiles], "±")
     weakest = min(common_peak([view]) for view in views)
     if scale == "linear" and len(set(looks)) == 1 and weakest < DARK * looks[0].peak:
-        said.append("weak maps show more with --scale share")
-    return said
+        found.append("weak maps show more with --scale share")
+    return found
 
 
 def columns_for(count: int, style: FigureStyle) -> int:

@@ -1,4 +1,4 @@
-"""What figures say of results below their maps and curves, a few words each."""
+"""The short texts below maps and curves: conditions and sizes."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def panel(results: Sequence[Result], style: FigureStyle) -> Figure:
     return _tiles(results, style, over_pictures=False)
 
 
-def panel_beside(result: Result, expected: Mapping[str, float], *, heading: str, words: Sequence[str]) -> Figure:
-    """One result's panel with the rings that were expected beside its own, dotted.
+def panel_with_expected(result: Result, expected: Mapping[str, float], *, heading: str, words: Sequence[str]) -> Figure:
+    """One result's panel with its own rings, and the expected ones dotted.
 
     Args:
         result: The result; it has a map.

@@ -56,7 +56,7 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     for number, ax in enumerate(panels):
         tidy(ax)
         write_over(ax, letter(number))
-        ax.set_xlim(0, max(_end(each) for each in found))
+        ax.set_xlim(0, max(_last_radius(each) for each in found))
         ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
     _densities(panels[0], found, fits, scale)
     _enclosed(panels[1], shown, found)
@@ -111,6 +111,6 @@ def _enclosed(ax: Axes, results: Sequence[Result], found: Sequence[RadialProfile
     ax.set_ylabel("enclosed share of the ERF, linear axis", labelpad=3)
 
 
-def _end(profile: RadialProfile) -> float:
+def _last_radius(profile: RadialProfile) -> float:
     inside = int(np.searchsorted(profile.enclosed, SHOWN))
     return max(float(profile.radius_px[min(inside, len(profile.radius_px) - 1)]), 2.0)

@@ -99,8 +99,11 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
         heading = title if result.layer in title.split(" · ") else f"{title} · {result.layer}"
         for column, (name, ax) in enumerate(zip(MEASURED, axes, strict=True)):
             tag = f"{letter(row * len(MEASURED) + column)}\u00a0{heading}"
-            said = f"{name}: {_range(found, name, lengths_text(result))}"
-            write_over(ax, name_lines(figure, tag, side), wrapped(figure, [said], side))
+            effect, length = found.border_effect(name), lengths_text(result)
+            text = f"{name}: median {number(effect.median)} {length}"
+            if effect.clipped_to_inside is not None:
+                text += f", clipped / inside {number(effect.clipped_to_inside)}"
+            write_over(ax, name_lines(figure, tag, side), wrapped(figure, [text], side))
     words = [*shared(rows)[0], f"{scale} scale", "each panel on its own range of colours"]
     if any(found.without_gradient for _, found in shown):
         words.append("grey: no gradient")
@@ -180,12 +183,6 @@ def _plane(values: FloatArray) -> FloatArray:
         return np.atleast_2d(values)
     lacking = np.isnan(values).all(axis=0)
     return np.where(lacking, np.nan, np.nanmedian(np.where(lacking, 0.0, values), axis=0))
-
-
-def _range(found: Positions, name: str, word: str) -> str:
-    effect = found.border_effect(name)
-    text = f"median {number(effect.median)} {word}"
-    return text if effect.clipped_to_inside is None else f"{text}, clipped / inside {number(effect.clipped_to_inside)}"
 
 
 def _with_positions(results: Sequence[Result]) -> list[tuple[Result, Positions]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
-from erfscope.figures.panels import panel_beside
+from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.result import slug
@@ -66,5 +66,5 @@ def _figure(verdict: Verdict) -> bytes:
     drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
     words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"
     return figure_bytes(
-        panel_beside(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png"
+        panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png"
     )

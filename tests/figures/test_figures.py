@@ -28,7 +28,7 @@ from erfscope.figures.canvas import drawing, figure_bytes
 from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.maps import round_length
-from erfscope.figures.panels import panel_beside
+from erfscope.figures.panels import panel_with_expected
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.receptive_field import Trf
@@ -477,7 +477,7 @@ def test_units_stand_at_their_places():
 
 
 def test_the_rings_of_a_baseline_stand_beside_the_obtained_ones():
-    figure = panel_beside(made(), {"r50": 12.5}, heading="FAIL", words=["narrower"])
+    figure = panel_with_expected(made(), {"r50": 12.5}, heading="FAIL", words=["narrower"])
     (ring,) = by_gid(figure.axes[0], "expected r50")
     assert ring.radius == 12.5
     assert "FAIL" in words(figure)
