@@ -208,6 +208,12 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
     reader = "--verify compares with it" * settings.verify or "--unit all takes it" * is_every_unit(settings.unit)
     for name in (layer, settings.wrt):
         _check_calls(model, name, plain or reader)
+    hooked = plain or reader or ("--trust changes it" if settings.trust else "")
+    if hooked and model.recording.is_bare_stage(layer, settings.wrt):
+        raise MeasurementError(
+            f"the reference {settings.wrt!r} of {model.label} is a stage that is no module's output, which only the"
+            f" recorded operations show; here the model itself is run: {hooked}"
+        )
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         text = (
             f"{settings.method} runs several copies of an image as one batch, and these may see each other through"

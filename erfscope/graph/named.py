@@ -64,8 +64,8 @@ class Pass:
 
     def is_call(self, name: str) -> bool:
         """Whether a name means one of several calls of a module."""
-        known = name in self.modules or name in self.stages
-        return not known and name.removesuffix(INPUT) in {*self.graph.marks} - {""}
+        mark = self.graph.marks.get(name.removesuffix(INPUT))
+        return mark is not None and mark.module != name.removesuffix(INPUT)
 
 
 def _modules(graph: Graph) -> dict[str, NamedTensor]:

@@ -135,8 +135,15 @@ class Recording(Pass):
     def _known(self, name: str) -> NamedTensor:
         seen = self.find(name)
         if seen is None:
-            raise unknown("layer", name, [layer.name for layer in self.layers])
+            raise self._not_found("layer", name, [layer.name for layer in self.layers])
         return seen
+
+    def _not_found(self, kind: str, name: str, known: Sequence[str]) -> ErfscopeError:
+        """The error for a name that means no tensor: a module that gives several, or none at all."""
+        items = [each for each in self.modules if each.startswith(f"{name}[")]
+        if items:
+            return ErfscopeError(f"{kind} {name!r} gives several tensors; name one of them: {', '.join(items[:8])}")
+        return unknown(kind, name, dict.fromkeys(known))
 
     def reading(self, name: str) -> LayerReading:
         """How the tensor that a layer name means holds its map, or why it holds none.
@@ -334,15 +341,27 @@ class Recording(Pass):
         found = (self.modules.get(wrt), self.stages.get(wrt), self.find(wrt) if self.is_call(wrt) else None)
         candidates = [seen for seen in found if seen is not None]
         if not candidates:
-            names = [IMAGE, *(name for name in self.modules if not name.endswith(INPUT))]
-            raise unknown("reference", wrt, dict.fromkeys(names))
+            known = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
+            raise self._not_found("reference", wrt, [IMAGE, *known])
         maps = [(seen, layout) for seen in candidates if (layout := self.reading_of(seen).layout) is not None]
         if not maps:
             raise ErfscopeError(f"reference {wrt!r} {self.reading_of(candidates[0]).refusal}")
         for seen, layout in maps:
             if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
-                return seen, layout
-        raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
+                break
+        else:
+            raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
+        if seen.stage and seen.node not in self.positions.ancestors(node):
+            raise ErfscopeError(
+                f"layer {layer!r} is not computed from the map of the stage {wrt!r}, which is a view that the model"
+                " makes beside its own tensors, but from what it is a view of; name a module as the reference"
+            )
+        return seen, layout
+
+    def is_bare_stage(self, layer: str, wrt: str) -> bool:
+        """Whether a reference is the map of a stage, which no hook on a module shows."""
+        reference, _ = self._reference(layer, self._layer(layer)[0].node, wrt)
+        return reference is not None and reference.stage
 
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
         """What every tensor reads of a tensor, found once."""

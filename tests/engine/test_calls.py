@@ -71,3 +71,30 @@ def test_what_a_call_cannot_be_asked_for_is_said(net, options, text):
     (row,) = erfscope.sweep(net, **OPTIONS, **options)
     with pytest.raises(AssertionError, match=text):
         raise AssertionError(row.error)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "text"),
+    [
+        ("twins_svt_small", {"wrt": "block.0", "verify": True}, r"a stage that is no module's output.*--verify"),
+        ("twins_svt_small", {"wrt": "block.0", "plain": True}, r"a stage that is no module's output.*plain was asked"),
+        ("twins_svt_small", {"wrt": "block.0", "trust": True}, r"a stage that is no module's output.*--trust"),
+    ],
+)
+def test_a_stage_that_no_hook_shows_is_refused_where_the_model_itself_is_run(model, options, text):
+    (row,) = erfscope.sweep(model, weights="random", input_size=64, samples=1, **options)
+    with pytest.raises(AssertionError, match=text):
+        raise AssertionError(row.error)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "text"),
+    [
+        ("mvitv2_tiny", {"wrt": "block.0"}, r"not computed from the map of the stage 'block.0', which is a view"),
+        ("mvitv2_tiny", {"wrt": "stages.1", "verify": True}, r"'stages.1' gives several tensors.*: stages\.1\[0\]"),
+        ("mvitv2_tiny", {"layer": "stages.1"}, r"'stages.1' gives several tensors.*: stages\.1\[0\]"),
+    ],
+)
+def test_a_name_that_means_no_tensor_of_the_pass_is_refused_with_the_true_reason(model, options, text):
+    with pytest.raises(erfscope.ErfscopeError, match=text):
+        erfscope.sweep(model, weights="random", input_size=64, samples=1, **options)
