@@ -20,6 +20,7 @@ from erfscope.api import layers as layers
 from erfscope.api import merge as merge
 from erfscope.api import sweep as sweep
 from erfscope.api import theoretical as theoretical
+from erfscope.api import tile as tile
 from erfscope.attribution.captum_methods import ErfAttribution as ErfAttribution
 from erfscope.attribution.convention import CONVENTIONS as CONVENTIONS
 from erfscope.attribution.convention import Convention as Convention
@@ -40,6 +41,8 @@ from erfscope.parallel import distributed as distributed
 from erfscope.results.report import Report as Report
 from erfscope.results.result import Result as Result
 from erfscope.storage.reports import read as read
+from erfscope.tiling import TilePlan as TilePlan
+from erfscope.tiling import run_tiled as run_tiled
 
 __version__: str
 

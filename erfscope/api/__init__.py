@@ -10,6 +10,7 @@ from erfscope.api.isolated import compare_isolated
 from erfscope.api.merging import merge
 from erfscope.api.models import Model
 from erfscope.api.structure import layers, theoretical
+from erfscope.api.tile import tile
 
 __all__ = [
     "Model",
@@ -23,4 +24,5 @@ __all__ = [
     "merge",
     "sweep",
     "theoretical",
+    "tile",
 ]

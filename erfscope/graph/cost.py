@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torch import fx
+from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, arguments, name_of, shape_of, value
 from erfscope.graph.rules.parts import Part
@@ -22,6 +22,12 @@ _KEEP_NOTHING = frozenset(
 )
 #: Operations whose backward pass needs what they gave.
 _KEEP_RESULT = frozenset(("relu", "sigmoid", "tanh", "exp", "softmax", "_softmax", "log_softmax", "sqrt", "rsqrt"))
+#: Operations that move elements and copy them.
+_COPIES = frozenset(
+    (*("cat", "concat", "concatenate", "stack", "roll", "flip", "repeat", "repeat_interleave", "pixel_shuffle"),
+     *("tile", "rot90", "index_select", "pixel_unshuffle", "contiguous", "clone", "reflection_pad2d"))
+)
+_VIEWS = MOVES - _COPIES
 _NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES
 
 
@@ -68,6 +74,27 @@ def pass_bytes(crop: Crop) -> int:
     last = reference + 2 * FLOAT64 * reference // itemsize
     total: int = (2 * image + kept + max(2 * most, last)) // crop.images
     return total
+
+
+def forward_bytes(graph: Graph) -> int:
+    """Bytes of one image's tensors alive at once, at the worst moment of a forward pass without gradients: views take
+    none, and a tensor lives until it, or a view of it, was read last.
+    """
+    owner, last = dict[fx.Node, fx.Node](), dict[fx.Node, int]()
+    for number, node in enumerate(graph.nodes):
+        reads = [each for each in node.all_input_nodes if each in graph.live]
+        views = node not in graph.inputs and name_of(node) in _VIEWS and reads
+        owner[node] = owner[reads[0]] if views else node
+        last |= {owner[each]: number for each in (*reads, node)}
+    ends: dict[int, int] = {}
+    alive = most = 0
+    for number, node in enumerate(graph.nodes):
+        if node in graph.live and owner[node] is node and isinstance(value(node), Tensor):
+            alive += _bytes(node, ())
+            ends[last[node]] = ends.get(last[node], 0) + _bytes(node, ())
+        most = max(most, alive)
+        alive -= ends.pop(number, 0)
+    return most // shape_of(graph.inputs[0])[0]
 
 
 def _cells(part: Part) -> int:

@@ -8,7 +8,7 @@ around the boxes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -188,6 +188,15 @@ class Fields:
         first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
         names = dict.fromkeys(name for each in met for name in each.inexact)
         return Met(first, earliest([each.all_axes for each in met]), tuple(names))
+
+    @property
+    def mixing(self) -> Mapping[fx.Node, str]:
+        """The operations that mix all positions along some axis, in words."""
+        return self._words
+
+    def every_end(self, node: fx.Node) -> tuple[FloatArray, ...]:
+        """The ends of all elements of a tensor, for each axis."""
+        return self._ends[node]
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""

@@ -1,0 +1,61 @@
+"""Tiles of large images: ``tile``."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Unpack
+
+import torch
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.api.models import Model, live
+from erfscope.api.structure import bare
+from erfscope.engine.model import LoadedModel
+from erfscope.geometry.input_size import Size
+from erfscope.options.keywords import Building
+from erfscope.restore import restored
+from erfscope.tiling import TilePlan, find_plan
+
+
+@torch.inference_mode(False)
+def tile(
+    model: Model,
+    tile: Size = 256,
+    *,
+    layer: str | None = None,
+    image_size: Size | None = None,
+    **options: Unpack[Building],
+) -> TilePlan:
+    """How a model is run on tiles of a large image: the exact overlap (halo) that they need, or why there is none.
+
+    The halo is that of every unit's theoretical receptive field, from forward passes without numbers (shapes only).
+
+    Args:
+        model: As for :func:`erfscope.analyze`.
+        tile: Side of the part of the output that each tile gives, in input cells: a number, or one for each axis. It is
+            rounded up to what the model's strides allow.
+        layer: The layer whose map is put together; what the model returns if None.
+        image_size: Size of the images, or of one that leaves the same when divided by the total stride; the model's
+            own size if None.
+        **options: Those that build the model, such as ``input_size``.
+
+    Returns:
+        The plan, for :func:`erfscope.run_tiled`; ``possible`` is False where tiles differ from the whole image.
+
+    Raises:
+        ErfscopeError: unknown model, option or layer, or a size with another number of axes.
+        MeasurementError: the model fails, or returns no map.
+    """
+
+    def open_at(size: tuple[int, ...] | None) -> LoadedModel:
+        if size is None:
+            return bare(model, options)
+        if not isinstance(model, ModuleAdapter):
+            return bare(model, {**options, "input_size": size})
+        other = copy.copy(model)
+        other.preprocess = replace(model.preprocess, size=size)
+        return bare(other, options)
+
+    with restored(*live(model)):
+        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size)

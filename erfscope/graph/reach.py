@@ -1,0 +1,209 @@
+"""Which interval of the image each unit of a map sees along each axis, as if the image had no border, and which
+operations make that interval depend on where the image begins and ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+import numpy as np
+from torch import fx
+
+from erfscope.geometry.layout import Layout
+from erfscope.graph.carry import extend, pick_units
+from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
+from erfscope.graph.field import Fields
+from erfscope.graph.graph import name_of, shape_of
+from erfscope.graph.layouts import boxes_of_units
+from erfscope.graph.places import Place, describe, module_of
+from erfscope.graph.recording import FIRST, Recording
+from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
+
+Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
+#: Finer steps between two cells are rounding.
+FINEST = 4096
+
+
+class Obstacle(NamedTuple):
+    """An operation whose result depends on where the image begins and ends."""
+
+    #: It reads all positions, is not understood, wraps round the border, resizes by the size of the map, reads
+    #: positions at uneven distances, or adds a table of positions.
+    kind: Kind
+    #: What it does, in words, and the module that does it; "" for the model itself.
+    operation: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reach:
+    """What the units of a map see of the image along one axis."""
+
+    #: Side of the image.
+    size: int
+    #: (units,): the first and last cell that each unit sees, beyond the borders too, and without what mixes all
+    #: positions; infinite where it sees none.
+    first: FloatArray
+    last: FloatArray
+    #: Cells of the image from one unit to the next, and where unit 0 stands.
+    stride: Fraction
+    center: float
+    #: Cells after which all operations begin anew.
+    period: int
+    #: How much further a border reaches before and after, where it cuts a map that an operation has cropped.
+    margin: tuple[int, int]
+    #: How much further units at the border read into the image, mirrored for example, before and after.
+    fold: tuple[int, int]
+
+
+def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple[Obstacle, ...]]:
+    """What the units of a layer see along each axis of the image, and what stands in the way of tiles.
+
+    Raises:
+        ErfscopeError: unknown layer, or one without a map.
+    """
+    seen, layout = recording.known_map(layer)
+    positions = recording.positions
+    fields = recording.fields(positions.image, FIRST, "image")
+    way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)
+    axes = tuple(_reach(fields, way, seen.node, layout, axis) for axis in range(len(fields.sizes)))
+    found = [obstacle for node in way for obstacle in _obstacles(fields, node)]
+    return axes, tuple(dict.fromkeys(found))
+
+
+def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, layout: Layout, axis: int) -> Reach:
+    shape, size = shape_of(node), fields.sizes[axis]
+    space = layout.space(shape)
+    units = np.array([[side // 2 for side in space]] * space[axis])
+    units[:, axis] = np.arange(space[axis])
+    ends = pick_units(fields.every_end(node)[axis], boxes_of_units(layout, shape, units)).min(2)
+    ends = np.broadcast_to(ends, (len(ends), len(units))).astype(float)
+    first, last, low, high = *(ends[LOCAL] * SIGNS[:, None]), *(ends[CLIPPED] * SIGNS[:, None])
+    known = np.isfinite(first) & np.isfinite(low)
+    folds = [
+        max(0, int(further[known & beyond].max(initial=0)))
+        for further, beyond in ((high - last, first < 0), (first - low, last >= size))
+    ]
+    center = fields.centers(node, layout, (0,) * len(space))[0][axis]
+    stride = _fraction(fields.stride(node, layout, axis))
+    margins = [_margin(fields, edge, before, axis) for edge, before in _reads(fields, way)]
+    return Reach(
+        size=size,
+        first=first,
+        last=last,
+        stride=stride,
+        center=center,
+        period=_period([stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]),
+        margin=(max((each[0] for each in margins), default=0), max((each[1] for each in margins), default=0)),
+        fold=(folds[0], folds[1]),
+    )
+
+
+def _fraction(step: float) -> Fraction:
+    return Fraction(step).limit_denominator(FINEST)
+
+
+def _period(steps: list[Fraction]) -> int:
+    """The least common multiple of steps, in whole cells."""
+    found = Fraction(1)
+    for step in {abs(each) for each in steps if each}:
+        numerator = math.lcm(found.numerator, step.numerator)
+        found = Fraction(numerator, math.gcd(found.denominator, step.denominator))
+    return found.numerator
+
+
+def _reads(fields: Fields, way: list[fx.Node]) -> Iterator[tuple[Edge, list[tuple[Place, ...]]]]:
+    positions = fields.positions
+    for node in way:
+        for edge, before in zip(positions.edges[node], positions.before[node], strict=True):
+            if edge.source in fields:
+                yield edge, before
+
+
+def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:
+    """How far inside the image padding stands for cells that exist, as it does behind a slice of a map."""
+    found = [0, 0]
+    if not edge.steps or not isinstance(edge.steps[0], Dims):
+        return 0, 0
+    ends, place, shape = fields.every_end(edge.source)[axis][LOCAL], before[0][axis], shape_of(edge.source)
+    for dim, read in enumerate(edge.steps[0].reads):
+        if not isinstance(read, Taps) or ends.shape[1 + dim] == 1 or not place.ends_with(dim):
+            continue
+        spots = read.unbounded[read.unbounded != ABSENT]
+        beyond = np.array([-1, shape[dim]])
+        slopes = (place.slope[dim] * SIGNS).astype(np.float32)
+        first, last = np.moveaxis(extend(ends, 1 + dim, beyond, slopes, np.inf), 1 + dim, 1)
+        first, last = first[0][np.isfinite(first[0])], -last[1][np.isfinite(last[1])]
+        if (spots < 0).any() and first.size:
+            found[0] = max(found[0], int(first.max()) + 1)
+        if (spots >= shape[dim]).any() and last.size:
+            found[1] = max(found[1], fields.sizes[axis] - int(last.min()))
+    return found[0], found[1]
+
+
+def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
+    """What an operation does that no tile can see."""
+    positions, call = fields.positions, call_of(node)
+    if node in fields.mixing:
+        yield Obstacle("global", fields.mixing[node], module_of(node))
+    for edge, before in _reads(fields, [node]):
+        if edge.inexact:
+            yield Obstacle("unknown", edge.inexact, module_of(node))
+        shape = shape_of(edge.source)
+        for step, places in zip(edge.steps, before, strict=True):
+            for dim, read in enumerate(step.reads if isinstance(step, Dims) else ()):
+                varies = any(place.centers.shape[1 + dim] > 1 for place in places[:-1])
+                if isinstance(read, Taps) and varies and (kind := _kind(call, read, shape[dim])):
+                    yield Obstacle(kind, call.name, module_of(node))
+            shape = step.shape
+    for edge in edges_of(node, positions.numbers):
+        if edge.source not in positions and _is_table(fields, node, edge):
+            yield Obstacle("table", describe(edge.source, name_of(node)), module_of(node))
+
+
+def _kind(call: Call, read: Taps, size: int) -> Kind | None:
+    """Why the positions that are read along a dimension depend on how many there are; None where they do not."""
+    rows, inside = read.unbounded, read.inside
+    if "adaptive" in call.name or (call.args.get("align_corners") and len(rows) != size):
+        return "sized"
+    before, after = (rows != ABSENT) & (rows < 0) & (inside >= 0), (rows >= size) & (inside >= 0)
+    if (inside > -rows)[before].any() or (size - 1 - inside > rows - size + 1)[after].any():
+        return "wraps"
+    there = (rows != ABSENT).any(1)
+    low = np.where(rows != ABSENT, rows, np.iinfo(np.intp).max).min(1)[there]
+    high = rows.max(1)[there]
+    return None if _is_even(low, high) else "uneven"
+
+
+def _is_even(low: IntArray, high: IntArray) -> bool:
+    """Whether what is read moves on by as much after every so many positions."""
+    if len(low) < 2:
+        return True
+    for period in range(1, len(low) // 2 + 1):
+        by = low[period] - low[0]
+        if by and (low[period:] - low[:-period] == by).all() and (high[period:] - high[:-period] == by).all():
+            return True
+    return False
+
+
+def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
+    """Whether a tensor that does not depend on the image differs from position to position, all over the image."""
+    shape: Shape = shape_of(edge.source)
+    goals = list(range(len(shape)))
+    for step in edge.steps:
+        if not isinstance(step, Dims):
+            return False
+        goals = [-1 if g < 0 or not isinstance(read := step.reads[g], int) else read for g in goals]
+    numbers = fields.positions.numbers(edge.source)
+    for dim, goal in enumerate(goals):
+        if goal < 0 or shape[dim] == 1:
+            continue
+        for place, size in zip(fields.positions.places(node)[:-1], fields.sizes, strict=True):
+            spread = place.centers.shape[1 + goal] > 1 and abs(place.slope[goal] or 1) * shape[dim] > size / 2
+            if spread and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
+                return True
+    return False

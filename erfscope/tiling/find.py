@@ -1,0 +1,226 @@
+"""From recorded passes of a model to its tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import fx, nn
+
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.box import size_text
+from erfscope.geometry.input_size import Size
+from erfscope.geometry.names import OUTPUT
+from erfscope.graph.cost import forward_bytes
+from erfscope.graph.graph import Graph, Path
+from erfscope.graph.reach import Kind, Obstacle, Reach, reach_of
+from erfscope.graph.recording import FIRST
+from erfscope.graph.rules.reading import FloatArray
+from erfscope.graph.unrecorded import UNRECORDED
+from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
+
+#: What an operation does, and what can be done about it.
+_WORDS: dict[Kind, str] = {
+    "global": "reads the whole map, which no tile holds; train or replace it with a window, or fix its result to that of"
+    " the whole image",
+    "unknown": "is not understood and may read the whole map; give the graph a rule for it",
+    "wraps": "reads across the border from the opposite side; pad with zeros or mirrored cells instead",
+    "sized": "reads positions that depend on the size of the map; use align_corners=False and a fixed scale_factor, or"
+    " pooling with a fixed kernel",
+    "uneven": "reads positions at uneven distances, or all up to a position; resize by a whole factor, or choose sides"
+    " that the strides divide",
+    "table": "holds a number for every position of the map; make it a function of the content, or of the position in a"
+    " window",
+}
+_SPECIAL = {
+    "batch or instance norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of"
+    " the whole image",
+    "group norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of the whole"
+    " image",
+    "global average pooling": "averages over the whole map, as squeeze-and-excitation does; compute it once on the whole"
+    " image and keep it for all tiles",
+    "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to itself",
+}
+Opener = Callable[[tuple[int, ...] | None], LoadedModel]
+
+
+def find_plan(
+    open_at: Opener, *, tile: Size = 256, layer: str | None = None, image_size: Size | None = None
+) -> TilePlan:
+    """How a model is run on tiles.
+
+    Args:
+        open_at: Opens the model at an input size; at its own for None.
+        tile: Side of the part of the output that each tile gives, in input cells; it is rounded up to what the model's
+            strides allow.
+        layer: The layer whose map is the output; what the model returns if None.
+        image_size: Size of the images, or one that the model treats alike: padding and rounding may depend on what
+            sides leave when divided by the total stride. The model's own size if None.
+
+    Raises:
+        ErfscopeError: unknown layer, a size with other axes, or an output without a map.
+        MeasurementError: the model fails on an input of its own size.
+    """
+    loaded = open_at(None)
+    name = layer or _output(loaded)
+    blockers = {**dict.fromkeys(_of_the_pass(loaded)), **dict.fromkeys(_training(loaded))}
+    if loaded.recording.graph.by == UNRECORDED:
+        return _impossible(loaded, name, blockers)
+    axes, obstacles = reach_of(loaded.recording, name)
+    blockers |= dict.fromkeys(map(_sentence, obstacles))
+    own = tuple(axis.size for axis in axes)
+    wanted = own if image_size is None else sides_of(image_size, len(own))
+    if not all(map(_is_periodic, axes)):
+        return _impossible(loaded, name, blockers)
+    sides = tuple(map(_side, axes, wanted))
+    try:
+        large = loaded if sides == own else open_at(sides)
+        axes, more = reach_of(large.recording, name)
+        blockers |= dict.fromkeys(map(_sentence, more))
+    except ErfscopeError as error:
+        blockers |= {f"takes no other sizes than {size_text(own)} ({error.reason})": None}
+    if not all(map(_is_periodic, axes)):
+        return _impossible(loaded, name, blockers)
+    tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
+    plan = TilePlan(
+        possible=not blockers,
+        blockers=tuple(blockers),
+        axes=tiles,
+        model=loaded.label,
+        layer=layer or "",
+        path=() if layer else _path(loaded.recording.graph, loaded.recording.known_map(name)[0].node),
+    )
+    return _confirmed(plan, axes, open_at, name) if plan.possible else plan
+
+
+def _impossible(loaded: LoadedModel, layer: str, blockers: Iterable[str]) -> TilePlan:
+    """A plan without a halo: the fields of the units are not known, or not alike."""
+    reasons = tuple(blockers) or ("its units see different parts of the image from place to place",)
+    return TilePlan(possible=False, blockers=reasons, axes=(), model=loaded.label, layer=layer)
+
+
+def _output(loaded: LoadedModel) -> str:
+    """The name of the first map that the model returns."""
+    recording = loaded.recording
+    names = [name for name in recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
+    found = next((name for name in names if recording.reading(name).layout == FIRST), None)
+    if found is None:
+        raise MeasurementError(
+            "returns no map (B, C, *space) of the image, so that tiles cannot be put together; name a layer with --layer",
+            model=loaded.label,
+        )
+    return found
+
+
+def _path(graph: Graph, node: fx.Node) -> Path:
+    """Where a tensor is in what the model itself returns."""
+    whole = next(mark for mark in graph.marks.values() if not mark.module)
+    return next(path for path, each in whole.outputs.items() if each is node)
+
+
+def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
+    if loaded.recording.needed_numbers:
+        yield f"its forward pass depends on the numbers of the image ({loaded.recording.needed_numbers}), which differ from tile to tile"
+    if loaded.draws_random_numbers:
+        yield "its forward pass draws random numbers, which differ from tile to tile"
+
+
+def _training(loaded: LoadedModel) -> Iterator[str]:
+    for name, module in loaded.adapter.module.named_modules():
+        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            yield f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
+            return
+
+
+def _sentence(obstacle: Obstacle) -> str:
+    special = next((words for start, words in _SPECIAL.items() if start in obstacle.operation), None)
+    subject = obstacle.operation + (f" ({obstacle.module})" if obstacle.module else "")
+    return f"{subject} {special if special and obstacle.kind == 'global' else _WORDS[obstacle.kind]}"
+
+
+def _is_periodic(axis: Reach) -> bool:
+    """Whether units along an axis have fields, the same ones after every total stride."""
+    period = axis.period / axis.stride
+    return bool(np.isfinite(axis.first).all()) and axis.stride > 0 and len(axis.first) >= period == int(period)
+
+
+def _side(axis: Reach, wanted: int) -> int:
+    """A side at which units in the middle see no border, and which the model treats as it does the one that is wanted."""
+    field = int((axis.last - axis.first).max()) + 1
+    least = max(axis.size, 2 * field + 2 * axis.period)
+    return least + (wanted - least) % axis.period
+
+
+def _tables(axis: Reach) -> tuple[FloatArray, FloatArray]:
+    """First and last cell of the units of one total stride that begins at cell 0, by those in the middle."""
+    period = int(axis.period / axis.stride)
+    block = (len(axis.first) - period) // 2 // period
+    units = slice(block * period, (block + 1) * period)
+    return axis.first[units] - block * axis.period, axis.last[units] - block * axis.period
+
+
+def _tile_axis(axis: Reach, tile: int) -> TileAxis:
+    stride, alignment, count = axis.stride, axis.period, len(axis.first)
+    period = int(alignment / stride)
+    first, last = _tables(axis)
+    cut = axis.center - (float(stride) - 1) / 2
+    offset = math.floor(cut + 1e-6) if abs(cut) >= max(stride, 1) - 1e-6 else 0
+    unit = np.arange(-period, 2 * period)
+    firsts = first[unit % period] + unit // period * alignment
+    lasts = last[unit % period] + unit // period * alignment
+    starts = [math.floor(each * stride) + offset for each in range(period)]
+    stops = [math.ceil((each + 1) * stride) + offset for each in range(period)]
+    any_phase = [
+        max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
+        max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
+    ]
+    before = offset - min(first.min(), 0), last.max() + 1 - alignment - offset
+    units = math.ceil(tile / stride)
+    units += (count - units) % period
+    units += period * (units < period)
+    halo, any_halo = (
+        (int(each[0]) + axis.margin[0], int(each[1]) + axis.margin[1]) for each in (before, any_phase)
+    )
+    return TileAxis(
+        halo=halo,
+        halo_any_phase=any_halo,
+        alignment=alignment,
+        stride=stride,
+        offset=offset,
+        size=axis.size,
+        units=count,
+        fold=axis.fold,
+        tile_units=units,
+        step_units=units // period * period,
+    )
+
+
+def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str) -> TilePlan:
+    """The plan with the memory of one tile, if the model treats a tile's crop as it does the image."""
+    sides = plan.crop
+    if sides == tuple(axis.size for axis in axes):
+        sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
+    try:
+        loaded = open_at(sides)
+        tiles, obstacles = reach_of(loaded.recording, name)
+    except ErfscopeError as error:
+        return _blocked(plan, f"does not run on a crop of {size_text(sides)} ({error.reason})")
+    if obstacles or not all(map(_agree, axes, tiles)):
+        return _blocked(plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size")
+    share = math.prod(plan.crop) / math.prod(sides)
+    return replace(plan, memory=round(forward_bytes(loaded.recording.graph) * share))
+
+
+def _blocked(plan: TilePlan, why: str) -> TilePlan:
+    return replace(plan, possible=False, blockers=(*plan.blockers, why))
+
+
+def _agree(one: Reach, other: Reach) -> bool:
+    """Whether units see the same at two sizes."""
+    period = int(one.period / one.stride)
+    further = (other.size - one.size) // one.period * period
+    same = (one.stride, one.period, len(one.first) + further) == (other.stride, other.period, len(other.first))
+    return same and all(np.array_equal(*each) for each in zip(_tables(one), _tables(other), strict=True))

@@ -1,0 +1,210 @@
+"""How an image is cut into tiles: the plan for all image sizes that a model treats alike, and the windows of one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.box import size_text
+from erfscope.geometry.input_size import Size, input_size
+
+Slices = tuple[slice, ...]
+
+
+class Window(NamedTuple):
+    """One tile: what is cropped from the image, which part of the crop's output is right, and where that belongs."""
+
+    crop: Slices
+    valid: Slices
+    target: Slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileAxis:
+    """The plan along one axis."""
+
+    #: Input cells that the output of a tile needs beyond the tile, before and after it: for tiles that begin at
+    #: multiples of the alignment, and for tiles that begin at any unit; None where the model's fields are not known.
+    halo: tuple[int, int]
+    halo_any_phase: tuple[int, int]
+    #: Tiles and crops begin at multiples of so many input cells.
+    alignment: int
+    #: Input cells from one unit of the output to the next: below 1 where the output is larger than the input.
+    stride: Fraction
+    #: The input cell at which the tile of unit 0 begins: positive where the model crops borders.
+    offset: int
+    #: An input side and the units that the model makes of it; it makes as many more of every further alignment.
+    size: int
+    units: int
+    #: How much further crops at the image's border reach, where the model mirrors the image there.
+    fold: tuple[int, int] = (0, 0)
+    #: Units of a tile, and from one tile to the next.
+    tile_units: int
+    step_units: int
+
+    @property
+    def units_per_alignment(self) -> int:
+        """Units of the output in one step of the alignment."""
+        return int(self.alignment / self.stride)
+
+    @property
+    def crop(self) -> int:
+        """Side of a crop that touches no border."""
+        start, stop = self._needed(0, self.step_units)
+        first = start // self.alignment * self.alignment
+        return stop + (self.size - stop + first) % self.alignment - first
+
+    def units_of(self, size: int) -> int:
+        """Units that the model makes of an input side."""
+        return self.units + (size - self.size) // self.alignment * self.units_per_alignment
+
+    def windows(self, size: int) -> list[tuple[slice, slice, slice]]:
+        """Crop, valid part and target of each tile along this axis."""
+        count, period = self.units_of(size), self.units_per_alignment
+        starts = range(0, max(count - self.tile_units, 0) + self.step_units, self.step_units)
+        # The last tile takes what is left where that is no more than a tile.
+        starts = starts[: 1 + max(0, math.ceil((count - self.tile_units) / self.step_units))]
+        return [self._window(size, start, count if start == starts[-1] else start + self.step_units, period) for start in starts]
+
+    def _needed(self, start: int, stop: int) -> tuple[int, int]:
+        """The input that the units of whole alignments need, beyond the image too."""
+        first, last = (unit // self.units_per_alignment * self.alignment for unit in (start, stop))
+        return first + self.offset - self.halo[0], last + self.offset + self.halo[1]
+
+    def _window(self, size: int, start: int, stop: int, period: int) -> tuple[slice, slice, slice]:
+        first, last = self._needed(start, stop)
+        is_last = stop == self.units_of(size)
+        first = max(0, (first - self.fold[1] * is_last) // self.alignment * self.alignment)
+        last += self.fold[0] * (first == 0)
+        last += (size - last) % self.alignment
+        while self.units_of(last - first) < stop - first // self.alignment * period:
+            last += self.alignment
+        last = size if is_last else min(last, size)
+        shift = first // self.alignment * period
+        return slice(first, last), slice(start - shift, stop - shift), slice(start, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilePlan:
+    """How a model is run on tiles of an image, so that the output is that of the whole image.
+
+    Sizes are in cells of the input, one entry per axis. A plan holds for images whose sides leave the ``remainder``
+    when they are divided by the ``alignment``: models pad and round others differently.
+    """
+
+    #: Whether tiles give the output of the whole image.
+    possible: bool
+    #: Why they do not, each with the operation, its module and what can be done. The halo is then exact for all other
+    #: operations.
+    blockers: tuple[str, ...]
+    axes: tuple[TileAxis, ...]
+    #: The model, the layer, and where the output is among what the model returns.
+    model: str
+    layer: str
+    path: tuple[int | str, ...] = ()
+    #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
+    memory: int | None = None
+
+    @property
+    def halo(self) -> tuple[tuple[int, int], ...]:
+        """Input that a tile needs beyond its own, before and after it, for tiles that begin at multiples of the
+        alignment."""
+        return tuple(axis.halo for axis in self.axes)
+
+    @property
+    def halo_any_phase(self) -> tuple[tuple[int, int], ...]:
+        """The same for tiles that begin at any unit of the output."""
+        return tuple(axis.halo_any_phase for axis in self.axes)
+
+    @property
+    def alignment(self) -> tuple[int, ...]:
+        """The total stride: tiles and crops begin at its multiples."""
+        return tuple(axis.alignment for axis in self.axes)
+
+    @property
+    def remainder(self) -> tuple[int, ...]:
+        """What sides of images leave when they are divided by the alignment."""
+        return tuple(axis.size % axis.alignment for axis in self.axes)
+
+    @property
+    def scale(self) -> tuple[float, ...]:
+        """Units of the output for each cell of the input: above 1 for super-resolution, below 1 behind strides."""
+        return tuple(float(1 / axis.stride) for axis in self.axes)
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        """The input cell where the output begins."""
+        return tuple(axis.offset for axis in self.axes)
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """How much smaller the output is than the input, in input cells; below 0 where it is larger."""
+        return tuple(math.floor(axis.size - axis.units * axis.stride) for axis in self.axes)
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """Sides of the part of the output that a tile gives at most."""
+        return tuple(math.ceil(axis.tile_units * axis.stride) for axis in self.axes)
+
+    @property
+    def step(self) -> tuple[int, ...]:
+        """From one tile to the next."""
+        return tuple(int(axis.step_units * axis.stride) for axis in self.axes)
+
+    @property
+    def crop(self) -> tuple[int, ...]:
+        """Sides of what is cropped for a tile that touches no border."""
+        return tuple(axis.crop for axis in self.axes)
+
+    @property
+    def wasted(self) -> float:
+        """Share of the computing that goes into halos, of tiles that touch no border."""
+        return 1 - math.prod(self.step) / math.prod(self.crop)
+
+    def output_size(self, image_size: Size) -> tuple[int, ...]:
+        """Spatial size of the output for an image.
+
+        Raises:
+            ErfscopeError: as :meth:`windows`.
+        """
+        return tuple(axis.units_of(side) for axis, side in zip(self.axes, self._sides(image_size), strict=True))
+
+    def windows(self, image_size: Size) -> list[Window]:
+        """The tiles of an image, row by row.
+
+        Raises:
+            ErfscopeError: no tiles are possible, or the model treats images of this size differently.
+        """
+        if not self.possible:
+            raise ErfscopeError(f"{self.model} cannot be run on tiles: {self.blockers[0]}")
+        sides = self._sides(image_size)
+        each = [axis.windows(side) for axis, side in zip(self.axes, sides, strict=True)]
+        return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*each)]
+
+    def _sides(self, image_size: Size) -> Sequence[int]:
+        sides = sides_of(image_size, len(self.axes))
+        left = tuple(side % axis.alignment for side, axis in zip(sides, self.axes, strict=True))
+        if left != self.remainder:
+            raise ErfscopeError(
+                f"this plan of {self.model} holds for sides that leave {self.remainder} when divided by {self.alignment}, and"
+                f" {size_text(sides)} leave {left}; plan with image_size={tuple(sides)}, or pad the image"
+            )
+        return sides
+
+
+def sides_of(size: Size, axes: int) -> tuple[int, ...]:
+    """A size for each axis.
+
+    Raises:
+        ErfscopeError: it has another number of axes.
+    """
+    sides = input_size(size) or ()
+    sides = sides * axes if len(sides) == 1 else sides
+    if len(sides) != axes:
+        raise ErfscopeError(f"{size!r} has {len(sides)} axes, and the model has {axes}")
+    return tuple(sides)
