@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 import torch
+from torch import nn
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, live
@@ -57,5 +58,11 @@ def tile(
         other.preprocess = replace(model.preprocess, size=size)
         return bare(other, options)
 
-    with restored(*live(model)):
-        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size)
+    modules = live(model)
+    known = [
+        f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
+        for name, part in (modules[0].named_modules() if modules else ())
+        if part.training and isinstance(part, nn.modules.batchnorm._BatchNorm)
+    ]
+    with restored(*modules):
+        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size, known=known[:1])

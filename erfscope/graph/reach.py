@@ -13,17 +13,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from torch import fx
 
-from erfscope.geometry.layout import Layout
-from erfscope.graph.carry import extend, pick_units
+from erfscope.errors import MeasurementError
+from erfscope.graph.carry import extend
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import name_of, shape_of
-from erfscope.graph.layouts import boxes_of_units
 from erfscope.graph.places import Place, describe, module_of
 from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
 
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
+#: Neighbours among so few cells may lie half an image apart.
+FEW = 8
 #: Finer steps between two cells are rounding.
 FINEST = 4096
 
@@ -60,36 +61,47 @@ class Reach:
     fold: tuple[int, int]
 
 
+def is_map(recording: Recording, layer: str) -> bool:
+    """Whether a layer holds a map (B, C, *space), or what may be one where the operations leave no other choice.
+
+    Raises:
+        ErfscopeError: unknown layer.
+    """
+    layout, seen = recording.reading(layer).layout, recording.find(layer)
+    rank = len(shape_of(recording.positions.image))
+    named = layout is not None and layout.order in ("channels_last", "tokens")
+    return seen is not None and seen.node in recording.positions.edges and len(seen.shape) == rank and not named
+
+
 def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple[Obstacle, ...]]:
     """What the units of a layer see along each axis of the image, and what stands in the way of tiles.
 
     Raises:
-        ErfscopeError: unknown layer, or one without a map.
+        ErfscopeError: unknown layer, or one that holds no map (B, C, *space).
     """
-    seen, layout = recording.known_map(layer)
+    if not is_map(recording, layer) or (seen := recording.find(layer)) is None:
+        raise MeasurementError(f"layer {layer!r} holds no map (B, C, *space) of the image")
     positions = recording.positions
     fields = recording.fields(positions.image, FIRST, "image")
     way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)
-    axes = tuple(_reach(fields, way, seen.node, layout, axis) for axis in range(len(fields.sizes)))
+    axes = tuple(_reach(fields, way, seen.node, axis) for axis in range(len(fields.sizes)))
     found = [obstacle for node in way for obstacle in _obstacles(fields, node)]
     return axes, tuple(dict.fromkeys(found))
 
 
-def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, layout: Layout, axis: int) -> Reach:
-    shape, size = shape_of(node), fields.sizes[axis]
-    space = layout.space(shape)
-    units = np.array([[side // 2 for side in space]] * space[axis])
-    units[:, axis] = np.arange(space[axis])
-    ends = pick_units(fields.every_end(node)[axis], boxes_of_units(layout, shape, units)).min(2)
-    ends = np.broadcast_to(ends, (len(ends), len(units))).astype(float)
+def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reach:
+    units, size = shape_of(node)[2 + axis], fields.sizes[axis]
+    ends = fields.every_end(node)[axis]
+    ends = ends.min(tuple(dim for dim in range(1, ends.ndim) if dim != 3 + axis))
+    ends = np.broadcast_to(ends, (len(ends), units)).astype(float)
     first, last, low, high = *(ends[LOCAL] * SIGNS[:, None]), *(ends[CLIPPED] * SIGNS[:, None])
     known = np.isfinite(first) & np.isfinite(low)
     folds = [
         max(0, int(further[known & beyond].max(initial=0)))
         for further, beyond in ((high - last, first < 0), (first - low, last >= size))
     ]
-    center = fields.centers(node, layout, (0,) * len(space))[0][axis]
-    stride = _fraction(fields.stride(node, layout, axis))
+    center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
+    stride = _fraction(fields.stride(node, FIRST, axis))
     margins = [_margin(fields, edge, before, axis) for edge, before in _reads(fields, way)]
     return Reach(
         size=size,
@@ -125,7 +137,9 @@ def _reads(fields: Fields, way: list[fx.Node]) -> Iterator[tuple[Edge, list[tupl
 
 
 def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:
-    """How far inside the image padding stands for cells that exist, as it does behind a slice of a map."""
+    """How far inside the image padding stands for cells that exist, as it does behind a slice of a map; cells on the
+    other side of the image are those of a map that was rolled.
+    """
     found = [0, 0]
     if not edge.steps or not isinstance(edge.steps[0], Dims):
         return 0, 0
@@ -142,12 +156,14 @@ def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: i
             found[0] = max(found[0], int(first.max()) + 1)
         if (spots >= shape[dim]).any() and last.size:
             found[1] = max(found[1], fields.sizes[axis] - int(last.min()))
-    return found[0], found[1]
+    return (0, 0) if max(found) > fields.sizes[axis] // 2 else (found[0], found[1])
 
 
 def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
     """What an operation does that no tile can see."""
     positions, call = fields.positions, call_of(node)
+    if _is_torn(fields, node) and not any(_is_torn(fields, edge.source) for edge, _ in _reads(fields, [node])):
+        yield Obstacle("wraps", call.name, module_of(node))
     if node in fields.mixing:
         yield Obstacle("global", fields.mixing[node], module_of(node))
     for edge, before in _reads(fields, [node]):
@@ -163,6 +179,16 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
     for edge in edges_of(node, positions.numbers):
         if edge.source not in positions and _is_table(fields, node, edge):
             yield Obstacle("table", describe(edge.source, name_of(node)), module_of(node))
+
+
+def _is_torn(fields: Fields, node: fx.Node) -> bool:
+    """Whether neighbours in a tensor see opposite sides of the image."""
+    for ends, size in zip(fields.every_end(node), fields.sizes, strict=True):
+        for dim, side in enumerate(ends.shape[1:]):
+            lines = ends[LOCAL][0].swapaxes(dim, -1)
+            if side > FEW and (np.abs(np.diff(np.where(np.isfinite(lines), lines, 0))) > size / 2).any():
+                return True
+    return False
 
 
 def _kind(call: Call, read: Taps, size: int) -> Kind | None:

@@ -217,7 +217,7 @@ class Recording(Pass):
         Raises:
             ErfscopeError: as :meth:`trf`.
         """
-        seen, layout = self.known_map(layer)
+        seen, layout = self._layer(layer)
         reference, read_so = self._reference(layer, seen.node, wrt)
         there = of or self
         target = there.find(layer)
@@ -255,7 +255,7 @@ class Recording(Pass):
             ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that
                 the layer does not depend on.
         """
-        seen, layout = self.known_map(layer)
+        seen, layout = self._layer(layer)
         space = layout.space(seen.shape)
         if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
             raise ErfscopeError(
@@ -274,7 +274,7 @@ class Recording(Pass):
         Raises:
             ErfscopeError: as :meth:`trf`.
         """
-        seen, layout = self.known_map(layer)
+        seen, layout = self._layer(layer)
         nearest = self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
         self.trf(layer, nearest, wrt)  # where nothing of the reference reaches it, that is said
         return nearest
@@ -295,7 +295,7 @@ class Recording(Pass):
 
     def _way(self, layer: str, wrt: str) -> list[fx.Node]:
         """The operations from a reference to a layer, in the order of execution."""
-        start = self.known_map(layer)[0].node
+        start = self._layer(layer)[0].node
         fields = self._fields_of(layer, start, wrt)
         read = fields.reference, self.positions.image
         way = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
@@ -321,12 +321,7 @@ class Recording(Pass):
                 found[describe(node, "random numbers")] = module_of(node)
         return found | {why: module for why, module in self.graph.unfaithful.items() if not why.endswith(DRAWS)}
 
-    def known_map(self, name: str) -> tuple[NamedTensor, Layout]:
-        """The tensor that a layer name means, and how it holds its map.
-
-        Raises:
-            ErfscopeError: unknown layer, one without a map, or one that does not depend on the image.
-        """
+    def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)
         reading = self.reading_of(seen)
         if reading.layout is None:
@@ -365,7 +360,7 @@ class Recording(Pass):
 
     def is_bare_stage(self, layer: str, wrt: str) -> bool:
         """Whether a reference is the map of a stage, which no hook on a module shows."""
-        reference, _ = self._reference(layer, self.known_map(layer)[0].node, wrt)
+        reference, _ = self._reference(layer, self._layer(layer)[0].node, wrt)
         return reference is not None and reference.stage
 
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:

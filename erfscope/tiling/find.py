@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch import fx, nn
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -15,9 +14,9 @@ from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import OUTPUT
 from erfscope.graph.cost import forward_bytes
-from erfscope.graph.graph import Graph, Path
-from erfscope.graph.reach import Kind, Obstacle, Reach, reach_of
-from erfscope.graph.recording import FIRST
+from erfscope.graph.graph import Path
+from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
+from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
@@ -48,7 +47,12 @@ Opener = Callable[[tuple[int, ...] | None], LoadedModel]
 
 
 def find_plan(
-    open_at: Opener, *, tile: Size = 256, layer: str | None = None, image_size: Size | None = None
+    open_at: Opener,
+    *,
+    tile: Size = 256,
+    layer: str | None = None,
+    image_size: Size | None = None,
+    known: Sequence[str] = (),
 ) -> TilePlan:
     """How a model is run on tiles.
 
@@ -59,6 +63,7 @@ def find_plan(
         layer: The layer whose map is the output; what the model returns if None.
         image_size: Size of the images, or one that the model treats alike: padding and rounding may depend on what
             sides leave when divided by the total stride. The model's own size if None.
+        known: What is known to stand in the way of tiles, beside the operations.
 
     Raises:
         ErfscopeError: unknown layer, a size with other axes, or an output without a map.
@@ -66,7 +71,7 @@ def find_plan(
     """
     loaded = open_at(None)
     name = layer or _output(loaded)
-    blockers = {**dict.fromkeys(_of_the_pass(loaded)), **dict.fromkeys(_training(loaded))}
+    blockers = dict.fromkeys((*known, *_of_the_pass(loaded)))
     if loaded.recording.graph.by == UNRECORDED:
         return _impossible(loaded, name, blockers)
     axes, obstacles = reach_of(loaded.recording, name)
@@ -91,7 +96,7 @@ def find_plan(
         axes=tiles,
         model=loaded.label,
         layer=layer or "",
-        path=() if layer else _path(loaded.recording.graph, loaded.recording.known_map(name)[0].node),
+        path=() if layer else _path(loaded.recording, name),
     )
     return _confirmed(plan, axes, open_at, name) if plan.possible else plan
 
@@ -106,7 +111,7 @@ def _output(loaded: LoadedModel) -> str:
     """The name of the first map that the model returns."""
     recording = loaded.recording
     names = [name for name in recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
-    found = next((name for name in names if recording.reading(name).layout == FIRST), None)
+    found = next((name for name in names if is_map(recording, name)), None)
     if found is None:
         raise MeasurementError(
             "returns no map (B, C, *space) of the image, so that tiles cannot be put together; name a layer with --layer",
@@ -115,10 +120,10 @@ def _output(loaded: LoadedModel) -> str:
     return found
 
 
-def _path(graph: Graph, node: fx.Node) -> Path:
+def _path(recording: Recording, name: str) -> Path:
     """Where a tensor is in what the model itself returns."""
-    whole = next(mark for mark in graph.marks.values() if not mark.module)
-    return next(path for path, each in whole.outputs.items() if each is node)
+    whole = next(mark for mark in recording.graph.marks.values() if not mark.module)
+    return next(path for path, node in whole.outputs.items() if node is recording.modules[name].node)
 
 
 def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
@@ -126,13 +131,6 @@ def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
         yield f"its forward pass depends on the numbers of the image ({loaded.recording.needed_numbers}), which differ from tile to tile"
     if loaded.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"
-
-
-def _training(loaded: LoadedModel) -> Iterator[str]:
-    for name, module in loaded.adapter.module.named_modules():
-        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
-            yield f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
-            return
 
 
 def _sentence(obstacle: Obstacle) -> str:
@@ -159,15 +157,16 @@ def _tables(axis: Reach) -> tuple[FloatArray, FloatArray]:
     period = int(axis.period / axis.stride)
     block = (len(axis.first) - period) // 2 // period
     units = slice(block * period, (block + 1) * period)
-    return axis.first[units] - block * axis.period, axis.last[units] - block * axis.period
+    shift = block * axis.period
+    return axis.first[units] - shift - axis.margin[0], axis.last[units] - shift + axis.margin[1]
 
 
 def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     stride, alignment, count = axis.stride, axis.period, len(axis.first)
     period = int(alignment / stride)
     first, last = _tables(axis)
-    cut = axis.center - (float(stride) - 1) / 2
-    offset = math.floor(cut + 1e-6) if abs(cut) >= max(stride, 1) - 1e-6 else 0
+    cut, lost = axis.center - (float(stride) - 1) / 2, axis.size - count * stride
+    offset = math.floor(cut + 1e-6) if min(abs(cut), abs(lost)) >= max(stride, 1) - 1e-6 else 0
     unit = np.arange(-period, 2 * period)
     firsts = first[unit % period] + unit // period * alignment
     lasts = last[unit % period] + unit // period * alignment
@@ -177,13 +176,14 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
         max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
     ]
-    before = offset - min(first.min(), 0), last.max() + 1 - alignment - offset
     units = math.ceil(tile / stride)
-    units += (count - units) % period
+    # A model without padding loses cells at both ends, and a tile is what it makes of a crop.
+    units += ((count if offset > 0 else 0) - units) % period
     units += period * (units < period)
-    halo, any_halo = (
-        (int(each[0]) + axis.margin[0], int(each[1]) + axis.margin[1]) for each in (before, any_phase)
-    )
+    inside = np.arange(units)
+    last_seen = (last[inside % period] + inside // period * alignment).max()
+    aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(units * stride) - offset
+    halo, any_halo = ((max(int(a), 0), max(int(b), 0)) for a, b in (aligned, any_phase))
     return TileAxis(
         halo=halo,
         halo_any_phase=any_halo,

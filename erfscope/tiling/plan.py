@@ -55,9 +55,8 @@ class TileAxis:
     @property
     def crop(self) -> int:
         """Side of a crop that touches no border."""
-        start, stop = self._needed(0, self.step_units)
-        first = start // self.alignment * self.alignment
-        return stop + (self.size - stop + first) % self.alignment - first
+        first, last = self._cells(0, self.tile_units, self.size)
+        return last - first
 
     def units_of(self, size: int) -> int:
         """Units that the model makes of an input side."""
@@ -65,27 +64,28 @@ class TileAxis:
 
     def windows(self, size: int) -> list[tuple[slice, slice, slice]]:
         """Crop, valid part and target of each tile along this axis."""
-        count, period = self.units_of(size), self.units_per_alignment
-        starts = range(0, max(count - self.tile_units, 0) + self.step_units, self.step_units)
-        # The last tile takes what is left where that is no more than a tile.
-        starts = starts[: 1 + max(0, math.ceil((count - self.tile_units) / self.step_units))]
-        return [self._window(size, start, count if start == starts[-1] else start + self.step_units, period) for start in starts]
+        count = self.units_of(size)
+        further = max(0, math.ceil((count - self.tile_units) / self.step_units))
+        starts = [number * self.step_units for number in range(1 + further)]
+        return [self._window(size, start, min(start + self.tile_units, count)) for start in starts]
 
-    def _needed(self, start: int, stop: int) -> tuple[int, int]:
-        """The input that the units of whole alignments need, beyond the image too."""
-        first, last = (unit // self.units_per_alignment * self.alignment for unit in (start, stop))
-        return first + self.offset - self.halo[0], last + self.offset + self.halo[1]
-
-    def _window(self, size: int, start: int, stop: int, period: int) -> tuple[slice, slice, slice]:
-        first, last = self._needed(start, stop)
-        is_last = stop == self.units_of(size)
-        first = max(0, (first - self.fold[1] * is_last) // self.alignment * self.alignment)
-        last += self.fold[0] * (first == 0)
+    def _cells(self, start: int, stop: int, size: int, *, mirrored: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        """The crop for some units, beyond the image too: it begins in the phase of an image of this size and ends in
+        it, and the model makes all these units of it."""
+        first = math.floor(start * self.stride) + self.offset - self.halo[0] - mirrored[1]
+        last = math.ceil(stop * self.stride) + self.offset + self.halo[1] + mirrored[0]
+        first = first // self.alignment * self.alignment
         last += (size - last) % self.alignment
-        while self.units_of(last - first) < stop - first // self.alignment * period:
+        while self.units_of(last - first) < stop - first // self.alignment * self.units_per_alignment:
             last += self.alignment
-        last = size if is_last else min(last, size)
-        shift = first // self.alignment * period
+        return first, last
+
+    def _window(self, size: int, start: int, stop: int) -> tuple[slice, slice, slice]:
+        first, last = self._cells(start, stop, size)
+        at_end = last >= size or stop == self.units_of(size)
+        first, last = self._cells(start, stop, size, mirrored=(self.fold[0] * (first <= 0), self.fold[1] * at_end))
+        first, last = max(first, 0), size if at_end else min(last, size)
+        shift = first // self.alignment * self.units_per_alignment
         return slice(first, last), slice(start - shift, stop - shift), slice(start, stop)
 
 

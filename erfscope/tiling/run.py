@@ -113,8 +113,9 @@ class Mark:
 
 def _batches(jobs: list[Job], size: int) -> Iterator[list[Job]]:
     """Neighbouring tiles whose crops have one shape."""
-    for _, alike in itertools.groupby(jobs, lambda job: [each.stop - each.start for each in job[1].crop]):
-        yield from map(list, itertools.batched(alike, size))
+    for _, group in itertools.groupby(jobs, lambda job: [each.stop - each.start for each in job[1].crop]):
+        alike = list(group)
+        yield from (alike[first : first + size] for first in range(0, len(alike), size))
 
 
 def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
