@@ -17,8 +17,8 @@ from erfscope.errors import MeasurementError
 from erfscope.graph.carry import extend
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
-from erfscope.graph.graph import name_of, shape_of
-from erfscope.graph.places import Place, describe, module_of
+from erfscope.graph.graph import shape_of
+from erfscope.graph.places import Place, module_of
 from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
 
@@ -178,15 +178,16 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
             shape = step.shape
     for edge in edges_of(node, positions.numbers):
         if edge.source not in positions and _is_table(fields, node, edge):
-            yield Obstacle("table", describe(edge.source, name_of(node)), module_of(node))
+            yield Obstacle("table", call.name, module_of(node))
 
 
 def _is_torn(fields: Fields, node: fx.Node) -> bool:
     """Whether neighbours in a tensor see opposite sides of the image."""
-    for ends, size in zip(fields.every_end(node), fields.sizes, strict=True):
-        for dim, side in enumerate(ends.shape[1:]):
-            lines = ends[LOCAL][0].swapaxes(dim, -1)
-            if side > FEW and (np.abs(np.diff(np.where(np.isfinite(lines), lines, 0))) > size / 2).any():
+    for axis, size in enumerate(fields.sizes):
+        first = fields.every_end(node)[axis][LOCAL][0]
+        for dim, slope in enumerate(fields.positions.places(node)[axis].slope):
+            lines = np.where(np.isfinite(first), first, np.nan).swapaxes(dim, -1)
+            if slope and lines.shape[-1] > FEW and (np.abs(np.diff(lines)) > size / 2).any():
                 return True
     return False
 

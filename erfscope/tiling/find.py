@@ -43,6 +43,8 @@ _SPECIAL = {
     " image and keep it for all tiles",
     "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to itself",
 }
+#: Modules that a sentence lists.
+MOST = 3
 Opener = Callable[[tuple[int, ...] | None], LoadedModel]
 
 
@@ -75,18 +77,18 @@ def find_plan(
     if loaded.recording.graph.by == UNRECORDED:
         return _impossible(loaded, name, blockers)
     axes, obstacles = reach_of(loaded.recording, name)
-    blockers |= dict.fromkeys(map(_sentence, obstacles))
     own = tuple(axis.size for axis in axes)
     wanted = own if image_size is None else sides_of(image_size, len(own))
     if not all(map(_is_periodic, axes)):
-        return _impossible(loaded, name, blockers)
+        return _impossible(loaded, name, (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
     try:
         large = loaded if sides == own else open_at(sides)
         axes, more = reach_of(large.recording, name)
-        blockers |= dict.fromkeys(map(_sentence, more))
+        obstacles = tuple(dict.fromkeys((*obstacles, *more)))
     except ErfscopeError as error:
-        blockers |= {f"takes no other sizes than {size_text(own)} ({error.reason})": None}
+        blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
+    blockers |= dict.fromkeys(_sentences(obstacles))
     if not all(map(_is_periodic, axes)):
         return _impossible(loaded, name, blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
@@ -133,10 +135,15 @@ def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
         yield "its forward pass draws random numbers, which differ from tile to tile"
 
 
-def _sentence(obstacle: Obstacle) -> str:
-    special = next((words for start, words in _SPECIAL.items() if start in obstacle.operation), None)
-    subject = obstacle.operation + (f" ({obstacle.module})" if obstacle.module else "")
-    return f"{subject} {special if special and obstacle.kind == 'global' else _WORDS[obstacle.kind]}"
+def _sentences(obstacles: Iterable[Obstacle]) -> Iterator[str]:
+    """What each kind of operation does, with the modules that it is in."""
+    modules: dict[tuple[str, Kind], list[str]] = {}
+    for kind, operation, module in obstacles:
+        modules.setdefault((operation, kind), []).append(module or "the model itself")
+    for (operation, kind), names in modules.items():
+        special = next((words for start, words in _SPECIAL.items() if start in operation and kind == "global"), None)
+        listed = ", ".join(names[:MOST]) + f" and {len(names) - MOST} more" * (len(names) > MOST)
+        yield f"{operation} ({listed}) {special or _WORDS[kind]}"
 
 
 def _is_periodic(axis: Reach) -> bool:
@@ -147,7 +154,8 @@ def _is_periodic(axis: Reach) -> bool:
 
 def _side(axis: Reach, wanted: int) -> int:
     """A side at which units in the middle see no border, and which the model treats as it does the one that is wanted."""
-    field = int((axis.last - axis.first).max()) + 1
+    first, last = _tables(axis)
+    field = int((last - first).max()) + 1
     least = max(axis.size, 2 * field + 2 * axis.period)
     return least + (wanted - least) % axis.period
 
@@ -166,6 +174,7 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     period = int(alignment / stride)
     first, last = _tables(axis)
     cut, lost = axis.center - (float(stride) - 1) / 2, axis.size - count * stride
+    cut = cut if abs(cut) <= abs(lost) + stride else float(lost) / 2
     offset = math.floor(cut + 1e-6) if min(abs(cut), abs(lost)) >= max(stride, 1) - 1e-6 else 0
     unit = np.arange(-period, 2 * period)
     firsts = first[unit % period] + unit // period * alignment
