@@ -200,6 +200,9 @@ def _kind(call: Call, read: Taps, size: int) -> Kind | None:
     before, after = (rows != ABSENT) & (rows < 0) & (inside >= 0), (rows >= size) & (inside >= 0)
     if (inside > -rows)[before].any() or (size - 1 - inside > rows - size + 1)[after].any():
         return "wraps"
+    step = _fraction(read.scale)
+    if min(step.numerator, step.denominator) > 1 and 2 * step.numerator > size:
+        return "uneven"
     there = (rows != ABSENT).any(1)
     low = np.where(rows != ABSENT, rows, np.iinfo(np.intp).max).min(1)[there]
     high = rows.max(1)[there]

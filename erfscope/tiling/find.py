@@ -84,8 +84,7 @@ def find_plan(
     sides = tuple(map(_side, axes, wanted))
     try:
         large = loaded if sides == own else open_at(sides)
-        axes, more = reach_of(large.recording, name)
-        obstacles = tuple(dict.fromkeys((*obstacles, *more)))
+        axes, obstacles = reach_of(large.recording, name)
     except ErfscopeError as error:
         blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
     blockers |= dict.fromkeys(_sentences(obstacles))

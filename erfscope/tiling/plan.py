@@ -41,7 +41,7 @@ class TileAxis:
     #: An input side and the units that the model makes of it; it makes as many more of every further alignment.
     size: int
     units: int
-    #: How much further crops at the image's border reach, where the model mirrors the image there.
+    #: How much further units at the image's border see into it, where the model mirrors it there.
     fold: tuple[int, int] = (0, 0)
     #: Units of a tile, and from one tile to the next.
     tile_units: int
@@ -54,9 +54,17 @@ class TileAxis:
 
     @property
     def crop(self) -> int:
-        """Side of a crop that touches no border."""
-        first, last = self._cells(0, self.tile_units, self.size)
-        return last - first
+        """Side of what is cropped for each tile, at the image's border too: it begins in the phase of the image and
+        ends in it, and the model makes all units of the tile of it.
+        """
+        shift = (self.offset - self.halo[0]) % self.alignment
+        tile = max(math.ceil(self.tile_units * self.stride), *self.fold)
+        side = shift + sum(self.halo) + tile
+        side += (self.size - side) % self.alignment
+        before = (self.halo[0] - self.offset + shift) // self.alignment * self.units_per_alignment
+        while self.units_of(side) < before + self.tile_units:
+            side += self.alignment
+        return side
 
     def units_of(self, size: int) -> int:
         """Units that the model makes of an input side."""
@@ -69,24 +77,12 @@ class TileAxis:
         starts = [number * self.step_units for number in range(1 + further)]
         return [self._window(size, start, min(start + self.tile_units, count)) for start in starts]
 
-    def _cells(self, start: int, stop: int, size: int, *, mirrored: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-        """The crop for some units, beyond the image too: it begins in the phase of an image of this size and ends in
-        it, and the model makes all these units of it."""
-        first = math.floor(start * self.stride) + self.offset - self.halo[0] - mirrored[1]
-        last = math.ceil(stop * self.stride) + self.offset + self.halo[1] + mirrored[0]
-        first = first // self.alignment * self.alignment
-        last += (size - last) % self.alignment
-        while self.units_of(last - first) < stop - first // self.alignment * self.units_per_alignment:
-            last += self.alignment
-        return first, last
-
     def _window(self, size: int, start: int, stop: int) -> tuple[slice, slice, slice]:
-        first, last = self._cells(start, stop, size)
-        at_end = last >= size or stop == self.units_of(size)
-        first, last = self._cells(start, stop, size, mirrored=(self.fold[0] * (first <= 0), self.fold[1] * at_end))
-        first, last = max(first, 0), size if at_end else min(last, size)
+        first = math.floor(start * self.stride) + self.offset - self.halo[0]
+        # At the image's border the model's own padding stands for the halo.
+        first = max(0, min(first // self.alignment * self.alignment, size - self.crop))
         shift = first // self.alignment * self.units_per_alignment
-        return slice(first, last), slice(start - shift, stop - shift), slice(start, stop)
+        return slice(first, min(first + self.crop, size)), slice(start - shift, stop - shift), slice(start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +154,7 @@ class TilePlan:
 
     @property
     def crop(self) -> tuple[int, ...]:
-        """Sides of what is cropped for a tile that touches no border."""
+        """Sides of what is cropped for each tile."""
         return tuple(axis.crop for axis in self.axes)
 
     @property

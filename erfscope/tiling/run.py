@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from erfscope.storage.files import write_bytes
 from erfscope.tiling.plan import TilePlan, Window
 
 Progress = Callable[[int, int], None]
-Job = tuple[int, Window]
 
 
 @torch.inference_mode()
@@ -39,7 +38,7 @@ def run_tiled(
         x: The image (C, *space), or several (B, C, *space), as the model takes it: a tensor, an array, a memmap, or
             anything else with a shape and slices, such as a zarr array. Only the crop that is run is read.
         plan: From :func:`erfscope.tile`.
-        batch_size: How many crops of one size are run together.
+        batch_size: How many crops are run together.
         out: Where the output is written, by slices; a new tensor or array, as ``x`` is one, if None.
         resume: A small file that counts the tiles that were written: a run that was stopped goes on after them. It
             needs ``out`` on disk, and is removed at the end.
@@ -64,7 +63,8 @@ def run_tiled(
     jobs = list(itertools.product(range(images), plan.windows(space)))
     mark = Mark(resume, plan, tuple(x.shape), len(jobs))
     done = mark.done
-    for batch in _batches(jobs[done:], batch_size):
+    for first in range(done, len(jobs), batch_size):
+        batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
         found = _output(model, torch.stack(crops).to(*_place(model)), plan)
         if out is None:
@@ -109,13 +109,6 @@ class Mark:
         """Remove the file of a run that is done."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
-
-
-def _batches(jobs: list[Job], size: int) -> Iterator[list[Job]]:
-    """Neighbouring tiles whose crops have one shape."""
-    for _, group in itertools.groupby(jobs, lambda job: [each.stop - each.start for each in job[1].crop]):
-        alike = list(group)
-        yield from (alike[first : first + size] for first in range(0, len(alike), size))
 
 
 def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
