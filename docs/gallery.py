@@ -61,8 +61,8 @@ Letters behind a model's name lead to the notes below the table; they are not th
 
     python docs/gallery.py
 
-in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then shrinks
-the figure to {pixels} px. For other models:
+in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then
+shrinks the figure to {pixels} px. For other models:
 
 ```bash
 erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page
