@@ -19,7 +19,6 @@ from erfscope.graph.layouts import Reading, read_places
 from erfscope.graph.places import Place, carry_place, join_places, refine_places, turn_product
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
-    MOVES,
     Dims,
     Edge,
     FloatArray,
@@ -156,7 +155,7 @@ class Positions:
 
     def _moved_from(self, node: fx.Node) -> fx.Node:
         """The tensor of which another is a view or a part."""
-        while len(edges := self.edges.get(node, [])) == 1 and call_of(node).name in MOVES:
+        while len(edges := self.edges.get(node, [])) == 1 and call_of(node).operation.moves:
             node = edges[0].source
         return node
 

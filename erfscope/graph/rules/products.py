@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.mixing import CLOSED
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, pointwise, rule, weights
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, rule
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
 
 
-@rule("linear")
+def _per_row(call: Call) -> int:
+    """Multiply-adds for each element of a matrix product."""
+    rows: fx.Node = call.args.get("mat1") or call.args.get("batch1") or call.args["self"]
+    return shape_of(rows)[-1]
+
+
+def _per_query(call: Call) -> int:
+    """Multiply-adds for each element of an attention: of queries with keys, and of weights with values."""
+    keys, features = shape_of(call.args["key"])[-2:]
+    return keys + keys * features // max(shape_of(call.args["value"])[-1], 1)
+
+
+def _per_equation(call: Call) -> int:
+    """Multiply-adds for each element of a product by equation."""
+    terms, _, out = call.args["equation"].replace(" ", "").partition("->")
+    operands = call.args["tensors"]
+    sizes = {
+        letter: side
+        for term, each in zip(terms.split(","), operands, strict=True)
+        for letter, side in zip(term, shape_of(each), strict=False)
+    }
+    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(operands) > 1 else 0
+
+
+@rule("linear", multiply_adds=lambda call: shape_of(call.args["weight"])[-1])
 def linear(call: Call) -> list[Edge] | None:
     """``x @ weight.T + bias``: reads the last dimension in full."""
     x, last = call.tensor("input"), len(call.shape) - 1
@@ -25,10 +50,10 @@ def linear(call: Call) -> list[Edge] | None:
     return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
 
 
-@rule("matmul", "mm", "bmm", "addmm", "baddbmm")
+@rule("matmul", "mm", "mv", "bmm", "addmm", "baddbmm", multiply_adds=_per_row)
 def product(call: Call) -> list[Edge] | None:
     """Matrix product, batched or not; a third tensor is added."""
-    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "mv": ("self", "vec")}.get(
         call.name, ("self", "mat2" if "mat2" in call.args else "other")
     )
     left, right = (call.args[name] for name in names)
@@ -62,14 +87,9 @@ def _words(other: fx.Node) -> str:
     return TOKEN_MIXING if other.op == "placeholder" else ATTENTION
 
 
-@rule(
-    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"
-)
-@rule(
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math",
-)
+@rule("scaled_dot_product_attention", multiply_adds=_per_query)
+@rule(*(f"_scaled_dot_product_{kind}" for kind in ("flash_attention", "flash_attention_for_cpu", "attention_math")))
+@rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 def attention(call: Call) -> list[Edge] | None:
     """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E): queries by box, keys
     whole.
@@ -101,7 +121,7 @@ def _closes(call: Call, mask: fx.Node) -> bool:
     return True
 
 
-@rule("einsum")
+@rule("einsum", multiply_adds=_per_equation)
 def einsum(call: Call) -> list[Edge] | None:
     """Products by equation: letters that are not in the output are read in full."""
     given, _, out = call.args["equation"].replace(" ", "").partition("->")
@@ -118,69 +138,3 @@ def einsum(call: Call) -> list[Edge] | None:
             Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words)
         )
     return edges
-
-
-@rule(
-    "where",
-    "lerp",
-    "addcmul",
-    "addcdiv",
-    "hardswish",
-    "hardsigmoid",
-    "prelu",
-    "_prelu_kernel",
-    "rrelu",
-    "rrelu_with_noise",
-    "complex",
-)
-@rule(
-    "dropout",
-    "native_dropout",
-    "feature_dropout",
-    "alpha_dropout",
-    "contiguous",
-    "to",
-    "clone",
-    "alias",
-    "detach",
-    "_to_copy",
-    "polar",
-)
-@rule(
-    "positive",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "type_as",
-    "float",
-    "double",
-    "half",
-    "gelu",
-    "silu",
-    "log_sigmoid",
-    "threshold",
-    "softshrink",
-)
-@rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
-def elementwise(call: Call) -> list[Edge] | None:
-    """Elementwise operations, those among them that PyTorch does not mark as such."""
-    if call.output or any(
-        len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
-    ):
-        return None
-    if call.name.startswith("prelu"):
-        return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
-    return pointwise(call)
-
-
-@rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
-@rule(*(f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")))
-def shape_only(call: Call) -> list[Edge] | None:
-    """Operations that take the shape of a tensor, and nothing of its numbers."""
-    return []
-
-
-@rule("fill", "zero", "copy")
-def overwritten(call: Call) -> list[Edge] | None:
-    """A tensor written over: nothing is left of what was there."""
-    written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
-    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in written]
