@@ -130,15 +130,22 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
     inputs that it does not need are left out.
     """
     call, edges = call_of(node, numbers), edges_of(node, numbers)
+    inputs = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
+    everything = Step(node, call, edges, whole(shape_of(node)), inputs, run_as_it_is)
     if not _is_divisible(call, edges):
-        needed = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
-        return Step(node, call, edges, whole(shape_of(node)), needed, run_as_it_is)
-    made, needed = _part_made(call, edges, part), {}
-    for edge in edges:
-        if (found := parts_along(edge, made)) is not None:
-            wanted = union(needed.get(edge.source), found[0])
-            needed[edge.source] = _dense(wanted) if call.operation.dense else wanted
+        return everything
     run = RUNS.get(call.name, run_by_moves if call.operation.moves else run_as_it_is)
+    made, needed = _part_made(call, edges, part), dict[fx.Node, Part]()
+    for edge in edges:
+        if (found := parts_along(edge, made)) is None:
+            if call.operation.dense:
+                return everything  # a window that lies on padding alone
+            continue
+        before, wanted = needed.get(edge.source), found[0]
+        if run is run_as_it_is and before is not None and not all(map(np.array_equal, before, wanted)):
+            return everything  # as attention of a tensor on itself: a tensor has one part, and two are needed
+        wanted = union(before, wanted)
+        needed[edge.source] = _dense(wanted) if call.operation.dense else wanted
     return Step(node, call, edges, made, needed, run)
 
 
