@@ -12,6 +12,8 @@ from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, call_of
 from erfscope.graph.run import Crop
 
 FLOAT64 = INT64 = 8
+#: Operations that only move elements.
+MOVES = frozenset(name for name, known in OPERATIONS.items() if known.moves)
 #: Operations whose backward pass needs neither what they took nor what they gave.
 _KEEP_NOTHING = frozenset(
     (
@@ -21,7 +23,7 @@ _KEEP_NOTHING = frozenset(
 )
 #: Operations whose backward pass needs what they gave.
 _KEEP_RESULT = frozenset(("relu", "sigmoid", "tanh", "exp", "softmax", "_softmax", "log_softmax", "sqrt", "rsqrt"))
-_NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | {name for name, known in OPERATIONS.items() if known.moves}
+_NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES
 
 
 def giga_multiply_adds(graph: Graph) -> float:

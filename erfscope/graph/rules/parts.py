@@ -181,8 +181,7 @@ def _dims_read(edge: Edge, rank: int) -> list[int | None]:
     """The dimensions of an output along which an edge reads as far as the part goes."""
     if not edge.steps or not isinstance(edge.steps[-1], Dims):
         return list(range(rank))
-    reads = edge.steps[-1].reads
-    return [read if isinstance(read, int) else read.same if isinstance(read, Whole) else read.dim for read in reads]
+    return edge.steps[-1].goals
 
 
 def _dense(part: Part) -> Part:

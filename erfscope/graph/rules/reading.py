@@ -58,6 +58,14 @@ class Dims(NamedTuple):
     #: Shape of what is made.
     shape: Shape
 
+    @property
+    def goals(self) -> list[int | None]:
+        """The dimension of the output along which each of the input goes on; None where it ends."""
+        return [
+            read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
+            for read in self.reads
+        ]
+
 
 class Reshape(NamedTuple):
     """A step that reads the elements in their order as another shape."""
@@ -82,7 +90,7 @@ class Edge:
     columns: int | None = None
     #: The step by which a following input's elements stand beside the leading one's where that is the same in every
     #: window, and this one not: keys are then as many as queries, and say where these stand.
-    twin: Dims | None = None
+    alignment: Dims | None = None
     #: Whether places become frequencies, or frequencies places.
     transform: Transform = ""
     #: What the operation is called where it mixes positions.
