@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,33 +170,6 @@ def module_config(
     return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
 
 
-def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
-    """A torchvision transform preset in timm's words, as :func:`input_config` takes them.
-
-    Args:
-        preset: What ``weights.transforms()`` returns.
-        frames: Length of the clip, for video models.
-
-    Returns:
-        The words that the preset defines; {} for None.
-    """
-    if preset is None:
-        return {}
-    resize = tuple(getattr(preset, "resize_size", None) or ())
-    crop = tuple(getattr(preset, "crop_size", None) or resize)
-    # torchvision's detectors take any size and normalise inside the model: their preset has neither sizes nor a mean.
-    words: dict[str, Any] = {
-        "mean": getattr(preset, "mean", (0.0, 0.0, 0.0)),
-        "std": getattr(preset, "std", (1.0, 1.0, 1.0)),
-    }
-    if crop and resize:
-        words["input_size"] = (3, *((frames,) if frames else ()), crop[0], crop[-1])
-        words["crop_pct"] = _crop_pct(crop[0], resize[0])
-    if hasattr(preset, "interpolation"):
-        words["interpolation"] = preset.interpolation.value
-    return words
-
-
 def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
     """The two steps from an image to a model's input.
 
@@ -258,12 +230,6 @@ def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tu
             f"{name} has {len(values)} values, but the input has {channels} channels; give 1 or {channels}"
         )
     return values if len(values) == channels else values * channels
-
-
-def _crop_pct(crop: int, resize: int) -> float:
-    """Ratio from which timm's floor(crop / ratio) gives back ``resize``."""
-    ratio = crop / resize
-    return ratio if math.floor(crop / ratio) == resize else crop / (resize + 0.5)
 
 
 def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:

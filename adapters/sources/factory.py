@@ -15,9 +15,28 @@ from types import ModuleType
 
 from torch import nn
 
+from erfscope.adapter import Weights
+from erfscope.adapters.preprocess import module_config
+from erfscope.adapters.sources.kinds import SPECS
+from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
 from erfscope.restore import restored, seed_generators
+
+
+def build(spec: str, options: SourceOptions) -> Source:
+    """Build a model by the user's own code; see :func:`run`."""
+    module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
+    config = module_config(
+        module, spec, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
+    )
+    weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
+    return Source(module=module, spec=spec, weights=weights, config=config)
+
+
+def store(_spec: str) -> None:
+    """No store: a factory brings the weights that it makes."""
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
@@ -70,8 +89,8 @@ def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mappin
 
 def _load_module(where: str, spec: str) -> ModuleType:
     if not all(part.isidentifier() for part in where.split(".")):
-        kinds = "timm's hf-hub: or local-dir:, torchvision:, a Python module or a .py file"
-        raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
+        forms = SPECS.replace("`", "")
+        raise ErfscopeError(f"unknown model {spec!r}: nothing begins with {where!r} and a colon; a model is {forms}")
     importlib.invalidate_caches()
     with errors_as_one_line(f"importing {where} failed"):
         try:

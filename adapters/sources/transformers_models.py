@@ -49,7 +49,7 @@ class BackboneAdapter(ModuleAdapter):
         return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
 
-def backbone(spec: str, options: SourceOptions) -> Source:
+def build(spec: str, options: SourceOptions) -> Source:
     """Build the backbone that ``transformers:PLACE`` names.
 
     Args:
@@ -83,10 +83,9 @@ def backbone(spec: str, options: SourceOptions) -> Source:
             norms[name] = nn.Identity()
         return module  # type: ignore[no-any-return]
 
-    folder = Store(name=spec, origin=place.name, cached=True)
-    store = folder if place.is_folder else hub_store(spec, spec.partition(":")[2])
+    held = store(spec) or Store(name=spec, origin=place.name, cached=True)
     with errors_as_one_line(f"transformers could not build {spec!r}", options.model_kwargs):
-        module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
+        module, weights = obtain(make, held, policy=options.weights, seed=options.seed)
     words = _words(_processor(place), config)
     return Source(
         module=module,
@@ -96,6 +95,11 @@ def backbone(spec: str, options: SourceOptions) -> Source:
         notes=tuple(notes) if weights.source == "pretrained" else (),
         adapter=BackboneAdapter,
     )
+
+
+def store(spec: str) -> Store | None:
+    """Where the pretrained weights of a repository lie; None for a folder, which holds them."""
+    return None if _place(spec, "auto").is_folder else hub_store(spec, spec.partition(":")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
