@@ -20,7 +20,7 @@ from erfscope.geometry.input_size import EverySide, size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-#: What is taken where neither the model nor the user says anything: timm's defaults.
+#: timm's defaults, for what neither the model nor the user states.
 DEFAULT_SIZE = (224, 224)
 #: An example of a clip's size.
 CLIP_SIZE = (16, 112, 112)
@@ -50,7 +50,7 @@ class InputConfig:
     crop_mode: str = "center"
     #: The model accepts this size only.
     fixed: bool = False
-    #: Which of "size", "mean", "std" nobody stated.
+    #: Those of "size", "mean" and "std" that neither the model nor the user states.
     assumed: tuple[str, ...] = ()
 
 
@@ -64,8 +64,8 @@ def input_config(
     fixed: bool = False,
     rank: int = 2,
 ) -> InputConfig:
-    """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are
-    silent.
+    """Combine the model's own configuration with the user's options, which come first, and ImageNet's numbers, which
+    come last.
 
     Args:
         known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``,
@@ -78,7 +78,7 @@ def input_config(
         rank: How many spatial axes the input has where the model states no size.
 
     Returns:
-        The configuration. ``assumed`` names what was not stated by either side.
+        The configuration. ``assumed`` names what neither the model nor the user states.
 
     Raises:
         ErfscopeError: a size or a number of channels that is not positive, or a mean or std of the wrong length.
@@ -89,7 +89,7 @@ def input_config(
     space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
     if bands < 1:
-        raise ErfscopeError(f"a model with {bands} input channels was asked for; there must be at least 1")
+        raise ErfscopeError(f"a model with {bands} input channels was asked for; it takes at least 1")
     assumed = [] if size or stated else ["size"]
     numbers = {}
     for name, asked, standard in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
@@ -123,16 +123,15 @@ def module_config(
     mean: Numbers = None,
     std: Numbers = None,
 ) -> InputConfig:
-    """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first
-    convolution says.
+    """Find what a live module expects of an image: a timm model's own configuration, else ImageNet's numbers.
 
-    The first convolution gives the channels and the number of spatial axes. A module without one takes images, or,
-    where ``input_size`` is a tuple of one number, sequences.
+    Without a configuration the first convolution gives the channels and the number of spatial axes. A module
+    without one takes images, or, where ``input_size`` is a tuple of one number, sequences.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
             says.
-        name: What to call it in errors.
+        name: Name of the model in errors.
         input_size: As ``size`` of :func:`input_config`.
         in_chans: As ``channels`` there.
         mean: As there.
@@ -264,8 +263,8 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
 
 def _refuse_long(sides: tuple[int, int], config: InputConfig) -> None:
-    """Refuse an image too long for its shorter side to be brought to size: a file of a few bytes may have a million
-    pixels in a row."""
+    """Refuse an image that would be too long once its shorter side is resized: a file of a few bytes may have a
+    million pixels in a row."""
     longer = max(config.size[-2:]) / config.crop_pct * max(sides) / min(sides)
     if config.crop_mode == "center" and longer > LONGEST_SIDE:
         size = f"{sides[0]}x{sides[1]}"

@@ -31,10 +31,10 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
 
-#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a
-#: number of channels.
+#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or a callable that makes
+#: one for a number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
-#: Words that people write for truth values; as text they would all be true.
+#: Words for truth values and None; as text each of them would be true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 
 
@@ -92,12 +92,12 @@ class Insertion(nn.Module):
         ):
             grid = "x".join(map(str, self.layout.grid))
             raise MeasurementError(
-                f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input"
+                f"the block was inserted for {grid} tokens and got {tensor.shape[1]}; insert it again for this input"
                 " size"
             )
         x = self.layout.to_map(tensor)
         blends = self.alpha is not None and self.alpha != 1
-        # Blocks may begin with an in-place operation, and so may what follows them.
+        # The block, or the module behind it, may begin with an in-place operation.
         y = self.block(x.clone() if blends else x)
         if y.shape != x.shape:
             text = (
@@ -119,7 +119,7 @@ def parse(text: str) -> BlockRequest:
     """Read ``BLOCK@LAYER`` or ``BLOCK@LAYER:k=v,k=v``; values are Python literals where they look like some.
 
     Raises:
-        ErfscopeError: the text is no such thing.
+        ErfscopeError: the text has another form.
     """
     block, separator, rest = text.strip().partition("@")
     at, colon, options = rest.partition(":")
@@ -129,7 +129,7 @@ def parse(text: str) -> BlockRequest:
             " nonlocal@layer2:heads=4"
         )
     try:
-        # As the keywords of a call; other words than literals stand for themselves.
+        # Options are parsed as the keywords of a call; a word that is no literal stands for itself.
         source = f"f({options})"
         call = ast.parse(source, mode="eval").body
         assert isinstance(call, ast.Call)
@@ -144,7 +144,7 @@ def parse(text: str) -> BlockRequest:
 
 
 def _value(node: ast.expr, source: str) -> object:
-    """What an option's value stands for: a literal, a word for a truth value, or its own text."""
+    """Read an option's value: a literal, a word for a truth value, or its own text."""
     text = ast.get_source_segment(source, node) or ""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -229,7 +229,7 @@ def inserted(
     if not given:
         block.train(adapter.module.training)
     other = copy.copy(adapter)
-    # The weights are the host's too: whoever converts them makes a copy first.
+    # The host shares the weights: they are copied before they are converted.
     other._owned = False
     with errors_as_one_line("cannot be copied around a block", model=adapter.spec):
         other.module = shared_copy(adapter.module)
@@ -246,11 +246,11 @@ def inserted(
 
 
 def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) -> str:
-    """Make the block a part of the adapter's model; gives its dotted name."""
+    """Make the block a part of the adapter's model, and return its dotted name."""
     module = adapter.module
     host = module.get_submodule(at)
     host.register_forward_hook(insertion.after)
-    # Blocks come first, in their order: whoever else looks at the output sees it with them.
+    # The hooks of blocks come first, in their order, so that all other hooks see the output with the blocks.
     hooks: Any = host._forward_hooks
     for key, hook in list(hooks.items()):
         if not isinstance(getattr(hook, "__self__", None), Insertion):
@@ -278,7 +278,7 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
 
 
 def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
-    """Modules that may hold the block, if only so that it is found, saved and trained; a sequence would run it."""
+    """Find modules that may hold the block, so that it is saved and trained with them. A sequence would run it."""
     for owner in (module, host):
         while isinstance(owner, nn.Sequential):
             if owner is module or not len(owner):
@@ -289,7 +289,7 @@ def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
 
 
 def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The block, on the host's device and in its dtype; a module that was given is copied if it must be moved."""
+    """Make the block on the host's device and in its dtype. A given module is copied if it must be moved."""
     if isinstance(wish.block, nn.Module):
         if wish.options:
             raise ErfscopeError(f"{wish.name} is a module already and takes no options ({', '.join(wish.options)})")
@@ -303,15 +303,15 @@ def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dty
         with errors_as_one_line(f"making {wish.text} failed"):
             made = wish.block(place.channels, **wish.options)
     if not isinstance(made, nn.Module):
-        raise ErfscopeError(f"{wish.name} gave {type(made).__name__}; a block is an nn.Module")
+        raise ErfscopeError(f"{wish.name} returned {type(made).__name__}; a block is an nn.Module")
     return cast_module(made, device=device, dtype=dtype)
 
 
 def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool:
-    """Whether the block gives back exactly what it is given. Also the check that it can run, and keeps the shape.
+    """Whether the block returns exactly its input. Also checks that it runs and keeps the shape.
 
     Raises:
-        ErfscopeError: it cannot, or does not.
+        ErfscopeError: it fails, or changes the shape.
     """
     device = device_of(block)
     x = torch.zeros(1, place.channels, *place.space, dtype=dtype_of(block))
@@ -328,8 +328,7 @@ def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool
 
 
 def _reactivated(block: nn.Module) -> int:
-    """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero
-    are drawn anew."""
+    """Switch on norms and gains that are zero; where there are none, draw layers anew whose weights are all zero."""
     count = reactivate(block)
     for module in block.modules() if not count else ():
         weight, draw = getattr(module, "weight", None), getattr(module, "reset_parameters", None)

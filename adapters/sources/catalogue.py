@@ -7,7 +7,7 @@ from erfscope.adapters.preprocess import input_config
 
 
 def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
-    """timm's model names that match a glob pattern; a bare word is looked for anywhere in the name.
+    """List timm's model names that match a glob pattern; a bare word matches anywhere in a name.
 
     Args:
         pattern: E.g. ``"*next*tiny*"``; all names if None.
@@ -19,8 +19,7 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
 
 
 def declared_size(spec: str) -> tuple[int, ...] | None:
-    """The input size that timm has noted for a model, without building it; None for models that timm does not know by
-    name."""
+    """Look up the input size that timm declares for a model; None for models that timm does not know by name."""
     timm = import_library("timm")
     if not timm.is_model(spec.partition(".")[0]):
         return None

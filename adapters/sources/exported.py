@@ -57,8 +57,8 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
     as ``NAME@1`` and so on.
 
     Args:
-        path: What ``torch.export.save`` wrote.
-        unsafe: Whether the file may run code that it brings: PyTorch cannot read it otherwise.
+        path: The file, as ``torch.export.save`` writes it.
+        unsafe: Whether the file may run the code in it; PyTorch reads no program without.
 
     Returns:
         The module in its exported dtype, the shape (B, C, *space) of its input with a symbol for every side that may
@@ -72,8 +72,8 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
         raise ErfscopeError(f"there is no exported program {str(path)!r}")
     if not unsafe:
         raise ErfscopeError(
-            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, say"
-            " so: --unsafe-load"
+            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, add"
+            " --unsafe-load"
         )
     try:
         with silence_libraries():
@@ -99,7 +99,7 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
 
 
 def _forget_example(module: Any) -> None:
-    """Free a program of its example input: checks of that one's dtype and size, and tensors that cannot be copied."""
+    """Drop what a program keeps of its example input: checks of dtype and size, and tensors that cannot be copied."""
     module.check_input_constraints = False
     for graph in [part.graph for part in module.modules() if hasattr(part, "graph")]:
         for node in list(graph.nodes):

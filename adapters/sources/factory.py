@@ -46,7 +46,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     ``random`` are seeded; both are put back afterwards (:func:`erfscope.restore.restored`).
 
     Args:
-        spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
+        spec: Names a function or a class, which is called, or an ``nn.Module``, which is returned as it is.
         *arguments: Passed to a function or class.
         seed: Seed of the generators.
         kwargs: Passed to a function or class.
@@ -55,7 +55,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
         The module.
 
     Raises:
-        ErfscopeError: no such file, module or name; the code raised; or what it gave is no ``nn.Module``.
+        ErfscopeError: no such file, module or name, code that fails, or a result that is no ``nn.Module``.
     """
     where, _, name = spec.rpartition(":")
     is_file = where.endswith(".py")
@@ -114,7 +114,7 @@ def _load_file(path: Path, name: str) -> ModuleType:
 
 
 def _name_for(path: Path) -> str:
-    """A module name of a file's own: two files called model.py are two modules, and neither hides an installed one."""
+    """Make a module name that is the file's own: two files called model.py are two modules."""
     return f"{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
@@ -122,8 +122,8 @@ def _name_for(path: Path) -> str:
 def _first_on_path(folder: Path, only: str | None) -> Iterator[None]:
     """Put a folder first on ``sys.path``.
 
-    Afterwards, if ``only`` is named, forget every other module that was imported from the folder: else the
-    ``layers.py`` beside one ``model.py`` would stand in for the one beside the next."""
+    Afterwards forget the modules that were imported from the folder, all but ``only``, if that is given: the
+    ``layers.py`` beside one ``model.py`` is not the one beside the next."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

@@ -76,7 +76,7 @@ def split_label(text: str) -> tuple[str | None, str]:
         The label, or None, and the spec.
 
     Raises:
-        ErfscopeError: the text is longer than a file's name or path can be; asking the system for such a file fails.
+        ErfscopeError: the text is longer than a file's name or path can be.
     """
     if (
         any(len(part.encode(errors="replace")) > LONGEST_NAME for part in re.split(r"[/\\]", text))
@@ -93,7 +93,7 @@ def split_label(text: str) -> tuple[str | None, str]:
 
 
 def _refuse(spec: str) -> None:
-    """Say what to do instead where a spec cannot be a model."""
+    """Refuse a spec that cannot name a model, and say what to give instead."""
     if not spec:
         raise ErfscopeError("no model was named; give a timm name such as resnet18, or package.module:factory")
     suffix, path = Path(spec).suffix.lower(), Path(spec)

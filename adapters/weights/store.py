@@ -1,4 +1,4 @@
-"""Where the pretrained weights of a model lie, and how they come to a machine that cannot fetch them."""
+"""Where the pretrained weights of a model lie, and how to bring them to a machine without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 class Store:
     """Where the pretrained weights of one model lie."""
 
-    #: What to call the model in messages.
+    #: Name of the model in messages.
     name: str
     #: Hub name, URL or file; None where no pretrained weights exist.
     origin: str | None
@@ -42,7 +42,7 @@ def hub_store(name: str, repo: str, file: str | None = None, *, fetch: str | Non
     """Store of weights on the Hugging Face hub, cached in its own cache.
 
     Args:
-        name: What to call the model.
+        name: Name of the model in messages.
         repo: ``owner/name``, with ``@revision`` or without.
         file: Name of the weights' file; None for timm's default names.
         fetch: The command that fetches them; None for the hub's own.
@@ -59,7 +59,7 @@ def hub_store(name: str, repo: str, file: str | None = None, *, fetch: str | Non
 
 
 def ways(store: Store) -> str:
-    """What to do where weights cannot be fetched, in few words."""
+    """Say in few words what to do about weights that cannot be fetched."""
     target = store.place
     if target is None:
         return "use --weights random" + (" or --checkpoint FILE" if store.origin is None else "")
@@ -68,12 +68,12 @@ def ways(store: Store) -> str:
 
 
 def hint(model: str) -> str:
-    """Where the command stands that fetches a model's weights elsewhere."""
+    """Name the command that says how to fetch a model's weights on another machine."""
     return f" (erfscope doctor --fix-hint {model} says how)"
 
 
 def remedy(store: Store) -> str:
-    """How weights are fetched on another machine and brought here, in one line."""
+    """Say in one line how to fetch weights on another machine and bring them here."""
     target = store.place
     if target is None:
         return f"no pretrained weights exist for {store.name}; use --checkpoint FILE, or --weights random"
