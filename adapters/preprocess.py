@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -184,17 +184,28 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
     Returns:
         The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
     """
-    return Preprocess(
+    sides = "x".join(map(str, config.size))
+    steps = Preprocess(
         size=config.size,
         channels=config.channels,
         mean=config.mean,
         std=config.std,
-        crop=_as_rgb if transform else _crop_of(config),
-        normalise=_through(transform) if transform else _normalise_of(config),
-        pixelwise=transform is None,
-        resize_text="the user's own transform" if transform else _resize_text(config),
-        scale_text="" if transform else f"mean {_listed(config.mean)}, std {_listed(config.std)}",
-        assumed=() if transform else config.assumed,
+        crop=_crop_of(config),
+        normalise=_normalise_of(config),
+        resize_text=f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to {sides}",
+        scale_text=f"mean {_listed(config.mean)}, std {_listed(config.std)}",
+        assumed=config.assumed,
+    )
+    if transform is None:
+        return steps
+    return replace(
+        steps,
+        crop=lambda picture: np.array(picture.convert("RGB"), dtype=np.uint8),
+        normalise=_through(transform),
+        pixelwise=False,
+        resize_text="the user's own transform",
+        scale_text="",
+        assumed=(),
     )
 
 
@@ -285,10 +296,6 @@ def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
     return normalise
 
 
-def _as_rgb(picture: Image) -> NDArray[np.uint8]:
-    return np.array(picture.convert("RGB"), dtype=np.uint8)
-
-
 def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8]], Tensor]:
     """The user's transform, image by image."""
 
@@ -308,13 +315,6 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
         return torch.stack(inputs).to(torch.float64)
 
     return normalise
-
-
-def _resize_text(config: InputConfig) -> str:
-    return (
-        f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to"
-        f" {'x'.join(map(str, config.size))}"
-    )
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -60,7 +60,9 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     where, _, name = spec.rpartition(":")
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
-    own_name = _name_for(Path(where)) if is_file else None
+    # A file's own name: two files called model.py are two modules, and neither hides an installed one.
+    digest = hashlib.sha256(os.fsencode(Path(where).resolve())).hexdigest()[:8]
+    own_name = f"{Path(where).stem}_{digest}" if is_file else None
     with _first_on_path(folder, own_name), restored(), seed_generators(seed):
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
@@ -111,11 +113,6 @@ def _load_file(path: Path, name: str) -> ModuleType:
     with errors_as_one_line(f"importing {path} failed"):
         found.loader.exec_module(module)
     return module
-
-
-def _name_for(path: Path) -> str:
-    """Make a module name that is the file's own: two files called model.py are two modules."""
-    return f"{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def _misfit(
         "extra": [
             key
             for key in state
-            if key not in own and _counts(key) and (not fitting or _touches(module, key, own, needed))
+            if key not in own and _counts(key) and (not fitting or _affects_layer(module, key, own, needed))
         ],
         "mis-shaped": [f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}" for k in misshaped if needed(k)],
     }
@@ -140,7 +140,11 @@ def _misfit(
     )
     if not any(key in own for key in state):
         fix = "no key matches: it is another model's, or its keys need renaming"
-    found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in misfits.items() if keys)
+    found = "; ".join(
+        f"{kind}: {', '.join(keys[:3])}" + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        for kind, keys in misfits.items()
+        if keys
+    )
     return f"{found}; {fix}" if found else ""
 
 
@@ -148,7 +152,7 @@ def _counts(key: str) -> bool:
     return not key.endswith(_COUNTER)
 
 
-def _touches(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[str], bool]) -> bool:
+def _affects_layer(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[str], bool]) -> bool:
     """Whether an extra key would belong to a needed part: a further parameter of one of its modules, or a further block
     of its sequence."""
     path, owner = "", module
@@ -161,7 +165,3 @@ def _touches(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[
     # Not a buffer that the model works out by itself, such as Swin's relative_position_index in old files.
     is_new = not isinstance(getattr(owner, leaf, None), Tensor)
     return is_new and any(needed(each) for each in own if each.rpartition(".")[0] == path.removesuffix("."))
-
-
-def _three(keys: list[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

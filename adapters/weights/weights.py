@@ -130,7 +130,7 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
             barred = (
                 f"--weights {policy} never touches the network"
                 if policy.startswith("random")
-                else silence_of(constants.ENDPOINT)
+                else unreachable_reason(constants.ENDPOINT)
             )
             if barred:
                 text = f"the configuration of {name} is not in the local cache, and {barred}"
@@ -138,7 +138,7 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
         return load(False)
 
 
-def silence_of(host: str) -> str | None:
+def unreachable_reason(host: str) -> str | None:
     """Say why a host cannot serve weights; None if it answers.
 
     The client that would download asks, so that proxies and certificates count the same way.
@@ -233,9 +233,9 @@ def _pretrained(make: Callable[[bool], nn.Module], store: Store) -> tuple[nn.Mod
             module, reason = _try(make)
         if module is not None or store.host is None:
             return module, reason
-    silence = silence_of(store.host)
-    # A host that answers is then given all the time it needs.
-    return _try(make) if silence is None else (None, silence)
+    unreachable = unreachable_reason(store.host)
+    # A host that answers may then take any time.
+    return _try(make) if unreachable is None else (None, unreachable)
 
 
 def _try(make: Callable[[bool], nn.Module]) -> tuple[nn.Module | None, str]:
