@@ -130,11 +130,11 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         return given
     from erfscope.adapters import split_label
     from erfscope.adapters.insertion.insertion import parse
-    from erfscope.adapters.sources.sources import names_code
+    from erfscope.adapters.sources.kinds import kind_of
 
     asked, unsafe, models = context.params, context.params["unsafe_load"], context.meta[MODELS]
     code = {
-        "model": [] if given else [model for model in models if unsafe or names_code(split_label(model)[1])],
+        "model": [] if given else [model for model in models if unsafe or kind_of(split_label(model)[1]).runs_code],
         "checkpoint": [asked["checkpoint"]] if unsafe and asked["checkpoint"] else [],
         "insert": [block for block in asked["insert"] if ":" in str(parse(block).block)],
         "model_kwargs": asked["model_kwargs"],

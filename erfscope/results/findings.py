@@ -81,7 +81,7 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
         )
     if normalised and (numbers := [name for name in adapter.preprocess.assumed if name != "size"]):
         yield Finding(
-            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.steps_text}"
+            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.scale_text}"
         )
     yield from adapter.remarks
     for note in adapter.notes:
