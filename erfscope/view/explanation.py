@@ -12,7 +12,8 @@ WHAT = (
 )
 SYMBOLS = (
     "p is the map divided by its sum (of absolute values where it is signed), never its logarithm; d the distance to"
-    " the unit's own centre; H and W the sides of the reference. Sizes are in px of the image, or in cells of the map"
+    " the unit's own centre; H and W the sides of the reference. y_c is channel c of the unit, e_c a random sign, and"
+    " g_s the gradient of the readout in channel s of the reference. Sizes are in px of the image, or in cells of the map"
     f" that --wrt names. Where the reference has three axes, a clip or a volume, sizes and shares are {IN_PLANE}:"
     f" {IN_PLANE_MEANS}."
 )

@@ -5,6 +5,7 @@ readable without a head."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from erfscope.geometry.box import size_text
@@ -368,3 +369,8 @@ def listed_up_to(most: int, words: Sequence[str]) -> str:
     """The first of some words, and how many more there are."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def name_pieces(name: str) -> list[str]:
+    """The parts of a name that may stand on lines of their own: it is broken after its marks."""
+    return re.findall(r"[^ _./:\-]*[ _./:\-]+|[^ _./:\-]+", name)
