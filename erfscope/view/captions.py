@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 from erfscope.view.latex_text import escaped
-from erfscope.view.words import error_words, listed, names, read_alone, shared
+from erfscope.view.words import cells_note, error_words, listed, names, shared
 
 #: Millimetres: a wider figure spans both columns of a paper.
 COLUMN = 90.0
@@ -28,7 +27,7 @@ def latex_figure(
         width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
-    common = [read_alone(name, text) for name, text in shared(drawn).items()]
+    common = [condition.alone for condition in shared(drawn).values()]
     sentences = [f"{shown} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     if colour:
         sentences.append(
@@ -37,8 +36,7 @@ def latex_figure(
         if contours:
             regions = listed(f"{each:g} %" for each in contours)
             sentences.append(f"Outlines: highest-density regions of {regions}, of the map smoothed.")
-    if any(result.wrt != IMAGE for result in drawn):
-        sentences.append("Sizes are in cells of the reference.")
+    sentences += filter(None, [cells_note(drawn)])
     sentences += [f"{words}." for words in error_words(drawn, "±")]
     name = "figure*" if width_mm > COLUMN else "figure"
     # Labels and names of files are not text to LaTeX: there is no way to write every character in them.

@@ -19,6 +19,7 @@ from erfscope.printable import printable
 from erfscope.results.json_values import plain
 from erfscope.view import charts, explanation, headline, words
 from erfscope.view.drawings import Drawings
+from erfscope.view.identity import identity, provenance
 from erfscope.view.report_view import ReportView
 
 
@@ -108,7 +109,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.globals |= {"words": words, "MEASURES": MEASURES, "drawing": charts}
+    environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
+    environment.globals |= {"MEASURES": MEASURES, "drawing": charts}
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable}
     return environment
 

@@ -66,7 +66,7 @@ def _has_column(view: ReportView, column: Column) -> bool:
         return True
     if column.name == "unit":
         # Units of different layers differ wherever they are; they matter where nothing else tells rows apart.
-        return any(words.unit_text(row.result) in row.name.split(" · ") for row in view.rows)
+        return any("unit" in row.told_apart_by for row in view.rows)
     return column.differs and column.name not in LEFT_OUT
 
 
@@ -85,17 +85,14 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = words.listed(dict.fromkeys(result.se_over for result in shown))
-        yield f"± is the delete-one-group jackknife standard error over {over}."
-    if note := words.plane_note(shown):
-        yield note
-    if len({row.result.wrt == "image" for row in view.rows if row.result.ok}) > 1:
-        yield "Sizes of rows with respect to a feature map are in cells of the map."
+        yield f"± is the {words.JACKKNIFE} over {over}."
+    yield from filter(None, (words.plane_note(shown), words.cells_note(shown)))
 
 
 def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
     """What all rows share and no column says."""
     given = {column.name for column in columns}
-    yield from (words.read_alone(name, text) for name, text in view.shared.items() if name not in given)
+    yield from (condition.alone for name, condition in view.shared.items() if name not in given)
     for column in view.columns:
         if column.kind == "structure" and not column.differs:
             (text,) = {row.cells[column.name].text for row in view.rows if row.result.ok} or {words.DASH}
@@ -114,8 +111,7 @@ def _terms(view: ReportView, columns: list[Column]) -> Iterator[tuple[str, str]]
     names += ["r50"] if "context_r50" in names else []
     yield from ((name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT)
     if note := words.global_note(view.results):
-        name, _, meaning = note.partition(": ")
-        yield name, meaning
+        yield note
 
 
 def _letter(place: int) -> str:

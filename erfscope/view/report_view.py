@@ -59,11 +59,15 @@ class Row:
     result: Result
     #: Its label with what tells it from other rows of that label.
     name: str
+    #: The conditions that do so, by name.
+    told_apart_by: tuple[str, ...]
     cells: Mapping[str, Cell]
     #: Position of the row that it is compared with; None for none.
     partner: int | None
-    #: What that row is called: "first", "host" or its name; "" for none.
+    #: How the head of the differences to that row calls it: "first", "host" or its name; "" where there are none.
     minus: str
+    #: Whether that row is the model without the inserted block.
+    has_host: bool
     sizes: tuple[Size, ...]
     extras: tuple[Extra, ...]
 
@@ -81,7 +85,7 @@ class ReportView:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     #: The conditions that all usable rows share, by name.
-    shared: Mapping[str, str]
+    shared: Mapping[str, words.Condition]
     #: Findings and failures, each once for a model; of several rows without what is a mere notice.
     notes: tuple[Note, ...]
 
@@ -117,13 +121,23 @@ class ReportView:
 
     @property
     def below(self) -> list[str]:
-        """What a table needs said once below it: what columns mean, what rows share, what inserted blocks cost."""
+        """The lines below a table: what columns mean, what rows share, what inserted blocks cost."""
+        shared = " · ".join(self.texts()) if self.is_usable else ""
+        notes = filter(None, (words.plane_note(self.results), shared))
+        return [*self.meanings, *notes, *self.costs]
+
+    @property
+    def meanings(self) -> list[str]:
+        """What columns and their cells mean, as far as their names do not say it."""
         gloss = words.gloss_of(column.name for column in self.columns)
         units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
         gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
-        shared = " · ".join(self.texts()) if self.is_usable else ""
-        notes = (words.global_note(self.results), gloss, words.plane_note(self.results), shared)
-        return [*filter(None, notes), *dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results)))]
+        return [*filter(None, (": ".join(words.global_note(self.results) or ()), gloss))]
+
+    @property
+    def costs(self) -> list[str]:
+        """What inserted blocks cost, one line each."""
+        return list(dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results))))
 
     def _cost_of_blocks(self, result: Result) -> str:
         host = self.report.compared_with(result) if result.host else None
@@ -140,7 +154,7 @@ class ReportView:
 
     def texts(self) -> list[str]:
         """The shared conditions as they read alone."""
-        return [words.read_alone(name, text) for name, text in self.shared.items()]
+        return [condition.alone for condition in self.shared.values()]
 
     def note_text(self, note: Note) -> str:
         """A note with the row it is of, and how many more it is true of."""
@@ -180,24 +194,27 @@ def chosen_measures(results: Sequence[Result]) -> list[str]:
 
 
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:
-    results, names = report.results, words.names(report.results)
+    results, names, apart = report.results, words.names(report.results), words.distinctions(report.results)
     differences = report.differences([name for name in measures if name in compared])
     # Of a column whose rows have several units, each cell says its own.
     mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
     for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
         partner = next((place for place, each in enumerate(results) if each is other), None)
-        cells = {name: Cell(text=text or words.DASH) for name, text in words.conditions(result).items()}
+        cells = {name: Cell(text=each.text or words.DASH) for name, each in words.conditions(result).items()}
         cells |= dict.fromkeys(STRUCTURE, Cell(text=words.DASH)) | dict(_structure(result, index))
         for name in measures:
             cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
-        minus = "" if partner is None else "host" if result.host == results[partner].id else names[partner]
+        has_host = partner is not None and result.host == results[partner].id
+        minus = "" if partner is None else "host" if has_host else "first" if partner == 0 else names[partner]
         yield Row(
             index=index,
             result=result,
             name=names[index],
+            told_apart_by=tuple(apart[index]),
             cells=cells,
             partner=partner,
-            minus=("first" if partner == 0 and minus != "host" else minus) if differences[index] else "",
+            minus=minus if differences[index] else "",
+            has_host=has_host,
             sizes=tuple(
                 size_of(result, name, index)
                 for name in dict.fromkeys((*words.GLOSS, *result.measures))

@@ -84,7 +84,7 @@ class ComparisonTable:
             style = "" if row.result.ok else "dim"
             table.add_row(Name(row.label), *(Text(column.cells[row.index]) for column in columns), style=style)
             if any(column.differences[row.index] for column in columns):
-                change = Text("  Δ vs host" if row.minus == "host" else "  Δ vs first")
+                change = Text("  Δ vs host" if row.has_host else "  Δ vs first")
                 table.add_row(change, *(Text(column.differences[row.index]) for column in columns), style="dim")
         return table
 

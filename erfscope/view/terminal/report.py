@@ -18,6 +18,7 @@ from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, measure_cell
 from erfscope.view.extras import Extra
+from erfscope.view.identity import identity
 from erfscope.view.report_view import Row, report_view
 from erfscope.view.terminal.comparison import ComparisonTable
 from erfscope.view.terminal.gallery import NARROWEST, Gallery
@@ -60,29 +61,9 @@ def plain_text(shown: Result | Report) -> str:
     return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
 
 
-def next_step(report: Report, *, stored: bool) -> str | None:
-    """What to try next, for somebody who has just seen their first result; ``stored`` if it was written to a file."""
-    first = report[0]
-    if not first.ok:
-        return None
-    explain = "--explain says what each number means"
-    if first.weights.fallback:
-        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
-    if stored:
-        return (
-            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
-            " compare DIR1 DIR2"
-        )
-    if len(report) > 1:
-        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; {explain}"
-    if first.input.source != "image":
-        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; {explain}"
-    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; {explain}"
-
-
 def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
     result, findings = row.result, row.result.findings
-    yield Text(row.label, style="bold").append(" · " + " · ".join(words.identity(result)), style="not bold")
+    yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
         yield Text(text, style="bold yellow")
     if result.error is not None:
