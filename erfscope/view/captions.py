@@ -16,13 +16,13 @@ COLUMN = 90.0
 def latex_figure(
     results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
 ) -> str:
-    """A figure environment with its caption, to be put into a paper and changed there.
+    """A figure environment with its caption, for a paper.
 
     Args:
         results: What the figure shows.
         shown: What this kind of figure shows.
         file: Name of the image's file.
-        colour: What the colours of its maps are, in words; "" where it shows none.
+        colour: Text of what the colours of its maps stand for; "" for a figure without maps.
         contours: Per cents of the ERF whose highest-density regions are outlined.
         width_mm: Width of the image.
     """
@@ -39,7 +39,7 @@ def latex_figure(
     sentences += filter(None, [cells_note(drawn)])
     sentences += [f"{words}." for words in error_words(drawn, "±")]
     name = "figure*" if width_mm > COLUMN else "figure"
-    # Labels and names of files are not text to LaTeX: there is no way to write every character in them.
+    # LaTeX cannot escape every character in labels and names of files.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Numbers as they are read: each with its error, its unit and its place in the JSON."""
+"""Cells of tables: numbers as text, each with its error, its unit and its place in the JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from erfscope.view import words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What stands at one place: a text, and where it is a number the number itself."""
+    """A text, and the number that it shows, if any."""
 
     text: str = ""
     value: Any = None
     #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`; "" for words.
     pointer: str = ""
     error: Cell | None = None
-    #: What the number differs by from that of the row it is compared with.
+    #: The difference to the number of the row it is compared with.
     difference: Cell | None = None
     #: The unit, where a column's rows do not share one.
     unit: str = ""
-    #: What rows are sorted by, where that is neither the number nor the text.
+    #: The key of sorting, where that is neither the number nor the text.
     order: float | None = None
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def sort(self) -> str:
-        """What rows are sorted by: a number or words; "" where there is nothing."""
+        """The key of sorting: a number or a text; "" where there is neither."""
         if self.order is not None:
             return repr(self.order)
         return self.full or (self.text if self.text != words.DASH and not self.pointer else "")

@@ -1,5 +1,5 @@
-"""What a paper's table shows of a report: columns in which rows differ, a caption with what they share, and letters for
-what must be said of single rows."""
+"""A report as a paper's table: columns in which rows differ, a caption with what they share, and letters for findings
+and notes of single rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from erfscope.view import words
 from erfscope.view.cells import Cell
 from erfscope.view.report_view import Column, ReportView, Row
 
-#: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
+#: Columns that a paper has no room for; the terminal and CSV have them.
 LEFT_OUT = ("stride", "params", "GMACs", "seed")
-#: How columns are headed whose name is not said well by itself.
+#: Heads of columns that differ from the name.
 HEADS = {
     "erf_trf": "ERF/TRF",
     "center_share": "centre share",
@@ -22,14 +22,14 @@ HEADS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """A table as both formats show it; the name of each row's model stands before its cells."""
+    """A table as LaTeX and Markdown show it; each row begins with its model's name, which is no cell."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str
     #: (name, meaning) of the columns, for the end of the caption.
     terms: tuple[tuple[str, str], ...]
-    #: (letter, text) of what must be said of rows.
+    #: (letter, text) of findings and notes of rows.
     notes: tuple[tuple[str, str], ...]
     #: The letters behind the name of each row; "" for none.
     marks: tuple[str, ...]
@@ -62,10 +62,10 @@ def _has_column(view: ReportView, column: Column) -> bool:
     if column.kind == "measure":
         return True
     if column.name == "weights" and any(row.result.weights.fallback for row in view.rows):
-        # Random weights in place of pretrained ones stay in their rows, whatever all rows share.
+        # Rows name random weights in place of pretrained ones even where all rows share them.
         return True
     if column.name == "unit":
-        # Units of different layers differ wherever they are; they matter where nothing else tells rows apart.
+        # Indices of units of different layers differ anyway, so that they only matter within a layer.
         return any("unit" in row.told_apart_by for row in view.rows)
     return column.differs and column.name not in LEFT_OUT
 
@@ -90,7 +90,7 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
 
 
 def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
-    """What all rows share and no column says."""
+    """What all rows share and no column holds."""
     given = {column.name for column in columns}
     yield from (condition.alone for name, condition in view.shared.items() if name not in given)
     for column in view.columns:
@@ -104,10 +104,10 @@ def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
 
 
 def _terms(view: ReportView, columns: list[Column]) -> Iterator[tuple[str, str]]:
-    """What the caption has to explain: every measure, and what each is said by."""
+    """(name, meaning) of all columns, and of the terms in these meanings."""
     names = [column.name for column in columns]
     names += ["TRF"] if any(result.trf is not None for result in words.usable(view.results)) else []
-    # That of context_r50 is said after that of r50.
+    # The meaning of context_r50 refers to r50.
     names += ["r50"] if "context_r50" in names else []
     yield from ((name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT)
     if note := words.global_note(view.results):

@@ -1,5 +1,5 @@
-"""What every output shows of a report, built once: columns, rows of cells, what all rows share, and what must be said
-of them. Outputs choose of it and format it; they make no words of their own."""
+"""The view of a report, built once: columns, rows of cells, shared conditions, findings and notes. Writers select from
+it and format it; they add no words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from erfscope.view.cells import Cell, Size, measure_cell, number_cell, plain_cel
 from erfscope.view.extras import Extra, extras
 from erfscope.view.methods import methods_paragraphs
 
-#: Columns that say what the layer and the model are.
+#: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "params", "GMACs")
-#: Up to this many measures stand in a table unless others are asked for; of more, those of a comparison.
+#: By default a table has all measures of its results up to this number, else those of a comparison.
 FEW = 6
 
 
@@ -42,12 +42,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What must be said of some rows."""
+    """A finding or a failure of some rows."""
 
     #: That of a finding, or "failed".
     code: str
     text: str
-    #: Positions of the rows that it is true of; the text is that of the first.
+    #: Positions of its rows; the text is that of the first.
     rows: tuple[int, ...]
 
 
@@ -59,12 +59,12 @@ class Row:
     result: Result
     #: Its label with what tells it from other rows of that label.
     name: str
-    #: The conditions that do so, by name.
+    #: Names of the conditions in that difference.
     told_apart_by: tuple[str, ...]
     cells: Mapping[str, Cell]
-    #: Position of the row that it is compared with; None for none.
+    #: Position of the row to which it has differences; None for none.
     partner: int | None
-    #: How the head of the differences to that row calls it: "first", "host" or its name; "" where there are none.
+    #: That row in the head of the differences: "first", "host" or its name; "" without differences.
     minus: str
     #: Whether that row is the model without the inserted block.
     has_host: bool
@@ -79,14 +79,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportView:
-    """A report as outputs show it."""
+    """Everything that outputs show of a report."""
 
     report: Report
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     #: The conditions that all usable rows share, by name.
     shared: Mapping[str, words.Condition]
-    #: Findings and failures, each once for a model; of several rows without what is a mere notice.
+    #: Findings and failures, each once for a model; notices only where there is one row.
     notes: tuple[Note, ...]
 
     @property
@@ -108,7 +108,7 @@ class ReportView:
 
     @property
     def shouts(self) -> list[str]:
-        """What makes numbers those of another thing than a reader expects: random weights, and of which rows."""
+        """The warning of random weights, with the rows that have them."""
         found: dict[str, list[str]] = {}
         measured = [result for result in self.results if result.map is not None or result.measures]
         for result in measured:
@@ -157,7 +157,7 @@ class ReportView:
         return [condition.alone for condition in self.shared.values()]
 
     def note_text(self, note: Note) -> str:
-        """A note with the row it is of, and how many more it is true of."""
+        """A note with its first row and the number of the others."""
         more = len(note.rows) - 1
         of = f" (and {more} more row{'s' * (more != 1)} of this model)" if more else ""
         return f"{self.rows[note.rows[0]].name}: {note.text}{of}"
@@ -171,7 +171,7 @@ def report_view(
     Args:
         report: The report.
         measures: The measures that have columns; where None, those that a comparison shows, or all where there are few.
-        compared: Those that have differences to the row that each is compared with; the JSON has those of a comparison.
+        compared: Measures whose cells have differences to another row.
     """
     results = report.results
     chosen = list(measures) if measures is not None else chosen_measures(results)
@@ -196,7 +196,7 @@ def chosen_measures(results: Sequence[Result]) -> list[str]:
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:
     results, names, apart = report.results, words.names(report.results), words.distinctions(report.results)
     differences = report.differences([name for name in measures if name in compared])
-    # Of a column whose rows have several units, each cell says its own.
+    # In a column with several units each cell has its own.
     mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
     for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
         partner = next((place for place, each in enumerate(results) if each is other), None)
@@ -230,7 +230,7 @@ def _measure(result: Result, name: str, index: int, changes: Differences, *, mix
     difference = None if change is None else number_cell(*change, f"/results/{index}/differences/{name}")
     if not mixed or not cell.pointer:
         return replace(cell, difference=difference)
-    # Of sizes of which some are in cells, image pixels can be compared.
+    # Sizes in cells are sorted by their image pixels.
     pixel = image_cell(result)
     order = cell.value * pixel if pixel and MEASURES[name].unit == "px" and isinstance(cell.value, float) else None
     return replace(cell, difference=difference, unit=unit_of(name, result), order=order)

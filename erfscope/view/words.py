@@ -1,4 +1,4 @@
-"""The words for what a result holds, as every output shows them: its conditions, its sizes and what they mean."""
+"""The words for results in every output: conditions, sizes, what they mean, and the sentences below them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from erfscope.stimuli import KINDS
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
-#: What columns mean, in at most eight words; measures in the order in which a result shows them.
+#: Meanings of columns, in at most eight words; measures in the order in which a result shows them.
 GLOSS = {
     "r50": "radius that holds half of the ERF",
     "context_r50": "r50 without the unit's own cell",

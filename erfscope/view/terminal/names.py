@@ -1,4 +1,4 @@
-"""Names in tables: where one needs several lines, it is broken after its marks."""
+"""Names in tables: a name that needs several lines is broken after its marks."""
 
 from __future__ import annotations
 

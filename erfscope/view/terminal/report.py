@@ -33,12 +33,12 @@ PLAIN_WIDTH = 110
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
-    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and findings."""
+    """One result: identity, warnings, the answer, the map, if ``maps``, beside its sizes, and findings."""
     return draw_report(Report(results=(result,), environment={}), maps=maps)
 
 
 def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
-    """Several results: one row each, their maps, if ``maps``, then what must be said about them."""
+    """Several results: one row each, their maps, if ``maps``, then findings and notes."""
     view = report_view(report)
     if len(report) < 2:
         return Group(*_single(view.rows[0], maps=maps)) if len(report) else Text("no results")
@@ -88,7 +88,7 @@ def _larger(result: Result) -> str:
 
 
 def _answer(result: Result) -> str:
-    """The main finding in one sentence."""
+    """The sizes in one sentence."""
     radii, unit = words.radii(result), words.lengths_text(result)
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
@@ -133,7 +133,7 @@ class _MapAndSizes:
 
 
 def _side(result: Result) -> Iterator[str]:
-    """What the side is that sizes are given as shares of, where that is not a square's."""
+    """The side that percentages of sizes refer to, for a reference that is no square."""
     sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
     if len(set(sides)) > 1:
         yield f"side {words.sides_text(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"
