@@ -67,9 +67,12 @@ def methods_paragraphs(report: Report) -> list[str]:
 def _shared(result: Result) -> tuple[object, ...]:
     """What the results of one paragraph have in common."""
     shown = result.input
-    pictures = (shown.source, shown.text, shown.transform, shown.n_dead)
     versions = tuple(sorted((name, str(version)) for name, version in (result.versions or {}).items()))
-    return (*values(result, Use.COMPARE), *pictures, versions, result.wrt, result.is_in_plane, _error_text(result))
+    return (
+        *values(result, Use.COMPARE),
+        *(shown.source, shown.text, shown.transform, shown.n_dead),
+        *(versions, result.wrt, result.is_in_plane, _error_text(result)),
+    )
 
 
 def _paragraph(report: Report, group: Sequence[Result]) -> str:
@@ -179,9 +182,8 @@ def _convention(result: Result) -> str:
 
 
 def _averaged(convention: Convention) -> str:
-    if convention.per_image:
-        return "each image's contributions are divided by their total before images are averaged"
-    return "contributions are averaged over images as they are"
+    divided = "each image's contributions are divided by their total before images are averaged"
+    return divided if convention.per_image else "contributions are averaged over images as they are"
 
 
 def _pictures(result: Result) -> str:
