@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from erfscope.view import words
-from erfscope.view.cells import Cell
+from erfscope.view.cells import MISSING, Cell
 from erfscope.view.report_view import Column, ReportView, Row
 
 #: Columns that a paper has no room for; the terminal and CSV have them.
@@ -72,8 +72,8 @@ def _has_column(view: ReportView, column: Column) -> bool:
 
 def _cell(row: Row, column: Column) -> Cell:
     if column.kind == "measure" and not row.result.ok:
-        return Cell(text=words.DASH)
-    return row.cells.get(column.name, Cell(text=words.DASH))
+        return MISSING
+    return row.cells.get(column.name, MISSING)
 
 
 def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
@@ -95,12 +95,10 @@ def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
     yield from (condition.alone for name, condition in view.shared.items() if name not in given)
     for column in view.columns:
         if column.kind == "structure" and not column.differs:
-            (text,) = {row.cells[column.name].text for row in view.rows if row.result.ok} or {words.DASH}
-            unit = f" {column.unit}" if column.unit else ""
-            if text != words.DASH:
-                yield {"params": f"{text} parameters", "GMACs": f"{text} GMACs"}.get(
-                    column.name, f"{column.name} {text}{unit}"
-                )
+            cell = next((row.cells[column.name] for row in view.rows if row.result.ok), MISSING)
+            text = f"{column.name} {cell} {column.unit}".rstrip()
+            if not cell.is_missing:
+                yield {"params": f"{cell} parameters", "GMACs": f"{cell} GMACs"}.get(column.name, text)
 
 
 def _terms(view: ReportView, columns: list[Column]) -> Iterator[tuple[str, str]]:

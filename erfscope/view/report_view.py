@@ -16,7 +16,7 @@ from erfscope.results.pairing import COMPARED, Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.cells import MISSING, Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.extras import Extra, extras
 from erfscope.view.methods import methods_paragraphs
 
@@ -200,8 +200,10 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
     mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
     for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
         partner = next((place for place, each in enumerate(results) if each is other), None)
-        cells = {name: Cell(text=each.text or words.DASH) for name, each in words.conditions(result).items()}
-        cells |= dict.fromkeys(STRUCTURE, Cell(text=words.DASH)) | dict(_structure(result, index))
+        cells = {
+            name: Cell(text=each.text) if each.text else MISSING for name, each in words.conditions(result).items()
+        }
+        cells |= dict.fromkeys(STRUCTURE, MISSING) | dict(_structure(result, index))
         for name in measures:
             cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
         has_host = partner is not None and result.host == results[partner].id
@@ -242,7 +244,7 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
     if unit is not None:
         yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
     if trf is not None:
-        yield "TRF", Cell(text=words.field_cell(result), order=float(max(trf.size_px)))
+        yield "TRF", Cell(text=words.field_cell(trf), order=float(max(trf.size_px)))
     if cost is not None:
         yield (
             "params",
@@ -254,14 +256,14 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
 def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
     results = [row.result for row in rows]
     cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
-    lengths = words.cells([r for r in results if r.trf is not None] or results)
+    lengths = {words.cells_text(r) for r in results if r.trf is not None} or {words.cells_text(r) for r in results}
     for name in dict.fromkeys(name for row in cells for name in row if name not in (*STRUCTURE, *measures)):
         if any(name in row and row[name].sort for row in cells):
             differs = len({row[name].text if name in row else "" for row in cells}) > 1
             yield Column(name=name, kind="condition", unit="px" if name == "input" else "", differs=differs)
     shown = STRUCTURE if any(result.cost is not None for result in results) else STRUCTURE[:2]
     for name in shown:
-        unit = "" if name not in ("stride", "TRF") or " or " in lengths else lengths
+        unit = min(lengths) if name in ("stride", "TRF") and len(lengths) == 1 else ""
         differs = len({row[name].text for row in cells}) > 1
         yield Column(name=name, kind="structure", unit=unit, gloss=words.GLOSS[name], differs=differs)
     for name in measures:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.receptive_field import Trf
 from erfscope.measures.ratios import sides_of
 from erfscope.measures.values import MeasureValue
 from erfscope.results.comparability import RANDOM
@@ -209,12 +210,9 @@ def field_text(result: Result) -> str:
     return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
 
 
-def field_cell(result: Result) -> str:
+def field_cell(trf: Trf) -> str:
     """The TRF as a cell: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global
     operations only."""
-    trf = result.trf
-    if trf is None:
-        return DASH
     bound = "" if trf.exact else "≤"
     size, local = (bound + square_text(sides) for sides in (trf.size_px, trf.local_size_px))
     if not trf.is_global:
@@ -229,7 +227,7 @@ def field_lines(result: Result) -> list[str]:
         return []
     if trf.is_global:
         local = "" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})"
-        return [f"TRF {whole_text(result.wrt).removeprefix('the ')}{local}"]
+        return [f"TRF {'whole input' if result.wrt == IMAGE else f'whole of {result.wrt}'}{local}"]
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
     bound = "" if trf.exact else "at most "
     whole = "the input" if result.wrt == IMAGE else result.wrt
