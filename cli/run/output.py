@@ -192,7 +192,8 @@ def _fallback(report: Report) -> Iterator[str]:
 
 
 def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:
-    from erfscope.view.terminal.report import draw_report, next_step
+    from erfscope.view.terminal.next_step import next_step
+    from erfscope.view.terminal.report import draw_report
 
     screen = Screen(plain=plain)
     screen.print(draw_report(report))
