@@ -42,7 +42,7 @@ def read(path: Path) -> dict[str, BaselineEntry]:
     try:
         if path.exists() and not path.is_file():
             # A device may have no end.
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
@@ -118,7 +118,7 @@ def _refuse_other(document: Any, path: Path) -> None:
     family, _, version = str(found).rpartition("/")
     if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
         raise ErfscopeError(
-            f"{path} is no erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
+            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
         )
     newer = int(version) > int(SCHEMA.rpartition("/")[2])
     fix = (

@@ -1,4 +1,4 @@
-"""One entry of a baseline: what was asked, what was found, and on what."""
+"""One entry of a baseline: the settings, what was found, and on which machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Protocol(Question, total=False):
     seed: int
     dtype: str
     amp_dtype: str | None
-    #: "own" are told by their hash.
+    #: "own" are identified by their hash.
     weights: Literal["random", "random-raw", "own"]
     #: Options that are not the default, by name.
     options: Mapping[str, Any]

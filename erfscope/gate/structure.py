@@ -35,7 +35,7 @@ class Structure:
 
     @property
     def trf_text(self) -> str:
-        """The TRF in words."""
+        """The TRF as text."""
         if self.global_by is not None:
             return f"whole input (global operation: {self.global_by})"
         return ("" if self.exact else "at most ") + size_text(self.trf_px)
@@ -48,7 +48,7 @@ class Structure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructureChange:
-    """One thing that is not as it was."""
+    """A part of the structure that differs from the baseline's."""
 
     what: str
     expected: str
@@ -131,13 +131,13 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         shrank, grew = expected.global_by is not None, obtained.global_by is not None
     if expected.exact and not obtained.exact and not shrank:
         # A bound that is as large proves nothing of what it bounds.
-        what, now = "theoretical receptive field (TRF) is only bounded now", f"at most {size_text(ours)}"
+        what, now = "TRF is only bounded now", f"at most {size_text(ours)}"
         yield StructureChange(what=what, expected=expected.trf_text, obtained=now, verdict="cannot tell")
         return
     if not shrank and not grew:
         return
     texts = [size_text(ours), size_text(theirs)] if both_global else [obtained.trf_text, expected.trf_text]
-    what = "theoretical receptive field (TRF)" + (" without global operations" if both_global else "")
+    what = "TRF" + (" without global operations" if both_global else "")
     # A bound that is lower than a bound says nothing of what it bounds.
     verdict: Literal["fail", "cannot tell", "notice"] = (
         "notice" if not shrank else "fail" if expected.exact else "cannot tell"

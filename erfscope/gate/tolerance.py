@@ -1,4 +1,4 @@
-"""How far a measure may move: words such as "-5%", and what they mean for one measure."""
+"""How far a measure may move: texts such as "-5%", and what they mean for one measure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def parse(name: str, word: object) -> Tolerance:
         raise unknown("measure", name, MEASURES, limit=40)
     measure = MEASURES[name]
     if measure.kind == "shape":
-        raise ErfscopeError(f"{name} is a word and no number, so it has no tolerance")
+        raise ErfscopeError(f"{name} is a word, not a number, and takes no tolerance")
     found = word if isinstance(word, Tolerance) else _read(name, word)
     _refuse_pointless(name, found, str(word).strip())
     return found
@@ -123,7 +123,7 @@ def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
             f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways"
         )
     if found.relative and measure.kind == "angle":
-        raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
+        raise ErfscopeError(f"{name} is an angle and takes no percentage; write degrees, such as 5")
     falls = found.side == "both" or sign == ("-" if measure.wider == 1 else "+")
     if found.relative and found.amount >= 1 and falls and measure.wider is not None:
         other = "" if sign else f", or {('+' if measure.wider == 1 else '-') + word!r} for one way"
