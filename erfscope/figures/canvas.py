@@ -138,7 +138,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file that is no image.
+    """Refuse a file that is not an image.
 
     Raises:
         ErfscopeError: another suffix than .png, .svg or .pdf.

@@ -66,7 +66,7 @@ def mosaic(
         tiles: The panels; None leaves a place empty.
         columns: Panels per row.
         style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each,
-            which says it.
+            named under the map.
         heading: Over all panels.
         notes: What holds for all panels, in short.
 
@@ -188,6 +188,6 @@ def _shorten(bar: Colorbar) -> None:
     width, length = inches(bar.ax)
     if length > LONGEST:
         bar.ax.set_box_aspect(LONGEST / width)
-    # The line under the maps says the rest.
+    # The line under the maps holds the full text.
     if text_width(bar.ax.figure, bar.ax.get_ylabel()) > length + 0.2:
         bar.set_label("density", labelpad=2)

@@ -19,12 +19,12 @@ from erfscope.results.json_values import convert, parse
 from erfscope.storage.files import write_bytes
 
 SCHEMA = "erfscope.baseline/1"
-#: Where a baseline lies unless another place is named.
+#: The default name of a baseline.
 FILE = "erf-baseline.json"
 
 
 class StoredBaseline(Struct, frozen=True, kw_only=True):
-    """What the file holds; each entry is read by itself, as a :class:`~erfscope.gate.entry.BaselineEntry`."""
+    """The file's content; each entry is read by itself, as a :class:`~erfscope.gate.entry.BaselineEntry`."""
 
     schema: str
     entries: Mapping[str, Mapping[str, Any]]
@@ -94,7 +94,7 @@ def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, each key of which stands there once: twice is a merge that kept both sides."""
+    """An object whose keys are unique: a key that is there twice comes from a merge that kept both sides."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

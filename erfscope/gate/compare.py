@@ -67,7 +67,7 @@ def compare(
         ]
     reason = obtained.unusable or "; ".join(each.text for each in asked)
     if not reason and obtained.structure is None:
-        reason = "the result does not say which unit of which layer it is of"
+        reason = "the result names no unit of a layer"
     elif not reason and not structure_only and not obtained.measures:
         reason = "nothing was measured that could be compared"
     words = {*(change.verdict for change in shape), *(measure.word for measure in verdicts)}
@@ -103,7 +103,7 @@ class _SettingChange:
 
 
 def _setting_changes(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[_SettingChange]:
-    """Settings that differ; those that only one of the two entries knows are not compared."""
+    """Settings that differ; a setting that only one of the two entries has is not compared."""
     known = {*obtained.protocol} & {*expected.protocol} - {"options"}
     # An option that is not named has its default.
     options = (
@@ -116,7 +116,7 @@ def _setting_changes(obtained: BaselineEntry, expected: BaselineEntry) -> Iterat
             yield _SettingChange(key, obtained.questions.get(key), expected.questions.get(key))
     ours, theirs = obtained.structure, expected.structure
     if ours is not None and theirs is not None:
-        # Where one entry does not know what was asked for, both are compared by what became of it.
+        # Where one entry lacks the setting, the layers and units that were measured are compared.
         if not ("layer" in obtained.protocol and "layer" in expected.protocol) and ours.layer != theirs.layer:
             yield _SettingChange("layer", ours.layer, theirs.layer)
         if not ("unit" in obtained.protocol and "unit" in expected.protocol) and ours.unit != theirs.unit:

@@ -1,5 +1,4 @@
-"""How far a measure can move at all from where a baseline has it: a tolerance that leaves no move beyond it guards
-nothing."""
+"""How far a measure can move from its value in a baseline: a tolerance of that size or more guards nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def objection(name: str, tolerance: Tolerance, expected: float, *, size: Sequenc
     fall, rise = room_to_move(name, expected, size)
     wider = MEASURES[name].wider
     if wider is None:
-        # It has no direction, and either move is seen.
+        # Without a direction, moves both ways are guarded.
         most = max(fall, rise)
         return _text(name, tolerance, expected, f"move by more than {most:.4g}") if limit >= most else None
     narrower, broader = (fall, rise) if wider == 1 else (rise, fall)
@@ -67,15 +66,14 @@ def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> 
 
 
 def _largest(kind: str, unit: str, size: Sequence[int] | None) -> float:
-    """What no length or area on a reference exceeds: twice its diagonal, for squares around a corner, and all of its
-    cells."""
+    """The largest length or area on a reference: twice its diagonal, for squares around a corner, or all its cells."""
     if not size or unit not in ("px", "px2"):
         return math.inf
     return float(math.prod(size)) if kind == "area" else 2 * math.hypot(*size)
 
 
 def _text(name: str, tolerance: Tolerance, expected: float, move: str) -> str:
-    """What is wrong, and what to write instead: a percentage, which grows and shrinks with the value."""
+    """The message: the tolerance, and what to write instead: a percentage, which grows and shrinks with the value."""
     text = (
         f"the tolerance {str(tolerance)!r} of {name} guards nothing: it is {expected:.4g} in the baseline, and cannot"
         f" {move}"

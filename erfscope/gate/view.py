@@ -40,7 +40,7 @@ class VerdictView:
     rows: tuple[Row, ...]
     #: Changes of the structure that count against the model.
     changes: tuple[str, ...]
-    #: Why it is no pass, most important first.
+    #: Why the check does not pass, most important first.
     reasons: tuple[str, ...]
     #: What would settle an inconclusive verdict; "" where nothing would.
     advice: str
