@@ -18,11 +18,11 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
+from erfscope.gate.compare import compare, objections
 from erfscope.gate.entry import BaselineEntry, entry_of
-from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
-from erfscope.gate.verdict import Verdict, Word, compare, objections
+from erfscope.gate.verdict import CheckReport, Verdict, Word
 from erfscope.options import keywords
 from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
 from erfscope.restore import restored

@@ -138,7 +138,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file that is no image.
+    """Refuse a file that is not an image.
 
     Raises:
         ErfscopeError: another suffix than .png, .svg or .pdf.
@@ -147,11 +147,10 @@ def check_suffix(path: Path) -> None:
         raise ErfscopeError(f"a figure is saved as .png, .svg or .pdf, not {path.suffix or path.name!r}")
 
 
-def save(figure: Figure, path: Path) -> None:
+def write_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a .png, .svg or .pdf file, whole or not at all; a file of that name is replaced.
 
     Raises:
-        ErfscopeError: another suffix, or the file cannot be written.
+        ErfscopeError: the file cannot be written.
     """
-    check_suffix(path)
     write_bytes(path, figure_bytes(figure, path.suffix), force=True)

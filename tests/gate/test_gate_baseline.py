@@ -123,8 +123,8 @@ def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
     ("text", "fragments"),
     [
         ("", ["damaged"]),
-        ("[]", ["no erfscope baseline", "None"]),
-        ('{"schema": "erfscope.report/1"}', ["no erfscope baseline", "erfscope.report/1"]),
+        ("[]", ["not an erfscope baseline", "None"]),
+        ('{"schema": "erfscope.report/1"}', ["not an erfscope baseline", "erfscope.report/1"]),
         (
             '{"schema": "erfscope.baseline/0", "entries": {}}',
             ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"],
