@@ -89,8 +89,12 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
     def run(**keywords: Any) -> Report:
-        from erfscope.api import compare, compare_isolated
+        if isolate:
+            from erfscope.api.isolated import compare_isolated
 
-        return compare_isolated(models, **limits, **keywords) if isolate else compare(models, **keywords)
+            return compare_isolated(models, **limits, **keywords)
+        from erfscope.api.comparison import compare
+
+        return compare(models, **keywords)
 
     return measured(run, wanted, given, models=models, sort=sort)

@@ -9,8 +9,8 @@ import rich_click as click
 from erfscope.cli.console.param_types import Text
 from erfscope.cli.options import by_source, keywords, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.options.building import Building
 from erfscope.options.option import declared
-from erfscope.options.settings import Building
 
 #: Options that say how a model is built; its weights do not matter.
 BUILDING = {name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")}
@@ -44,7 +44,7 @@ def layers(
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
-        from erfscope.api import layers as run
+        from erfscope.api.structure import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console.screen import Screen, print_json

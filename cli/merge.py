@@ -19,7 +19,7 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing,
     there twice, or of another run is refused."""
-    from erfscope.api import merge as run
+    from erfscope.api.merging import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)

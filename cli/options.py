@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import rich_click as click
@@ -16,10 +15,12 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.style import FigureStyle
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
+from erfscope.storage import formats
+from erfscope.storage.writing import is_folder
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
+FORMATS = ("rich", "plain", "json", *formats.TABLES)
 #: Kinds of figures that show maps.
 MAPS = tuple(kind.name for kind in KINDS if kind.maps)
 #: Where a value may come from; what comes first wins.
@@ -54,16 +55,27 @@ def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decora
     common: dict[str, Any] = {"help": option.help, "panel": panel}
     if declared.type is bool:
         return click.option(*flags, is_flag=True, **common)
-    text = Text(read=option.read, words=option.words, is_closed=option.is_closed)
     return click.option(
         *flags,
-        type=File() if option.is_file else click.INT if declared.type in (int, int | None) else text,
+        type=_click_type(declared),
         multiple=option.is_repeatable,
         metavar=option.metavar or None,
         default=None if option.is_repeatable else default,
         show_default=default not in (None, ()),
         **common,
     )
+
+
+def _click_type(declared: Declared) -> click.ParamType[Any]:
+    """The kind of values that an option takes on the command line; its limits are checked with those of Python."""
+    option = declared.option
+    if option.is_file:
+        return File()
+    if option.read is None:
+        for kind, number in ((int, click.INT), (float, click.FLOAT)):
+            if declared.type in (kind, kind | None):
+                return number
+    return Text(read=option.read, words=option.words, is_closed=option.is_closed)
 
 
 with_verbose = click.option(
@@ -80,7 +92,7 @@ class OutputOptions:
     output: Annotated[
         tuple[str, ...],
         Option(
-            "Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable.",
+            f"Folder, or {' '.join(formats.FORMATS)}; repeatable.",
             OUTPUT,
             metavar="PATH",
             flags=("-o", "--output"),
@@ -111,9 +123,14 @@ class OutputOptions:
     #: How figures are drawn.
     style: FigureStyle = field(default_factory=FigureStyle)
 
-    def replaces(self, path: Path) -> bool:
+    @property
+    def folders(self) -> list[str]:
+        """The folders among the outputs."""
+        return list(filter(is_folder, self.output))
+
+    def replaces(self, path: str) -> bool:
         """Whether an output may take the place of what is there."""
-        return self.force or (self.resume and (not path.suffix or path.is_dir()))
+        return self.force or (self.resume and is_folder(path))
 
     @classmethod
     def from_options(cls, given: dict[str, Any]) -> Self:

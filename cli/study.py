@@ -11,6 +11,7 @@ from erfscope.cli.console.param_types import File, Text
 from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
+from erfscope.storage.formats import TABLES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -134,7 +135,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
 
     if chosen == "json":
         print_json(result.to_json())
-    elif chosen in ("csv", "markdown", "latex"):
+    elif chosen in TABLES:
         say(result.table(format=chosen).rstrip("\n"))
     elif quiet:
         say(one_line(result.conclusion))

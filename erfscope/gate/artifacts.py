@@ -11,7 +11,8 @@ from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.report import CheckReport
 from erfscope.gate.verdict import Verdict
 from erfscope.results.result import slug
-from erfscope.storage.files import map_bytes, write_bytes
+from erfscope.storage.files import map_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.view.words import RADII
 
 

@@ -1,20 +1,19 @@
-"""Every option of the Python functions, declared once: its type, default and limits, its line of the help, and what it
-means for two results to differ in it. Nothing heavy is imported here: ``--help`` must be quick."""
+"""Options of a measurement, declared once: type, default and limits, the line of the help, and what it means for two
+results to differ in one; and the table of these and all others. Imports nothing heavy: ``--help`` must be quick."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.input_size import Size
-from erfscope.geometry.layout import NAMES as LAYOUTS
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
-from erfscope.options.option import COMPUTATION, IMAGES, MODEL, WHAT, Option, declared
-from erfscope.options.values import channels, draws, numbers, percent
+from erfscope.options.building import Building, Choices
+from erfscope.options.option import COMPUTATION, IMAGES, WHAT, Option, declared
+from erfscope.options.running import Running
+from erfscope.options.values import channels, draws, percent
 
 #: Samples where none were asked for: synthetic stimuli and directories.
 SAMPLES = 20
@@ -22,139 +21,6 @@ SAMPLES = 20
 UNTIL_SE_LIMIT = 1000
 #: What PyTorch's generators take.
 SEED_LIMIT = 2**63
-
-
-class Choices(TypedDict, total=False):
-    """Options of which weights and images are measured."""
-
-    weights: Annotated[
-        str | Sequence[str],
-        Option(
-            "{words}; a comma list sweeps.",
-            MODEL,
-            default="auto",
-            words=("auto", "pretrained", "random", "random-raw"),
-        ),
-    ]
-    images: Annotated[
-        Any,
-        Option(
-            "Image, directory or quoted glob; repeatable.",
-            IMAGES,
-            metavar="PATH",
-            flags=("--image", "--images"),
-            is_file=True,
-            is_repeatable=True,
-            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor (B, C_in, *space).",
-        ),
-    ]
-    image: Annotated[Any, Option("Another name of images.")]
-    synthetic: Annotated[
-        str | None,
-        Option(
-            "Synthetic images, not files: {words}. Default without --image: leaves.",
-            IMAGES,
-            metavar="KIND",
-            words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
-        ),
-    ]
-
-
-class Building(TypedDict, total=False):
-    """Options that say how a model is built."""
-
-    checkpoint: Annotated[
-        str | Path | None,
-        Option(".safetensors or .pth file with the model's weights.", MODEL, metavar="FILE", is_file=True),
-    ]
-    unsafe_load: Annotated[
-        bool, Option("Also read files that may run code, such as pickled weights, if you trust them.", MODEL)
-    ]
-    model_kwargs: Annotated[
-        Mapping[str, object] | None,
-        Option("Passed to whatever builds the model; repeatable.", MODEL, metavar="K=V", is_repeatable=True),
-    ]
-    input_size: Annotated[
-        Size | Sequence[Size] | None,
-        Option(
-            "Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
-            MODEL,
-            metavar="N|HxW",
-            flags=("--input-size", "--img-size"),
-        ),
-    ]
-    in_chans: Annotated[int | None, Option("Input channels. Default: the model's own.", MODEL, metavar="N", least=1)]
-    mean: Annotated[
-        float | Sequence[float] | None,
-        Option("Mean per channel, for models without a timm configuration.", MODEL, metavar="A,B,C", read=numbers),
-    ]
-    std: Annotated[
-        float | Sequence[float] | None,
-        Option("Standard deviation per channel, likewise.", MODEL, metavar="A,B,C", read=numbers),
-    ]
-    layout: Annotated[
-        str | None,
-        Option(
-            "Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions.",
-            MODEL,
-            metavar="NAME",
-            words=tuple(LAYOUTS),
-            is_closed=True,
-        ),
-    ]
-    prefix_tokens: Annotated[
-        int | None, Option("With --layout NLC: tokens before those of the map.", MODEL, metavar="N", least=0)
-    ]
-    insert: Annotated[
-        Any,
-        Option(
-            "Insert a block, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; repeatable.",
-            MODEL,
-            metavar="BLOCK@LAYER",
-            words=(
-                *("nonlocal", "attention", "gcn", "gat", "gatv2", "gin", "cheb", "chebygin", "gc", "large_kernel"),
-                *("topk", "threshold"),
-            ),
-            is_repeatable=True,
-            in_python="Also (block, layer), where the block is a module or what makes one; one or several.",
-        ),
-    ]
-    alpha: Annotated[
-        float | str | Sequence[float] | None,
-        Option(
-            "Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1.",
-            MODEL,
-            metavar="A",
-        ),
-    ]
-    transform: Annotated[
-        Callable[..., Any] | None, Option("Image -> tensor (C, H, W), instead of the model's own transform.")
-    ]
-    label: Annotated[str | None, Option("What tables and figures call the model.")]
-
-
-class Running(TypedDict, total=False):
-    """What a run goes on with, and what it calls; nothing of what was asked for."""
-
-    resume: Annotated[Any, Option("What was measured before, to be added to: a report, or the folder of one.")]
-    retry_failed: Annotated[
-        bool, Option("With --resume: measure models that failed by themselves again, too.", COMPUTATION)
-    ]
-    keep_in: Annotated[
-        str | Path | None,
-        Option(
-            "Folder in which each finished row is stored as it ends, so that a run that was killed can resume them."
-            " What it holds of another run is replaced."
-        ),
-    ]
-    stop: Annotated[Callable[[], bool] | None, Option("Called after every batch; true ends the run with what it has.")]
-    tell: Annotated[
-        Callable[[str], None] | None,
-        Option("Called with a line about what each measurement will take, before it begins."),
-    ]
-    progress: Annotated[
-        Callable[[str, int, int], None] | None, Option("Called with (description, images done, images in all).")
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

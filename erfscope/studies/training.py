@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.studies.study import StudyOptions
 
 #: To be raised when what is kept would no longer be what the code makes.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -60,24 +61,28 @@ def plain_text(shown: Result | Report) -> str:
     return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
 
 
-def next_step(report: Report, *, stored: bool) -> str | None:
-    """What to try next, for somebody who has just seen their first result; ``stored`` if it was written to a file."""
+def next_step(report: Report, written: Sequence[str]) -> str | None:
+    """What to try after a command has measured a report, and None where a hint does not help.
+
+    Args:
+        report: What was measured.
+        written: The outputs that were written.
+    """
     first = report[0]
     if not first.ok:
         return None
     explain = "--explain says what each number means"
     if first.weights.fallback:
         return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
-    if stored:
+    if folder := next((path for path in written if Path(path).is_dir()), None):
         return (
-            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
-            " compare DIR1 DIR2"
+            f"next: erfscope layers {first.model} lists what else can be measured; erfscope compare {folder} DIR2"
+            " compares saved results"
         )
-    if len(report) > 1:
-        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; {explain}"
-    if first.input.source != "image":
-        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; {explain}"
-    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; {explain}"
+    if written:
+        return None
+    images = "" if first.input.source == "image" else "--image YOUR.png for your own images, "
+    return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
 
 
 def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
