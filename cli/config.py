@@ -269,6 +269,6 @@ option = click.option(
     is_eager=True,
     expose_value=False,
     callback=take_from,
-    help="Take settings from a stored report (or .toml) where the command line has none; no other file is read.",
+    help="Stored report or .toml file with settings, read in place of pyproject.toml; the command line wins.",
     panel=COMPUTATION,
 )

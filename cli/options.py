@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import rich_click as click
@@ -48,6 +49,15 @@ def options(table: dict[str, Declared], *, in_panels: bool = True) -> Decorator:
     return decorate
 
 
+def one_value(table: dict[str, Declared]) -> dict[str, Declared]:
+    """The options of a command that measures nothing several times: their help offers no lists."""
+    lists = re.compile(r"; a comma list[^.]*")
+    return {
+        name: replace(each, option=replace(each.option, help=lists.sub("", each.option.help)))
+        for name, each in table.items()
+    }
+
+
 def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decorator:
     """One option as click takes it."""
     option, default = declared.option, declared.default
@@ -79,16 +89,18 @@ def _click_type(declared: Declared) -> click.ParamType[Any]:
 
 
 with_verbose = click.option(
-    "-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error."
+    "-v", "--verbose", is_flag=True, help="Print what was computed, and the traceback of an error."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is to be printed and written of a report."""
+    """Options of how a report is printed and written."""
 
-    format: Annotated[str, Option("{words}.", OUTPUT, metavar="NAME", words=FORMATS, is_closed=True)] = "rich"
-    json: Annotated[bool, Option("Short for --format json.", OUTPUT)] = False
+    format: Annotated[
+        str, Option("How the report is printed: {words}.", OUTPUT, metavar="NAME", words=FORMATS, is_closed=True)
+    ] = "rich"
+    json: Annotated[bool, Option("The same as --format json.", OUTPUT)] = False
     output: Annotated[
         tuple[str, ...],
         Option(
@@ -103,7 +115,7 @@ class OutputOptions:
     figure: Annotated[
         str | None,
         Option(
-            "What -o draws: {words}. Default: panel; positions of --unit all.",
+            "Figure that -o draws: {words}. Default: panel; with --unit all positions.",
             OUTPUT,
             metavar="KIND",
             words=tuple(FIGURES),
@@ -115,10 +127,9 @@ class OutputOptions:
         bool, Option("Print one line for each result and nothing else.", OUTPUT, flags=("-q", "--quiet"))
     ] = False
     explain: Annotated[bool, Option("Print what each number means, with its formula and source.", OUTPUT)] = False
-    #: Whether the folder among the outputs is to be added to.
     resume: Annotated[
         bool,
-        Option("Go on with what the folder that -o names has: repeat nothing, add what is missing.", COMPUTATION),
+        Option("Continue the run in the folder that -o names: measure only what is missing.", COMPUTATION),
     ] = False
     #: How figures are drawn.
     style: FigureStyle = field(default_factory=FigureStyle)

@@ -40,7 +40,7 @@ WIDE = 100
     help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
 )
 @click.option(
-    "--cache", metavar="DIR", type=File(), help="Where trained nets are kept. Default: the user's cache folder."
+    "--cache", metavar="DIR", type=File(), help="Folder that keeps trained nets. Default: the user's cache folder."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(

@@ -13,12 +13,12 @@ from erfscope.options.values import numbers
 
 
 class Choices(TypedDict, total=False):
-    """Options of which weights and images are measured."""
+    """Options of the weights and images that are measured."""
 
     weights: Annotated[
         str | Sequence[str],
         Option(
-            "{words}; a comma list sweeps.",
+            "{words}; a comma list measures each, auto takes pretrained if it can.",
             MODEL,
             default="auto",
             words=("auto", "pretrained", "random", "random-raw"),
@@ -27,7 +27,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image, directory or quoted glob; repeatable.",
+            "Image file, folder or quoted pattern such as 'photos/*.jpg'; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
@@ -40,7 +40,7 @@ class Choices(TypedDict, total=False):
     synthetic: Annotated[
         str | None,
         Option(
-            "Synthetic images, not files: {words}. Default without --image: leaves.",
+            "Synthetic images in place of files: {words}. Default without --image: leaves.",
             IMAGES,
             metavar="KIND",
             words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
@@ -60,12 +60,12 @@ class Building(TypedDict, total=False):
     ]
     model_kwargs: Annotated[
         Mapping[str, object] | None,
-        Option("Passed to whatever builds the model; repeatable.", MODEL, metavar="K=V", is_repeatable=True),
+        Option("Argument of the function that builds the model; repeatable.", MODEL, metavar="K=V", is_repeatable=True),
     ]
     input_size: Annotated[
         Size | Sequence[Size] | None,
         Option(
-            "Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
+            "Input size; a comma list measures each, auto doubles it until the ERF fits. Default: the model's own.",
             MODEL,
             metavar="N|HxW",
             flags=("--input-size", "--img-size"),
@@ -78,12 +78,12 @@ class Building(TypedDict, total=False):
     ]
     std: Annotated[
         float | Sequence[float] | None,
-        Option("Standard deviation per channel, likewise.", MODEL, metavar="A,B,C", read=numbers),
+        Option("Standard deviation per channel, for the same models.", MODEL, metavar="A,B,C", read=numbers),
     ]
     layout: Annotated[
         str | None,
         Option(
-            "Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions.",
+            "Read every layer as NCHW, NHWC or NLC, not as the recorded operations show.",
             MODEL,
             metavar="NAME",
             words=tuple(LAYOUTS),
@@ -91,12 +91,12 @@ class Building(TypedDict, total=False):
         ),
     ]
     prefix_tokens: Annotated[
-        int | None, Option("With --layout NLC: tokens before those of the map.", MODEL, metavar="N", least=0)
+        int | None, Option("With --layout NLC: number of tokens before those of the map.", MODEL, metavar="N", least=0)
     ]
     insert: Annotated[
         Any,
         Option(
-            "Insert a block, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; repeatable.",
+            "Insert a block after a layer, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; repeatable.",
             MODEL,
             metavar="BLOCK@LAYER",
             words=(
@@ -110,12 +110,12 @@ class Building(TypedDict, total=False):
     alpha: Annotated[
         float | str | Sequence[float] | None,
         Option(
-            "Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1.",
+            "Share of what inserted blocks add, 0 for nothing; a comma list measures each. Default: 1.",
             MODEL,
             metavar="A",
         ),
     ]
     transform: Annotated[
-        Callable[..., Any] | None, Option("Image -> tensor (C, H, W), instead of the model's own transform.")
+        Callable[..., Any] | None, Option("Function image -> tensor (C, H, W), in place of the model's own transform.")
     ]
-    label: Annotated[str | None, Option("What tables and figures call the model.")]
+    label: Annotated[str | None, Option("Name of the model in tables and figures.")]

@@ -1,4 +1,4 @@
-"""Options of what a run goes on with, and what it calls; see :mod:`erfscope.options.settings`."""
+"""Options of a run that is continued, and its callbacks; see :mod:`erfscope.options.settings`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from erfscope.options.option import COMPUTATION, Option
 
 
 class Running(TypedDict, total=False):
-    """What a run goes on with, and what it calls; nothing of what was asked for."""
+    """Options that do not change what is measured: what a run continues, and its callbacks."""
 
-    resume: Annotated[Any, Option("What was measured before, to be added to: a report, or the folder of one.")]
+    resume: Annotated[Any, Option("The report, or its folder, that the run continues.")]
     retry_failed: Annotated[
-        bool, Option("With --resume: measure models that failed by themselves again, too.", COMPUTATION)
+        bool, Option("With --resume: measure again also models whose own code failed.", COMPUTATION)
     ]
     keep_in: Annotated[
         str | Path | None,
         Option(
-            "Folder in which each finished row is stored as it ends, so that a run that was killed can resume them."
-            " What it holds of another run is replaced."
+            "Folder that stores each finished row at once, so that a killed run can be resumed. Rows of another run"
+            " there are replaced."
         ),
     ]
     stop: Annotated[Callable[[], bool] | None, Option("Called after every batch; true ends the run with what it has.")]
     tell: Annotated[
         Callable[[str], None] | None,
-        Option("Called with a line about what each measurement will take, before it begins."),
+        Option("Called before each measurement, with a line about its cost."),
     ]
     progress: Annotated[
         Callable[[str, int, int], None] | None, Option("Called with (description, images done, images in all).")

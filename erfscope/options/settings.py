@@ -30,7 +30,7 @@ class Settings:
     layer: Annotated[
         str | None,
         Option(
-            "Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps.",
+            "Layer, NAME[2] or NAME[key] for one of several outputs; a comma list or `stages` measures each.",
             WHAT,
             metavar="NAME",
             accepts="str | Sequence[str] | None",
@@ -39,7 +39,7 @@ class Settings:
     unit: Annotated[
         str | Sequence[Any],
         Option(
-            "centre, corner, edge, grid:N or r,c; a comma list sweeps. all: each.",
+            "centre, corner, edge, grid:N or r,c; a comma list measures each, all takes every unit.",
             WHAT,
             words=("centre", "corner", "edge", "all"),
         ),
@@ -48,7 +48,7 @@ class Settings:
     channels: Annotated[
         tuple[int, ...] | None,
         Option(
-            "Channels of the layer to read, together, from 0 on. Default: all.",
+            "Channels of the layer that are read together, counted from 0. Default: all.",
             WHAT,
             metavar="N,N",
             counts="recorded",
@@ -59,7 +59,7 @@ class Settings:
     convention: Annotated[
         Any,
         Option(
-            "{words}; a comma list sweeps.",
+            "{words}; a comma list measures each.",
             WHAT,
             words=("jacobian", "energy", "luo", "signed", "replknet", "kim"),
             in_python="Also a Convention or a pair (readout, contribution).",
@@ -68,7 +68,7 @@ class Settings:
     wrt: Annotated[
         str,
         Option(
-            "Reference: the image, NAME's output, or NAME:in; a comma list sweeps.",
+            "Reference: image, the output of layer NAME, or its input, NAME:in; a comma list measures each.",
             WHAT,
             accepts="str | Sequence[str]",
         ),
@@ -89,7 +89,7 @@ class Settings:
     draws: Annotated[
         int | Literal["all"] | None,
         Option(
-            "Random draws per image; `all` is exact. Default: 8 in all, at least one each.",
+            "Random draws per image; `all` is exact. Default: 8 over all images, at least one for each.",
             WHAT,
             metavar="N|all",
             words=("all",),
@@ -112,7 +112,7 @@ class Settings:
     until_se: Annotated[
         float | None,
         Option(
-            "Add images until the relative standard error of r50 is below this, e.g. 2%.",
+            "Add images until the standard error of r50 is below this share of it, e.g. 2%.",
             IMAGES,
             metavar="PERCENT",
             read=percent,
@@ -121,7 +121,7 @@ class Settings:
     shard: Annotated[
         str | None,
         Option(
-            "Measure the I-th of N equal parts of the images; `erfscope merge` puts them together.",
+            "Measure the I-th of N parts of the images; `erfscope merge` puts the parts together.",
             IMAGES,
             metavar="I/N",
         ),
@@ -129,11 +129,11 @@ class Settings:
     squash: Annotated[
         bool,
         Option(
-            "Resize images whole to the input size; else the model's resize and crop, which cuts borders off.",
+            "Resize whole images to the input size; the model's own resize and crop cuts borders off.",
             IMAGES,
         ),
     ] = False
-    keep_going: Annotated[bool, Option("Name and skip images that cannot be read, instead of stopping.", IMAGES)] = (
+    keep_going: Annotated[bool, Option("Skip and name images that cannot be read, instead of stopping.", IMAGES)] = (
         False
     )
     seed: Annotated[
@@ -169,7 +169,7 @@ class Settings:
     plain: Annotated[
         bool,
         Option(
-            "Run the model itself, whole, in the place of the operations that the unit needs.",
+            "Run the whole model, instead of only the operations that the unit needs.",
             COMPUTATION,
             counts="free",
         ),
@@ -178,7 +178,7 @@ class Settings:
     verify: Annotated[
         bool,
         Option(
-            "Compare the first image with the plain model in float64; exit 1 where they differ.",
+            "Compare the first image with the whole model in float64; exit with 1 if they differ.",
             COMPUTATION,
             counts="free",
         ),
@@ -187,7 +187,7 @@ class Settings:
     trust: Annotated[
         bool,
         Option(
-            "Compare the gradient with forward passes with noise, which share no backward code.",
+            "Check the gradient by forward passes with noise, which share no code with it.",
             COMPUTATION,
             counts="free",
         ),
@@ -195,7 +195,7 @@ class Settings:
     accept: Annotated[
         str | None,
         Option(
-            "Accept despite this finding: {words}.",
+            "Accept results in spite of this finding: {words}.",
             COMPUTATION,
             metavar="CODE",
             words=("gradient_disagrees",),
