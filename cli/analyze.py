@@ -44,7 +44,7 @@ def analyze(model: str | None, **given: Any) -> int:
     from erfscope.cli.run.running import measured
 
     def sweep(**keywords: Any) -> Report:
-        from erfscope.api import sweep
+        from erfscope.api.analysis import sweep
 
         return sweep(models[0], **keywords)
 

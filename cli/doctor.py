@@ -47,13 +47,13 @@ class Line(NamedTuple):
     flag_value="",
     metavar="[MODEL]",
     type=ModelName(),
-    help="Only what to do; for MODEL also to get its weights.",
+    help="Print only the fixes; with MODEL also how to get its weights.",
 )
 @with_verbose
 def doctor(model: str | None, verbose: bool) -> int:
-    """Check versions, devices, broken installs and the weights' caches, and name the fix.
+    """Check versions, devices, installed packages and the weights' caches, and name the fixes.
 
-    Exits with 2 if something is broken, or weights of a named model can neither be found nor fetched.
+    Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from rich.table import Table
     from rich.text import Text

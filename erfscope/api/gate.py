@@ -29,7 +29,7 @@ from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
-from erfscope.storage.files import check_target
+from erfscope.storage.writing import check_target
 
 #: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
 #: pass.

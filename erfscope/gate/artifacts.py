@@ -10,7 +10,8 @@ from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.results.result import slug
-from erfscope.storage.files import map_bytes, write_bytes
+from erfscope.storage.files import map_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.view.words import RADII
 
 

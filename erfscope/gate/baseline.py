@@ -16,7 +16,7 @@ from msgspec import Struct
 from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import BaselineEntry, entry_from_json
 from erfscope.results.json_values import convert, parse
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 
 SCHEMA = "erfscope.baseline/1"
 #: The default name of a baseline.

@@ -180,7 +180,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
 KILLED = """
 import os, signal
 from pathlib import Path
-from erfscope.storage import files as storage
+from erfscope.storage import writing as storage
 from erfscope.gate import read, update
 written = Path("b.json")
 # The new text is on the disk, and has not yet taken its place.

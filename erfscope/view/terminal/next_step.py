@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from erfscope.results.report import Report
 
 
-def next_step(report: Report, *, stored: bool) -> str | None:
-    """The command to try after a first result.
+def next_step(report: Report, written: Sequence[str]) -> str | None:
+    """What to try after a command has measured a report.
 
     Args:
         report: The results that are shown.
-        stored: Whether they were written to a file.
+        written: The outputs that were written.
 
     Returns:
-        One line; None where the first result cannot be used.
+        One line; None where a hint does not help.
     """
     first = report[0]
     if not first.ok:
@@ -21,13 +24,12 @@ def next_step(report: Report, *, stored: bool) -> str | None:
     explain = "--explain says what each number means"
     if first.weights.fallback:
         return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
-    if stored:
+    if folder := next((path for path in written if Path(path).is_dir()), None):
         return (
-            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
-            " compare DIR1 DIR2"
+            f"next: erfscope layers {first.model} lists what else can be measured; erfscope compare {folder} DIR2"
+            " compares saved results"
         )
-    if len(report) > 1:
-        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; {explain}"
-    if first.input.source != "image":
-        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; {explain}"
-    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; {explain}"
+    if written:
+        return None
+    images = "" if first.input.source == "image" else "--image YOUR.png for your own images, "
+    return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
