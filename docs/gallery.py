@@ -34,7 +34,7 @@ SIX = (
     "mixer_s16_224",
     "sequencer2d_s",
 )
-#: Names that are too long for a panel -> what stands in their place.
+#: Names that are too long for a panel -> shorter ones.
 SHORT = {"swin_tiny_patch4_window7_224": "swin_tiny"}
 MEASURES = ("r50", "r90", "context_r50", "center_share")
 PAGE = """# Gallery
@@ -45,11 +45,13 @@ of the last map each. This is what an architecture looks like before any trainin
 
 ![Effective receptive fields of {measured} architectures at random weights]({image})
 
-The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that all panels mean the same:
-see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path, which the
-centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
+The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that a colour means the same in
+every panel: see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path,
+which the centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
 
 ## In numbers
+
+Letters behind a model's name lead to the notes below the table; they are not the letters of the panels.
 
 {table}
 
@@ -59,8 +61,8 @@ centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](
 
     python docs/gallery.py
 
-in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}; the
-figure is then shrunk to {pixels} px. For other models:
+in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then
+shrinks the figure to {pixels} px. For other models:
 
 ```bash
 erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page
@@ -69,13 +71,13 @@ erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o 
 
 
 def measure(models: Sequence[str], *, samples: int = 4, input_size: int = 224) -> erfscope.Report:
-    """The models at random weights, one result each; one that fails is a result that says why."""
+    """Measure models at random weights, one result each; the result of a model that fails has the reason."""
     labelled = {SHORT.get(name, name): name for name in models}
     return erfscope.compare(labelled, weights="random", samples=samples, input_size=input_size)
 
 
 def draw(report: erfscope.Report, path: Path, *, pixels: int, colours: int) -> None:
-    """The panel of all results as a PNG so many pixels wide, of so many colours."""
+    """Write the panel of all results as a PNG of this width in pixels and this number of colours."""
     report.figure(path, width="page")
     with Image.open(path) as whole:
         small = whole.convert("RGB").resize(
@@ -85,9 +87,9 @@ def draw(report: erfscope.Report, path: Path, *, pixels: int, colours: int) -> N
 
 
 def page(report: erfscope.Report, image: str, *, seconds: float, pixels: int) -> str:
-    """The gallery's page, with the reason for every model that has no result."""
+    """Return the gallery's page, with the reason for every model that has no result."""
     failed = [f"* {result.label}: {result.error}" for result in report if not result.ok]
-    said = (
+    measured = (
         f"Not measured, {len(failed)} of {len(report)}:\n\n" + "\n".join(failed)
         if failed
         else f"All {len(report)} were measured."
@@ -97,7 +99,7 @@ def page(report: erfscope.Report, image: str, *, seconds: float, pixels: int) ->
         measured=sum(result.map is not None for result in report),
         image=image,
         table=report.table(MEASURES),
-        failed=said,
+        failed=measured,
         seconds=seconds,
         version=erfscope.__version__,
         pixels=pixels,

@@ -19,7 +19,7 @@ from erfscope.studies.study import Column, Effort, Progress, Study, StudyFinding
 
 
 def _luo(topic: str, shows: str, *, seconds: int, quick_seconds: int, module: str = "", data: str = "") -> Study:
-    """A study of Luo et al.; ``module`` is that of its code where that is not called as the topic is."""
+    """Return the entry of a study of Luo et al.; ``module`` is the name of its module if that is not the topic."""
     home, source = f"luo.{module or topic}", "Luo et al. 2016"
     return Study(
         name=f"luo-{topic}",
@@ -59,7 +59,7 @@ STUDIES: dict[str, Study] = {
             "subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"
         ),
         _luo("skip", "skip connections make the ERF smaller", seconds=40, quick_seconds=10),
-        _luo("dropout", "dropout leaves the shape of the ERF as it is", seconds=35, quick_seconds=7),
+        _luo("dropout", "dropout does not change the shape of the ERF", seconds=35, quick_seconds=7),
         _luo("nonlinearity", "random ReLU, tanh and sigmoid nets, dead ones among them", seconds=13, quick_seconds=13),
         _luo("init", "a less Gaussian initialisation gains little", seconds=6, quick_seconds=5),
         _luo(
@@ -117,8 +117,8 @@ STUDIES: dict[str, Study] = {
             name="attention-pooling",
             source="Knyazev et al. 2019",
             shows=(
-                "counting green nodes, in unseen colours too, through attention left alone, told, or told by removing"
-                " nodes"
+                "counting green nodes, in unseen colours too, through attention that is unsupervised, supervised, or"
+                " supervised by removing nodes"
             ),
             seconds=150,
             quick_seconds=30,
@@ -165,15 +165,15 @@ def run(
 
     Args:
         name: One of :data:`STUDIES`.
-        seed: Of all random numbers in it.
+        seed: Seed of all its random numbers.
         effort: ``"full"``, at most ten minutes on two cores; ``"quick"``, less than one; ``"smoke"``, a few seconds.
         data: A folder with the papers' own data set, for the studies that can take one (:attr:`Study.data`).
-        cache: A folder where trained nets are kept, so that a run that was cut off goes on where it was; None for
-            nowhere.
-        progress: Called with (text, how many done, how many in all).
+        cache: A folder where trained nets are kept, so that an interrupted run goes on where it was; None to keep
+            none.
+        progress: Called with (text, number of cases done, number of cases).
 
     Returns:
-        What was found; ``passed`` says whether every claim held.
+        Its rows and conclusion; ``passed`` says whether every claim held.
 
     Raises:
         ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below
@@ -193,7 +193,7 @@ def run(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: nets are small, and more threads wait for each other on a busy machine, and add up in
+    """Compute on one thread: nets are small, and several threads would wait for each other on a busy machine and add in
     another order."""
     import torch
 
@@ -206,10 +206,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def check(name: str, *, data: str | Path | None = None) -> None:
-    """Refuse what cannot be run, before anything is computed.
+    """Refuse a study that cannot be run, before anything is computed.
 
     Args:
-        name: Of a study.
+        name: Name of a study.
         data: A folder with the papers' own data set, or None.
 
     Raises:

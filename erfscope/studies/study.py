@@ -1,4 +1,4 @@
-"""What a study is, what it is asked, and what it finds."""
+"""Entries, options and results of studies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Picture
 from erfscope.results.json_values import plain
-from erfscope.storage import files
-from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, new_directory, report_bytes, write_bytes
+from erfscope.storage import writing
+from erfscope.storage.files import report_bytes
+from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import new_directory, write_bytes
+from erfscope.studies.text import FORMATS as TABLES
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
 Progress = Callable[[str, int, int], None]
-#: By which a folder of a study is known.
+#: The file that identifies a study's folder.
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = (".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES)
-#: How much is computed: everything in at most ten minutes, what shows the claim in less than one, or just enough for a
-#: test.
+SUFFIXES = tuple(
+    suffix for suffix, each in FORMATS.items() if each.content in ("report", "figure") or each.writer in TABLES
+)
+#: How much a study computes: all in at most ten minutes, enough to show the claim in less than one, or just enough for
+#: a test.
 Effort = Literal["full", "quick", "smoke"]
 T = TypeVar("T")
 
@@ -35,9 +40,9 @@ class Study:
     name: str
     #: The papers.
     source: str
-    #: What it shows, in a few words.
+    #: Its claim, in a few words.
     shows: str
-    #: How long it takes on two CPU cores, in seconds, in full and quick.
+    #: Its duration on two CPU cores in seconds, in full and quick.
     seconds: int
     quick_seconds: int
     #: The module of this room that has ``study(asked)``.
@@ -48,14 +53,14 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """How a study is to be run."""
+    """Options of a run."""
 
     seed: int = 0
     effort: Effort = "full"
     progress: Progress | None = None
     #: A folder with the papers' own data set, for the studies that can take one; None for data made or shipped here.
     data: Path | None = None
-    #: Where trained nets are kept from one run to the next; None for nowhere.
+    #: A folder where trained nets are kept from one run to the next; None to keep none.
     cache: Path | None = None
 
     def __post_init__(self) -> None:
@@ -64,20 +69,20 @@ class StudyOptions:
 
     @property
     def quick(self) -> bool:
-        """Whether less than everything is computed."""
+        """Whether the study computes less than all."""
         return self.effort != "full"
 
     def pick(self, *, full: T, quick: T, smoke: T) -> T:
-        """What fits the effort."""
+        """Return the value for the effort."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.effort]
 
     def tell(self, text: str, done: int, total: int) -> None:
-        """Say how far a study is, to whoever listens."""
+        """Report the progress of a study."""
         if self.progress is not None:
             self.progress(text, done, total)
 
     def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
-        """The cases one after the other; says before each, and after the last, how far the study is."""
+        """Yield the cases, and report the progress before each and after the last."""
         for done, case in enumerate(cases):
             self.tell(text, done, len(cases))
             yield case
@@ -89,12 +94,12 @@ class Column:
     """One column of a study's table."""
 
     title: str
-    #: A row -> the cell, in words.
+    #: A row -> the text of the cell.
     text: Callable[[Any], str]
     numeric: bool = True
-    #: Whether its words may fold where the terminal is narrow.
+    #: Whether its text may fold in a narrow terminal.
     folds: bool = False
-    #: Whether it is left out there.
+    #: Whether a narrow terminal leaves it out.
     optional: bool = False
 
 
@@ -103,25 +108,25 @@ VERDICT = Column(title="", text=lambda row: "ok" if row.passed else "FAILED", nu
 
 
 def cell(value: float | None, form: str, none: str = "") -> str:
-    """A number in a format such as ``".3f"``, or a word where there is none."""
+    """Return a number in a format such as ``".3f"``, or ``none`` if there is none."""
     return none if value is None else format(value, form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFindings:
-    """What a study found."""
+    """The rows, conclusion and figure of a study."""
 
     columns: tuple[Column, ...]
-    #: The field of a row that holds the heading it stands under; rows of one heading follow each other. None for no
+    #: The field of a row with the heading that it is under; rows of one heading follow each other. None for no
     #: headings.
     section: str | None = None
     #: Frozen dataclasses with a ``name`` and ``passed``.
     rows: tuple[Any, ...]
-    #: The answer in a sentence.
+    #: The answer, as a sentence.
     conclusion: str
-    #: What the study shows, as a figure.
+    #: The study's figure.
     picture: Picture
-    #: Whether what is claimed of the rows together holds.
+    #: Whether the claim about all rows together holds.
     holds_overall: bool = True
 
     @property
@@ -202,7 +207,7 @@ class StudyResult:
         }
 
     def figure(self, path: str | Path | None = None) -> Any:
-        """What the study shows, as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
+        """Draw the study's matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Raises:
             ErfscopeError: another suffix, or it cannot be written.
@@ -228,11 +233,11 @@ class StudyResult:
                 (folder / name).write_bytes(self._content(Path(name).suffix))
 
     def _content(self, suffix: str) -> bytes:
-        if suffix in FIGURE_SUFFIXES:
+        if FORMATS[suffix].content == "figure":
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=TABLE_SUFFIXES[suffix]).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].writer).encode()
 
     def _repr_markdown_(self) -> str:
         return self.table()
@@ -242,8 +247,8 @@ class StudyResult:
 
 
 def _one_per_cell(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells of a table; a field of several numbers has as many columns, NAME_1, NAME_2, ..., as it is long
-    in any row."""
+    """Return titles and cells of a table. A field of several numbers has a column for each, NAME_1, NAME_2, ..., as
+    many as in its longest row."""
     lengths = {
         name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]
     }
@@ -267,4 +272,4 @@ def check_output(path: str | Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
-    files.check_output(path, SUFFIXES, force=force, holding=STORED)
+    writing.check_output(path, SUFFIXES, force=force, holding=STORED)

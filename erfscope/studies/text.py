@@ -1,4 +1,4 @@
-"""A table of cells as text: what a study prints where no terminal draws it."""
+"""A study's table as text, for files and for output that is not a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FORMATS = ("plain", "csv", "markdown", "latex")
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, format: str, numeric: Sequence[bool]) -> str:
-    """Lines of a table, each ended.
+    """Return the lines of a table, each with its line break.
 
     Args:
         titles: One per column.
         rows: Cells.
         format: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"`` (booktabs).
-        numeric: Which columns are set to the right, for Markdown and LaTeX.
+        numeric: Which columns are aligned to the right, for Markdown and LaTeX.
 
     Raises:
         ErfscopeError: another format.

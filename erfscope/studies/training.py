@@ -1,4 +1,4 @@
-"""Small nets trained for a study: epoch by epoch, kept on disk, and gone on with where a run was cut off."""
+"""Small nets trained for a study, stored after every epoch, so that an interrupted training goes on where it was."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.studies.study import StudyOptions
 
-#: To be raised when what is kept would no longer be what the code makes.
+#: Raise this when the code would train other nets than the stored ones.
 VERSION = 1
-#: One epoch: what was found in it, such as a loss.
+#: Trains one epoch, given its number, and returns its numbers, such as a loss.
 Epoch = Callable[[int], Mapping[str, float]]
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-    """Take one step down the gradient of a loss; gives the loss."""
+    """Take one step down the gradient of a loss, and return the loss."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -31,7 +31,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
 
 
 def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
-    """The numbers below ``count`` in an order of this epoch's own, ``size`` at a time."""
+    """Return the numbers below ``count`` in a random order that depends on the epoch, ``size`` at a time."""
     return torch.split(torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), size)
 
 
@@ -47,21 +47,21 @@ def fit(
     """Train a module, or take it from the cache.
 
     Args:
-        asked: Says where nets are kept, and who listens.
-        name: What is trained.
+        asked: Has the folder where nets are kept, and the function that gets the progress.
+        name: Name of the net.
         module: Trained in place, and left in eval mode.
-        optimizer: Of its parameters.
-        epochs: How many.
+        optimizer: Optimizer of its parameters.
+        epochs: Number of epochs.
         epoch: Trains one epoch, given its number. It must draw its random numbers from generators seeded by that
-            number, so that a run that goes on gives what one without a break gives.
+            number, so that a resumed run gives the same net as an uninterrupted one.
         **about: Everything else that the result depends on.
 
     Returns:
-        What was found in each epoch.
+        The numbers of each epoch.
 
     Raises:
-        ErfscopeError: what is kept is damaged, or cannot be kept.
-        MeasurementError: the weights are no longer finite.
+        ErfscopeError: the stored net is damaged, or cannot be stored.
+        MeasurementError: the weights are not finite.
     """
     file = _file(asked, name, module, {**about, "epochs": epochs})
     history = _restore(file, module, optimizer)
@@ -80,7 +80,7 @@ def fit(
 
 
 def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str, object]) -> Path | None:
-    """Where a net is kept: a file named by everything that it depends on."""
+    """Return the file of a net, named by a hash of everything that it depends on; None if nets are not kept."""
     if asked.cache is None:
         return None
     shapes = {key: list(value.shape) for key, value in module.state_dict().items()}
@@ -103,7 +103,7 @@ def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str,
 
 
 def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
-    """Load what was kept, and say which epochs that was."""
+    """Load a stored net, and return the numbers of its epochs."""
     if file is None or not file.is_file():
         return []
     try:
@@ -113,9 +113,9 @@ def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimi
         if not _finite(module):
             raise ValueError("its weights are not finite")
         return list(kept["history"])
-    except Exception as error:  # whatever a file may hold
-        said = str(error) if isinstance(error, ValueError) else type(error).__name__
-        raise ErfscopeError(f"{file} is damaged ({said}); remove it, and the net is trained again") from error
+    except Exception as error:  # a damaged file may raise any
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise ErfscopeError(f"{file} is damaged ({reason}); remove it, and the net is trained again") from error
 
 
 def _finite(module: nn.Module) -> bool:

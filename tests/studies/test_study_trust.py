@@ -70,7 +70,7 @@ def test_infidelity_that_is_normalised_sees_no_factor_and_sees_a_branch(found):
 
 def test_other_weights_leave_less_of_the_order_of_pixels_and_as_much_of_the_patch(found):
     rows = [row for row in found if row.correlation is not None]
-    assert [row.case for row in rows][:2] == ["weights kept", "anew to blocks.5"]
+    assert [row.case for row in rows][:2] == ["weights kept", "redrawn from blocks.5 on"]
     assert rows[-1].correlation < rows[0].correlation
     assert rows[-1].overlap > 0.5
 

@@ -1,8 +1,8 @@
-"""``attention-pooling``: nets that count the green nodes of a graph, with attention that is left alone, told, or told
-by removing nodes.
+"""``attention-pooling``: nets that count the green nodes of a graph, with attention that is unsupervised, supervised,
+or weakly supervised by removing nodes.
 
 Knyazev et al. say that attention which finds the right nodes is what lets a net count in larger graphs than it was
-trained on, and among colours that it has not seen; that this often needs attention to start near green, or to be told;
+trained on, and among unseen colours; that this often needs attention that starts near green, or is supervised;
 and that weak supervision (how much the answer changes when a node is removed) does nearly as well. The notes on the
 paper dispute that the attention's AUC explains accuracy; both are shown."""
 
@@ -30,7 +30,7 @@ CHANCE = 1 / 11
 #: Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors'
 #: code).
 PUBLISHED = {"sum over nodes": (15, 7), "unsupervised": (11, 6), "supervised": (75, 17), "weakly supervised": (73, 14)}
-#: What each net is: its pooling, and what its attention is told.
+#: Name of a net -> its pooling, and the supervision of its attention.
 NETS = {
     "sum over nodes": ("none", ""),
     "top-k": ("top_k", ""),
@@ -38,7 +38,7 @@ NETS = {
     "supervised": ("threshold", "truth"),
     "weakly supervised": ("threshold", "removal"),
 }
-TOLD, STARTS = "what attention is told", "where attention starts"
+SUPERVISION, STARTS = "supervision of attention", "where attention starts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +60,37 @@ class Row:
     #: colours.
     auc_attention: float | None
     auc_unseen: float | None
-    #: That of the ERF of the count in larger graphs, and the share of that ERF that is on green nodes; None where no
-    #: node moves a count.
+    #: The same of the ERF of the count in larger graphs, and the share of that ERF on green nodes; None if no node
+    #: moves a count.
     auc_erf: float | None
     erf_on_green: float | None
     passed: bool
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """Train every net, and look at what it counts and where it looks."""
+    """Train every net, and measure its counts, its attention and its ERFs."""
     data = graphs_of(asked)
     counters: dict[str, Counter] = {}
     rows = []
-    for name, (pool, told) in NETS.items():
-        targets = _targets(told, counters, data)
+    for name, (pool, supervision) in NETS.items():
+        targets = _targets(supervision, counters, data)
         counter = counters[name] = fresh(pool, asked.seed)
-        rows.append(_row(name, TOLD, counter, data, asked, targets=targets))
+        rows.append(_row(name, SUPERVISION, counter, data, asked, targets=targets))
     rows += [_row(name, STARTS, counter, data, asked) for name, counter in _starts(asked)]
     return StudyFindings(
         columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows)
     )
 
 
-def _targets(told: str, counters: dict[str, Counter], data: Data) -> list[Tensor] | None:
-    if told == "truth":
+def _targets(supervision: str, counters: dict[str, Counter], data: Data) -> list[Tensor] | None:
+    if supervision == "truth":
         return [graphs.truth for graphs in data.train]
-    return removed(counters["sum over nodes"], data.train) if told == "removal" else None
+    return removed(counters["sum over nodes"], data.train) if supervision == "removal" else None
 
 
 def _starts(asked: StudyOptions) -> Iterator[tuple[str, Counter]]:
-    """Nets with attention whose direction is drawn, and nets that begin with green; their other weights are the same in
-    pairs."""
+    """Yield nets whose attention starts in a random direction, and nets whose attention starts at green. Nets of one
+    number share their other weights."""
     for number in range(1, asked.pick(full=6, quick=3, smoke=1) + 1):
         yield f"random start {number}", fresh("threshold", 1000 * asked.seed + number)
     for number in range(1, asked.pick(full=3, quick=2, smoke=1) + 1):
@@ -131,13 +131,13 @@ def _row(
         auc_unseen=found_unseen,
         auc_erf=float(np.mean([auc(erf[None], green[None]) for erf, green in useful])) if useful else None,
         erf_on_green=float(np.mean([erf[green].sum() / erf.sum() for erf, green in useful])) if useful else None,
-        # Attention that starts in the wrong direction may end at chance: that is what the paper says.
+        # The paper says that attention which starts in a wrong direction may end at chance.
         passed=accuracy > CHANCE or (counter.pool is not None and targets is None),
     )
 
 
 def _tested(counter: Counter, every: Sequence[Graphs]) -> tuple[float, float | None]:
-    """Share of graphs whose count is right, and the AUC of the attention where there is some."""
+    """Return the share of graphs whose count is right, and the AUC of the attention if the net has one."""
     right, found = [], []
     with torch.no_grad():
         for graphs in every:
@@ -149,7 +149,7 @@ def _tested(counter: Counter, every: Sequence[Graphs]) -> tuple[float, float | N
 
 
 def erf_of(counter: Counter, graphs: Graphs, which: int) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """How much every node of one graph moves the count, (n,), and which are green."""
+    """Return how much every node of one graph moves the count, (n,), and which nodes are green."""
     links = graphs.adjacency[which : which + 1]
 
     def counted(x: Tensor) -> Tensor:
@@ -160,8 +160,8 @@ def erf_of(counter: Counter, graphs: Graphs, which: int) -> tuple[FloatArray, ND
 
 
 def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
-    """Chance that a green node has a larger score than another of its graph, ties counted half, mean over graphs with
-    both."""
+    """Return the chance that a green node has a larger score than another node of its graph, ties counted half: the
+    mean over graphs with both."""
     found = []
     for values, which in zip(scores, green, strict=True):
         ones, zeros = int(which.sum()), int((~which).sum())
@@ -172,7 +172,7 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
 
 def _conclusion(rows: Sequence[Row]) -> str:
     by_name = {row.name: row for row in rows}
-    plain, alone, told, weak = (
+    plain, alone, supervised, weak = (
         by_name[name] for name in ("sum over nodes", "unsupervised", "supervised", "weakly supervised")
     )
     drawn, green = (
@@ -181,24 +181,25 @@ def _conclusion(rows: Sequence[Row]) -> str:
     with_auc = [row for row in rows if row.auc_unseen is not None]
     return (
         f"In graphs of {LARGE[0]} to {LARGE[-1]} nodes with unseen colours supervised attention counts"
-        f" {told.accuracy_unseen:.0%} right (published {PUBLISHED[told.name][0]}%), weakly supervised"
-        f" {weak.accuracy_unseen:.0%} ({PUBLISHED[weak.name][0]}%), left alone {alone.accuracy_unseen:.0%}, and a sum"
-        f" over nodes {plain.accuracy_unseen:.0%} ({plain.accuracy_large:.0%} where the colours are known): to tell"
-        f" attention {_better(told, alone, plain)}, and to tell it by removing nodes {_better(weak, alone, plain)}."
-        f" Attention left alone that starts at green comes to {_mean(green, 'accuracy_unseen'):.0%} (AUC"
-        f" {_mean(green, 'auc_unseen'):.2f}, {len(green)} nets), at random to {_mean(drawn, 'accuracy_unseen'):.0%}"
+        f" {supervised.accuracy_unseen:.0%} of the graphs right (published {PUBLISHED[supervised.name][0]}%), weakly"
+        f" supervised {weak.accuracy_unseen:.0%} ({PUBLISHED[weak.name][0]}%), unsupervised"
+        f" {alone.accuracy_unseen:.0%}, and a sum over nodes {plain.accuracy_unseen:.0%}"
+        f" ({plain.accuracy_large:.0%} with known colours): supervised attention"
+        f" {_better(supervised, alone, plain)}, and weakly supervised attention {_better(weak, alone, plain)}."
+        f" Unsupervised attention that starts at green reaches {_mean(green, 'accuracy_unseen'):.0%} (AUC"
+        f" {_mean(green, 'auc_unseen'):.2f}, {len(green)} nets), at random {_mean(drawn, 'accuracy_unseen'):.0%}"
         f" ({_mean(drawn, 'auc_unseen'):.2f}, {len(drawn)} nets). That the AUC explains accuracy is disputed: over the"
         f" {len(with_auc)} nets with attention their rank correlation is {_ranks_agree(with_auc):+.1f}."
     )
 
 
 def _better(row: Row, alone: Row, plain: Row) -> str:
-    """Whether a net counts better than one whose attention is left alone, and than one without attention."""
+    """Say whether a net counts better than one with unsupervised attention, and than one without attention."""
     over_alone, over_none = (row.accuracy_unseen > other.accuracy_unseen for other in (alone, plain))
     if over_alone == over_none:
-        return f"is {'better' if over_none else 'no better'} than to leave it alone or to have none"
-    beaten, unbeaten = ("leave it alone", "have none") if over_alone else ("have none", "leave it alone")
-    return f"is better than to {beaten}, but not than to {unbeaten}"
+        return f"is {'better' if over_none else 'no better'} than unsupervised or no attention"
+    beaten, unbeaten = ("unsupervised", "no") if over_alone else ("no", "unsupervised")
+    return f"is better than {beaten} attention, but not than {unbeaten} attention"
 
 
 def _mean(rows: Sequence[Row], field: str) -> float:
@@ -211,11 +212,11 @@ def _ranks_agree(rows: Sequence[Row]) -> float:
 
 
 def _picture(rows: Sequence[Row]) -> Picture:
-    told, alone = ([row for row in rows if row.section == section] for section in (TOLD, STARTS))
-    alone += [row for row in told if row.name == "unsupervised"]
+    nets, alone = ([row for row in rows if row.section == section] for section in (SUPERVISION, STARTS))
+    alone += [row for row in nets if row.name == "unsupervised"]
     accuracies = {SIZES[0]: "accuracy", SIZES[1]: "accuracy_large", f"{SIZES[1]}, unseen colours": "accuracy_unseen"}
     found = {"attention": "auc_attention", "attention, unseen colours": "auc_unseen"}
-    known = [(place, row.published) for place, row in enumerate(told) if row.published is not None]
+    known = [(place, row.published) for place, row in enumerate(nets) if row.published is not None]
     published = Curve(
         label="published, unseen colours",
         x=[place for place, _ in known],
@@ -223,19 +224,19 @@ def _picture(rows: Sequence[Row]) -> Picture:
         error=[spread for _, (_, spread) in known],
         points=True,
     )
-    places: list[float] = list(range(len(told)))
+    places: list[float] = list(range(len(nets)))
     starts = [row.start for row in alone if row.start is not None]
-    names, chance = ("sum", "top-k", "alone", "told", "weak"), (("chance", 100 * CHANCE),)
-    counted = tuple(_curve(label, places, told, field, 100) for label, field in accuracies.items())
+    names, chance = ("sum", "top-k", "none", "full", "weak"), (("chance", 100 * CHANCE),)
+    counted = tuple(_curve(label, places, nets, field, 100) for label, field in accuracies.items())
     seen = tuple(
-        _curve(label, places, told, field) for label, field in {**found, "ERF of the count": "auc_erf"}.items()
+        _curve(label, places, nets, field) for label, field in {**found, "ERF of the count": "auc_erf"}.items()
     )
     by_start = tuple(_curve(label, starts, alone, field, 100) for label, field in accuracies.items())
     seen_by_start = tuple(_curve(label, starts, alone, field) for label, field in found.items())
     cosine = "cosine of its start with green"
     return Picture(
         title="Counting green nodes through attention pooling",
-        headings=("What attention is told", "Attention left alone, by where it starts"),
+        headings=("Supervision of attention", "Unsupervised attention, by where it starts"),
         rows=(
             (
                 Chart(
@@ -265,7 +266,7 @@ def _picture(rows: Sequence[Row]) -> Picture:
 
 
 def _curve(label: str, x: Sequence[float], rows: Sequence[Row], field: str, scale: float = 1.0) -> Curve:
-    """Points of the rows that have this number."""
+    """Return the points of the rows that have this number."""
     pairs = [
         (place, scale * getattr(row, field))
         for place, row in zip(x, rows, strict=True)

@@ -1,4 +1,4 @@
-"""Graphs of coloured nodes whose green ones are to be counted, and a net that counts them through attention pooling.
+"""Graphs of coloured nodes, and a net that counts the green ones through attention pooling.
 
 Source: Knyazev et al. 2019, arXiv:1905.02850, the data set COLORS: n nodes and n to 2 n links, up to ten green nodes.
 As in the authors' code (github.com/bknyaz/graph_attention_pool) there is a fourth channel, which only unseen colours
@@ -40,7 +40,7 @@ class Graphs:
 
     @property
     def truth(self) -> Tensor:
-        """Attention as it should be, (B, n): shared by the green nodes, or by all where there are none."""
+        """Target of the attention, (B, n): equal on the green nodes, or on all nodes if none is green."""
         weights = self.green.float()
         weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, torch.ones_like(weights))
         return weights / weights.sum(1, keepdim=True)

@@ -1,5 +1,4 @@
-"""Nets that learn to count the green nodes of small graphs, with attention that is left alone or told what it should
-be.
+"""Nets that learn to count the green nodes of small graphs, with supervised or unsupervised attention.
 
 Source: Knyazev et al. 2019, arXiv:1905.02850, section 3.
 """
@@ -21,7 +20,7 @@ from erfscope.studies.study import StudyOptions
 from erfscope.studies.training import descend, fit
 
 SMALL, LARGE = range(4, 26), (30, 60, 100, 150, 200)
-#: Weight of the Kullback-Leibler divergence between the attention and what it should be.
+#: Weight of the Kullback-Leibler divergence between the attention and its target.
 BETA = 10.0
 #: Learning rate; that of the few numbers of the attention is ten times as high.
 RATE = 3e-3
@@ -38,7 +37,7 @@ class Data:
 
 
 def graphs_of(asked: StudyOptions) -> Data:
-    """The data of a study; fewer to test with where it only has to run."""
+    """Return the data of a study; smoke runs have fewer graphs to test with."""
     share = asked.pick(full=1, quick=1, smoke=4)
 
     def made(count: int, sizes: Sequence[int], first: int, *, unseen: bool = False) -> list[Graphs]:
@@ -63,8 +62,8 @@ def fresh(pool: str, seed: int) -> Counter:
 
 
 def removed(judge: Counter, train: Sequence[Graphs]) -> list[Tensor]:
-    """Weak supervision: how much a net without attention changes its answer when a node is removed, (B, n) for each of
-    the graphs."""
+    """Return targets for weak supervision: how much a net without attention changes its answer when a node is removed,
+    (B, n) for each batch of graphs."""
     targets = []
     with torch.no_grad():
         for graphs in train:
@@ -79,14 +78,14 @@ def removed(judge: Counter, train: Sequence[Graphs]) -> list[Tensor]:
 def train(
     counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] | None, asked: StudyOptions, *about: str
 ) -> None:
-    """Train a net to count, and its attention to be what it is told.
+    """Train a net to count, and its attention to match the targets.
 
     Args:
         counter: Trained in place.
         graphs: One batch each.
-        targets: Attention as it should be, (B, n) for each batch; None to leave it alone.
-        asked: How long, and where nets are kept.
-        *about: What tells this net from others of its kind.
+        targets: Target of the attention, (B, n) for each batch; None for unsupervised attention.
+        asked: Effort of the training, and the folder where nets are kept.
+        *about: Distinguishes this net from others of its kind.
     """
     epochs = asked.pick(full=150, quick=25, smoke=6)
     attention = [] if counter.pool is None else [counter.pool.weight]

@@ -1,5 +1,5 @@
-"""``gatv2-gradients``: the gradients of a graph attention layer's parameters in closed form, and where one of them has
-none.
+"""``gatv2-gradients``: the gradients of a graph attention layer's parameters in closed form, and the nodes from which
+one parameter gets none.
 
 Neumeier et al. derive what Theta_L, Theta_R and a receive from a loss. A corollary: a node whose neighbours all have
 the same slopes in the LeakyReLU sends nothing to Theta_R, and how many such nodes there are depends on how many
@@ -35,22 +35,20 @@ class Row:
     """Random graphs of one degree, and layers of one width at PyTorch Geometric's initialisation."""
 
     name: str
-    #: How many nodes each node listens to, itself counted, and channels per head.
+    #: Number of nodes that each node receives from, itself included, and channels per head.
     neighbours: int
     width: int
     #: Largest relative error of the closed forms against autograd: of the parameters' gradients, and of the Jacobian.
     error_gradients: float
     error_jacobian: float
-    #: The same of the printed form, which takes the gradient with the attended values already summed over their
-    #: channels (E4-02).
+    #: The same for the printed form, which first sums the attended values over their channels (E4-02).
     error_printed: float
-    #: Share of nodes and heads that send Theta_R no gradient, as the theory says and as autograd finds, and its
-    #: standard error over graphs.
+    #: Share of nodes and heads that send Theta_R no gradient, by the theory and by autograd, and its standard error
+    #: over graphs.
     dead: float
     dead_autograd: float
     dead_se: float
-    #: How many nodes and heads there are in all, and of how many only one of the two, theory and autograd, says that
-    #: they send none.
+    #: Number of pairs of a node and a head, and of those for which theory and autograd differ.
     pairs: int
     differing: int
     passed: bool
@@ -69,7 +67,7 @@ class _Graph:
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """All degrees and widths."""
+    """Compare theory and autograd for all degrees and widths."""
     graphs, nodes = asked.pick(full=40, quick=8, smoke=2), asked.pick(full=40, quick=30, smoke=16)
     cases, rows = [(number, k, d) for number, (d, k) in enumerate(itertools.product(WIDTHS, DEGREES))], []
     for number, neighbours, width in asked.each("gatv2-gradients", cases):
@@ -99,7 +97,7 @@ def _row(neighbours: int, width: int, found: list[_Graph]) -> Row:
 
 
 def regular_graph(nodes: int, neighbours: int, generator: torch.Generator) -> Tensor:
-    """An adjacency in which every node listens to itself and to others drawn at random, ``neighbours`` in all."""
+    """Return an adjacency in which every node receives from itself and from random others, ``neighbours`` in all."""
     order = torch.rand(nodes, nodes, generator=generator).fill_diagonal_(-1).argsort(1)
     return torch.zeros(nodes, nodes, dtype=torch.float64).scatter_(1, order[:, :neighbours], 1.0)
 
@@ -118,13 +116,13 @@ def _one(neighbours: int, width: int, nodes: int, generator: torch.Generator) ->
     }
     given: dict[str, Any] = {name: weight.detach().numpy() for name, weight in weights.items()}
     function = on_nodes(layer, 1, nodes)
-    said = theory.gatv2_parameter_gradients(x.numpy(), seen.numpy(), **given, gradient=g.numpy())
+    closed = theory.gatv2_parameter_gradients(x.numpy(), seen.numpy(), **given, gradient=g.numpy())
     found = torch.autograd.grad((function(x) * g).sum(), [layer.lin_l.weight, layer.lin_r.weight, layer.att])
     jacobian = theory.influence_of(theory.gatv2(x.numpy(), seen.numpy(), **given), "jacobian")
     dead = theory.dead_targets(x.numpy(), seen.numpy(), **given)
-    # Rounding is relative to the largest gradient of all: Theta_R's own may be zero.
+    # Rounding is relative to the largest gradient, since that of Theta_R may be zero.
     scale = max(float(each.abs().max()) for each in found)
-    pairs = zip((said.theta_l, said.theta_r, said.a[None]), found, strict=True)
+    pairs = zip((closed.theta_l, closed.theta_r, closed.a[None]), found, strict=True)
     printed = printed_target_gradient(x.numpy(), seen.numpy(), given, g.numpy())
     return _Graph(
         gradients=max(float(np.abs(one - other.numpy()).max()) for one, other in pairs) / scale,
@@ -136,7 +134,7 @@ def _one(neighbours: int, width: int, nodes: int, generator: torch.Generator) ->
 
 
 def _sent(layer: GATv2, y: Tensor, generator: torch.Generator) -> FloatArray:
-    """The largest gradient that Theta_R gets from every node and head under a random loss, (n, heads)."""
+    """Return the largest gradient that Theta_R gets from every node and head under a random loss, (n, heads)."""
     sent = np.zeros((len(y), HEADS))
     width = y.shape[1] // HEADS
     for node in range(len(y)):
@@ -149,8 +147,8 @@ def _sent(layer: GATv2, y: Tensor, generator: torch.Generator) -> FloatArray:
 
 
 def printed_target_gradient(x: FloatArray, seen: FloatArray, given: dict[str, Any], g: FloatArray) -> FloatArray:
-    """The gradient of Theta_R as printed: A_j is the sum of the channels of Theta_L h_j, and the loss's gradient of
-    channel t comes last.
+    """Return the gradient of Theta_R by the printed formula, in which A_j is the sum of the channels of Theta_L h_j,
+    and the loss's gradient of channel t is a factor.
 
     Args:
         x: Node features, (n, c).
@@ -165,7 +163,7 @@ def printed_target_gradient(x: FloatArray, seen: FloatArray, given: dict[str, An
     ones = np.ones_like(g)
     total = np.zeros((heads * width, x.shape[1]))
     for node in range(len(x)):
-        # What one node sends, were the gradient 1 in all its channels: A_j is then the plain sum.
+        # With a gradient of 1 in all channels of one node, A_j is the plain sum.
         alone = np.zeros_like(ones)
         alone[node] = 1
         own = theory.gatv2_parameter_gradients(x, seen, **given, gradient=alone)
@@ -225,7 +223,7 @@ def _picture(rows: list[Row]) -> Picture:
 
 
 def _decades(rows: list[Row], name: str) -> list[float]:
-    """The largest error at every degree, in powers of ten; rounding to 1e-17 keeps an error of zero on the chart."""
+    """Return the largest error at every degree, in powers of ten; at least 1e-17, which keeps zero on the chart."""
     return [float(np.log10(max(1e-17, *(getattr(row, name) for row in rows if row.neighbours == k)))) for k in DEGREES]
 
 

@@ -1,4 +1,4 @@
-"""``luo-dropout``: dropout leaves the shape of the ERF as it is.
+"""``luo-dropout``: dropout does not change the shape of the ERF.
 
 Values are kept with the chance p and divided by it. The mean of the gradient over masks is then that of the net without
 dropout; its mean square, over random weights, is 1 / p times as large per layer, the same factor everywhere, so that
@@ -23,7 +23,7 @@ LAYERS, WIDTH = 5, 8
 KEEPS = (1.0, 0.8, 0.5)
 #: Parts of the runs, for standard errors of a total.
 PARTS = 10
-#: What no dropout gives with uniform weights holds to rounding.
+#: Without dropout, sizes of uniform weights hold to rounding.
 EXACT = 1e-9
 
 
@@ -113,7 +113,7 @@ def _square(asked: StudyOptions, keep: float, runs: int) -> tuple[list[Row], Flo
 
 
 def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float | None]:
-    """Influence of all input pixels on the unit, as it is: mean over the runs and standard error.
+    """Return the influence of all input pixels on the unit, not normalised: mean over the runs and standard error.
 
     Args:
         nets: What is measured.
@@ -154,7 +154,7 @@ def _conclusion(rows: list[Row]) -> str:
     total, square = (next(row for row in rows if row.section == SECTIONS[at] and row.keep == least) for at in (0, 2))
     sigmas = [row.value for row in rows if row.section == SECTIONS[3]]
     return (
-        f"That dropout leaves the shape as it is {verdict(rows)}: keeping {least:g} of the values before each of"
+        f"That dropout does not change the shape {verdict(rows)}: keeping {least:g} of the values before each of"
         f" {LAYERS} layers, the gradient adds up to {total.value:.3f} (1 without), its square to {square.value:.1f}"
         f" ({square.theory:.0f} = (1 / {least:g})^{LAYERS}), and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all"
         f" rates (closed form {theory.uniform_stack(LAYERS, 3).sigma_px:.3f}).{failures(rows)}"
@@ -167,7 +167,7 @@ def _picture(maps: list[tuple[float, FloatArray]]) -> Picture:
     curves.append(along_row("closed form", theory.uniform_stack(LAYERS, 3).kernel[None]))
     chart = Chart(title="along a row", x="px from the unit", y="share", curves=tuple(curves))
     return Picture(
-        title="Dropout leaves the shape of the ERF as it is",
+        title="Dropout does not change the shape of the ERF",
         rows=(shown, (chart,)),
         note=f"{LAYERS} linear layers, random weights.",
     )

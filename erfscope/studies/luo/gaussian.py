@@ -28,7 +28,7 @@ from erfscope.studies.study import StudyFindings, StudyOptions
 
 #: Channels between the layers of random nets: with one, single runs outweigh all others.
 WIDTH = 8
-#: From this depth on random nets are told of; those of 5 layers are still short of the limit.
+#: The least depth of random nets in the conclusion; those of 5 layers are still far from the limit.
 DEEP = 10
 #: How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),
 #: as a share. Both leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.

@@ -22,7 +22,7 @@ from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions,
 
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical receptive field.
 PUBLISHED = (0.56, -0.43)
-#: Of a slope that is sampled; uniform weights have those of the closed form.
+#: Limit of a slope that is sampled; uniform weights have the slopes of the closed form.
 LIMIT, EXACT = 0.03, 1e-9
 WIDTH = 8
 
@@ -35,7 +35,7 @@ class Family:
     weights: Weights
     activation: Activation
     convention: Any
-    #: Of the variance image, whose shape is known, to the image that is measured: 1, or 1/2 for its root.
+    #: Power that makes the measured image of the variance image: 1, or 1/2 for its root.
     power: float | None
 
 
@@ -108,8 +108,7 @@ def _row(asked: StudyOptions, family: Family, depths: tuple[int, ...], runs: int
     size, ratio = slopes(depths, sizes)
     expected = None if family.power is None else slopes(depths, [closed_form(n, family.power) for n in depths])
     limit = EXACT if family.weights == "uniform" else LIMIT
-    # What has no closed form is held against that of the root of the variance image, which it resembles, at twice the
-    # limit.
+    # Families without a closed form are compared with the root of the variance image, at twice the limit.
     wanted, limit = (
         (expected, limit)
         if expected is not None

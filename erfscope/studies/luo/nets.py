@@ -136,7 +136,7 @@ def _kernels(design: Design, runs: int, before: int, after: int, generator: torc
 
 
 def _masks(design: Design, runs: int, generator: torch.Generator) -> list[nn.Parameter]:
-    """What dropout multiplies the input of every layer by, (runs, channels, side, side) each."""
+    """Return the factors of dropout for the input of every layer, (runs, channels, side, side) each."""
     if design.keep == 1:
         return []
     masks, side = [], design.side

@@ -1,4 +1,4 @@
-"""How the studies of stacks measure: all runs of a design in one measurement, and the row that comes of it."""
+"""The measurement of all runs of a stack's design, and the row that it gives."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions,
 
 #: Closed forms of uniform weights hold to rounding.
 EXACT = 1e-9
-#: What is sampled must lie within this many standard errors.
+#: Sampled sizes must lie within this many standard errors.
 Z_LIMIT = 4.0
-#: What "is a Gaussian" means, of the R2 of the fit: binomials and their roots have 0.998, a box 0.78 and a Laplacian
-#: 0.93.
+#: The least R2 of a fit by a Gaussian to an ERF that "is a Gaussian": binomials and their roots have 0.998, a box 0.78
+#: and a Laplacian 0.93.
 GAUSSIAN_R2 = 0.95
 #: The variance image of Luo et al.: the mean over runs of the squared gradient, not divided by each run's total, which
 #: would bias it.
@@ -36,7 +36,7 @@ VARIANCE = erfscope.Convention(
     contribution_text="sum_s g_s^2, mean over runs",
     source="Luo et al. 2016, arXiv:1701.04128, section 3",
 )
-#: Its root.
+#: The root of the variance image.
 RMS = replace(VARIANCE, name="rms", scale="amplitude", root=True)
 #: Runs that are computed together.
 AT_ONCE = 25
@@ -45,7 +45,7 @@ MEASURES = ("sigma_row", "sigma_col", "gaussian_r2", "kurtosis_row", "luo_size",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One design: sizes of its ERF over all runs, beside what the theory says."""
+    """One design: sizes of its ERF over all runs, and those of the theory."""
 
     name: str
     section: str
@@ -54,11 +54,11 @@ class Row:
     #: Share of the runs without any gradient; they are in no map.
     dead: float
     trf_px: int
-    #: Along rows, of what the closed forms are about: the gradient where weights are uniform, its mean square where
-    #: they are random.
+    #: Sigma along rows, of the image of the closed forms: the gradient for uniform weights, its mean square for random
+    #: ones.
     sigma_px: float
     sigma_se_px: float | None
-    #: What the theory says sigma is; None where there is no closed form.
+    #: Sigma by the theory; None if there is no closed form.
     theory_px: float | None
     #: Of the mean |gradient|, the image that Luo et al. show: sigma along rows, the size at 4.55 % of the centre, the
     #: fit by a Gaussian.
@@ -66,7 +66,7 @@ class Row:
     luo_size_px: float | None
     gaussian_r2: float | None
     kurtosis: float | None
-    #: How far sigma may be from the theory, in pixels; None where there is none.
+    #: How far sigma may be from the theory, in pixels; None if there is no closed form.
     limit_px: float | None
     passed: bool
 
@@ -81,13 +81,13 @@ class Seen:
 
 
 def generator(asked: StudyOptions, name: str) -> torch.Generator:
-    """Random numbers of one row: what other rows draw does not change them."""
+    """Return the generator of one row, whose numbers do not depend on other rows."""
     key = np.random.SeedSequence([asked.seed, *name.encode()]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(key) >> 1)
 
 
 def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
-    """ERF of one design over all its runs.
+    """Measure the ERF of one design over all its runs.
 
     Raises:
         ErfscopeError: no run has a gradient.
@@ -115,30 +115,30 @@ def seen(
     sigma: float | None,
     also: Callable[[Row], bool] | None = None,
 ) -> Seen:
-    """Measure one design. Its row fails where sigma is off the theory, or ``also`` does not hold.
+    """Measure one design. Its row fails if sigma differs from the theory, or if ``also`` does not hold.
 
     Args:
         asked: Has the seed.
-        name: Of the row.
-        design: What is drawn.
-        runs: How many nets.
-        section: The heading that the row stands under.
-        sigma: What the theory says; None where it says nothing.
-        also: What else must hold.
+        name: Name of the row.
+        design: Design of the nets.
+        runs: Number of nets.
+        section: Heading of the row.
+        sigma: Sigma by the theory; None if there is no closed form.
+        also: Another condition that must hold.
 
     Raises:
         ValueError: neither is given, so that the row could not fail.
     """
     if sigma is None and also is None:
-        raise ValueError(f"the row {name} has nothing that it is held against")
+        raise ValueError(f"the row {name} needs sigma or also, which it could fail")
     draws = generator(asked, name)
     nets = Nets(design, runs, draws)
     pictures = nets.pictures(draws)
     absolute = measured(nets, pictures, "luo")
-    told = absolute if design.weights == "uniform" else measured(nets, pictures, VARIANCE)
+    compared = absolute if design.weights == "uniform" else measured(nets, pictures, VARIANCE)
     assert absolute.map is not None
     assert absolute.trf is not None
-    spread = told["sigma_row"]
+    spread = compared["sigma_row"]
     limit = None if sigma is None else EXACT * sigma + Z_LIMIT * (spread.se or 0.0)
     row = Row(
         name=name,
@@ -167,25 +167,25 @@ def _number(result: Result, name: str) -> float | None:
 
 
 def section_of(weights: Weights) -> str:
-    """The heading of rows with these weights: of what sigma is."""
+    """Return the heading of rows with these weights, which says what sigma is the spread of."""
     return "uniform: sigma of g" if weights == "uniform" else "random: sigma of g²"
 
 
 def rms_sigma(n: int, k: int = 3) -> float:
-    """Sigma of the root of the variance image of n random layers of k taps: sqrt(2) times that image's own as n
-    grows."""
+    """Return sigma of the root of the variance image of n random layers of k taps; it tends to sqrt(2) times sigma of
+    the variance image."""
     amplitude = np.sqrt(theory.uniform_stack(n, k).kernel)
     at = np.arange(len(amplitude)) - (len(amplitude) - 1) / 2
     return math.sqrt(float(amplitude @ at**2 / amplitude.sum()))
 
 
 def with_error(value: float, se: float | None, digits: int = 3) -> str:
-    """A value and its standard error, if it has one that shows."""
+    """Return a value, and its standard error unless that rounds to zero."""
     return f"{value:.{digits}f}" + (f" ± {se:.{digits}f}" if se is not None and se >= 0.5 * 10**-digits else "")
 
 
 def columns(*, first: str, shape: bool = True) -> tuple[Column, ...]:
-    """Columns of :class:`Row`.
+    """Return the columns of :class:`Row`.
 
     Args:
         first: Title of the first one.
@@ -212,23 +212,23 @@ def columns(*, first: str, shape: bool = True) -> tuple[Column, ...]:
 def findings(
     found: Sequence[Seen], columns: tuple[Column, ...], conclude: Callable[[tuple[Row, ...]], str], picture: Picture
 ) -> StudyFindings:
-    """What a study of stacks found: the rows under their headings, and what ``conclude`` says of them."""
+    """Return the findings of a study of stacks: rows under headings, and the conclusion that ``conclude`` draws."""
     rows = tuple(one.row for one in found)
     return StudyFindings(columns=columns, section="section", rows=rows, conclusion=conclude(rows), picture=picture)
 
 
 def along_row(label: str, values: FloatArray, *, points: bool = False) -> Curve:
-    """The sums of a map's columns, by the distance to its middle in pixels."""
+    """Return the sums of a map's columns, over the distance to its middle in pixels."""
     line = values.sum(0)
     return Curve(label=label, x=[at - (len(line) - 1) / 2 for at in range(len(line))], y=list(line), points=points)
 
 
 def verdict(rows: Sequence[Any]) -> str:
-    """Whether a claim holds, as a conclusion says it."""
+    """Say for a conclusion whether a claim holds."""
     return "holds" if all(row.passed for row in rows) else "does not hold everywhere"
 
 
 def failures(rows: Sequence[Any]) -> str:
-    """Which rows failed, for a conclusion; "" where none did."""
+    """Say for a conclusion which rows failed; "" if none did."""
     failed = [row.name for row in rows if not row.passed]
     return f" Outside their limits: {', '.join(failed)}." if failed else ""

@@ -1,4 +1,4 @@
-"""``luo-skip``: skip connections make the ERF smaller, and leave the theoretical receptive field as it is.
+"""``luo-skip``: skip connections make the ERF smaller, and do not change the theoretical receptive field.
 
 The paper gives no size. In a linear net of blocks I + g V, V being a normalised kernel, a path takes each block's
 branch with the chance g / (1 + g), so that the variance is n g / (1 + g) (k^2 - 1) / 12; for random weights the same

@@ -25,7 +25,7 @@ from erfscope.studies.study import StudyFindings, StudyOptions
 
 LAYERS, WIDTH = 15, 8
 ONES = (1,) * LAYERS
-#: What is changed -> (strides, dilations).
+#: Name of a change -> (strides, dilations).
 CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "baseline": (ONES, ONES),
     "sub-sampling": (tuple(2 if layer in (4, 8, 12) else 1 for layer in range(1, LAYERS + 1)), ONES),

@@ -1,8 +1,8 @@
 """``padding``: what six ways of padding do to the ERF, and whether a net can then tell where it is.
 
 The total influence T(i) of an input on all outputs is the same everywhere for three of them, and differs at the border
-for the others (the course report, Table 1). A net that can read where things are takes that for the class where it
-helps, and fails where it changes."""
+for the others (the course report, Table 1). A net that can read positions uses them where they tell the class, and
+fails where the positions of the classes change."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
 from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 from erfscope.studies.training import batches, descend, fit
 
-#: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with classes in the other's place, in
+#: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with the two classes swapped, in
 #: percent.
 BIAS = {"replicate": 0.0, "full": 0.0, "circular": 0.0, "zero": 1 / 3, "valid": 2 / 3, "reflect": 1 / 3}
 PUBLISHED = {"replicate": 93.8, "full": 88.9, "circular": 82.6, "zero": 6.4, "valid": 0.1, "reflect": 0.0}
-#: The stack whose ERFs are shown: layers, and side of its input, odd, so that there is a middle.
+#: Layers of the stack whose ERFs are shown, and the side of its input, which is odd to have a middle.
 DEPTH, SIDE = 4, 21
 #: Two units that no border reaches, counted in the map of a layer of the input's size.
 INTERIOR = ((8, 8), (10, 11))
@@ -49,22 +49,21 @@ class Row:
     r50_corner: float
     #: Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
     shift_error: float
-    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: kernels that a
-    #: quarter turn leaves as they are, and others.
+    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: for kernels
+    #: that a quarter turn does not change, and for others.
     turn_symmetric: float
     turn_other: float
-    #: Accuracy of Net1 with classes where they were in training, and in the other's place; None where it was not
-    #: trained.
+    #: Accuracy of Net1 with classes where they were in training, and with the two swapped; None if it was not trained.
     accuracy: float | None
     accuracy_swapped: float | None
     published: float
-    #: Whether Net1 does as the totals say: it reads the order where they are uniform, and the place where they are not.
+    #: Whether Net1 does as the totals predict: it reads the order if they are uniform, and the position if not.
     held: bool | None
     passed: bool
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """All modes, one row each."""
+    """Measure all modes, one row each."""
     trained = asked.pick(full=tuple(PADDINGS), quick=("full", "valid"), smoke=("valid",))
     maps: dict[str, list[FloatArray]] = {}
     rows = []
@@ -106,7 +105,7 @@ def _measured(
 
 
 def line_totals(mode: str, length: int = 9) -> tuple[tuple[float, ...], float]:
-    """T(i) of a line of inputs under a kernel [1, 1, 1], and its boundary-bias index."""
+    """Return T(i) of a line of inputs under a kernel [1, 1, 1], and its boundary-bias index."""
     name, width = PADDINGS[mode]
     line = nn.Conv1d(1, 1, 3, padding=width, padding_mode=name, bias=False).double()
     nn.init.ones_(line.weight)
@@ -163,7 +162,7 @@ def turn_error(mode: str, seed: int, *, symmetric: bool) -> float:
 
 
 def _trained(mode: str, asked: StudyOptions) -> tuple[float, float]:
-    """Accuracy of Net1 with classes in their places, and in each other's."""
+    """Return the accuracy of Net1 with the classes in their places, and swapped."""
     count = asked.pick(full=1000, quick=400, smoke=200)
     epochs = asked.pick(full=15, quick=10 if mode == "full" else 4, smoke=4)
     seeds = [3 * asked.seed + offset for offset in range(3)]
@@ -200,12 +199,12 @@ def _conclusion(rows: Sequence[Row]) -> str:
     error = max(abs(row.bias - row.bias_published) for row in rows)
     derived = "as derived" if error < 1e-12 else f"up to {error:.0e} from what was derived"
     bias = f"Influence is uniform for {uniform} padding; at the border it is off for the others ({off}), {derived}."
-    said = f" Net1 with classes in each other's place: as uniform influence suggests for {', '.join(kept) or 'none'}"
+    swapped = f" Net1 with the classes swapped: as uniform influence suggests for {', '.join(kept) or 'none'}"
     turn = (
-        f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} where kernels do not mind a"
-        " quarter turn."
+        f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} if a quarter turn does not"
+        " change the kernels."
     )
-    return f"{bias}{said}; not for {', '.join(against) or 'none'}.{turn}"
+    return f"{bias}{swapped}; not for {', '.join(against) or 'none'}.{turn}"
 
 
 def _picture(rows: Sequence[Row], maps: dict[str, list[FloatArray]]) -> Picture:

@@ -1,7 +1,7 @@
 """Two boxes, red and green, whose order is the class and whose height gives it away: does a net read the order, or
 where the boxes are?
 
-Red stands left of green in the upper half, or green left of red in the lower half. Swapping the halves tells the two
+Red is left of green in the upper half, or green left of red in the lower half. Swapping the halves tells the two
 apart. Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2; their net and their numbers of pixels."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def red_green(count: int, generator: torch.Generator, *, swapped: bool = False) 
     Args:
         count: How many.
         generator: Source of randomness.
-        swapped: Whether every class stands in the half of the other.
+        swapped: Whether each class is in the half of the other.
     """
     classes = torch.arange(count) % 2
     tops = torch.tensor(OFFSETS)[classes] + (1 - 2 * classes) * (APART if swapped else 0)

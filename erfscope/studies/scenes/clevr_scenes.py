@@ -1,4 +1,4 @@
-"""Sort-of-CLEVR: six coloured squares and circles, with questions about one of them or about how it stands to the
+"""Sort-of-CLEVR: six coloured squares and circles, with questions about one of them or about its relation to the
 others.
 
 Source: Santoro et al. 2017, arXiv:1706.01427, section 4.3; rendered with numpy.

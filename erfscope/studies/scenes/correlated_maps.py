@@ -109,7 +109,7 @@ def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
             SOFT_TIED: attentive(softmax=True, tied=True),
             "softmax attention": attentive(softmax=True, tied=False),
         }
-    # The closed form is to be met to 1e-10; sampling noise is all that there is elsewhere.
+    # The closed form must hold to 1e-10; elsewhere there is only sampling noise.
     return {
         name: ((net.double() if name == "linear GCN" else net).eval(), layers) for name, (net, layers) in made.items()
     }

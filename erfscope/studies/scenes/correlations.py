@@ -2,8 +2,8 @@
 
 Every pixel of a 21 x 21 map is correlated with those around it and with those around the point opposite. A convolution
 cannot look there, a GCN looks where its links lead, and dot-product attention with fixed weights follows the covariance
-in the mean over data (Theorem 3). Of softmax attention (Eq. 13) no theorem speaks: while its scores are small it is a
-uniform ERF plus that of the dot product, and as they grow the softmax sharpens them, so that it follows the covariance
+in the mean over data (Theorem 3). No theorem covers softmax attention (Eq. 13): while its scores are small it is a
+uniform ERF plus that of the dot product; as they grow the softmax sharpens them, and the ERF follows the covariance
 less closely."""
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
 
 #: Steps along the grid within which mass counts as around the unit, or around its partner.
 NEAR = 5
-#: Samples with which one such layer is seen to follow the covariance.
+#: Samples that show that one layer of dot-product attention follows the covariance.
 LEAST = 100
-#: What "follows the covariance" means, of Pearson's correlation.
+#: The least Pearson correlation of an ERF that "follows the covariance".
 FOLLOWS = 0.99
-#: Nets of which Theorem 3 speaks, in their first layer.
+#: Nets whose first layer Theorem 3 covers.
 DOT = (TIED, "attention")
-#: Nets as a figure names them.
+#: Name of a net -> its name in the figure.
 SHORT = {
     "convolution": "conv",
     "linear GCN": "GCN",
@@ -70,7 +70,7 @@ class Row:
     near_partner: float
     #: Largest difference of |ERF| from the closed form P^L, for the linear GCN.
     error: float | None
-    #: What Theorem 3 expects beside the standard error of the mean over the samples, for one layer of dot products.
+    #: The expectation of Theorem 3 over the standard error of the mean over the samples, for one layer of dot products.
     signal_to_noise: float | None
     samples: int
     claim: str
@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layer:
-    """What one layer of one net shows."""
+    """The row of one layer of one net, with its maps."""
 
     row: Row
     #: The mean signed ERF, and the covariance of the activations with that of the unit, both (21, 21).
@@ -89,7 +89,7 @@ class _Layer:
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """Every layer that the paper shows, beside the covariance of the data and of the layer's activations."""
+    """Compare every layer that the paper shows with the covariance of the data and of the layer's activations."""
     x = samples(max(asked.pick(full=1000, quick=60, smoke=8), LEAST), torch.Generator().manual_seed(asked.seed))
     found, every = [], nets(asked.seed)
     for number, (name, (net, layers)) in enumerate(every.items()):
@@ -100,7 +100,7 @@ def study(asked: StudyOptions) -> StudyFindings:
 
 
 def _needed(name: str, layer: int, asked: StudyOptions) -> int:
-    """How many samples: enough to see what one layer of attention follows, even where the others have fewer."""
+    """Return the number of samples: at least enough to show what one layer of attention follows."""
     count = asked.pick(full=1000, quick=60, smoke=8)
     return max(count, LEAST) if layer == 1 and name in (TIED, SOFT_TIED) else count
 
@@ -142,9 +142,9 @@ def _looked_at(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) 
 def _claim(
     name: str, layer: int, alike: float, modes: tuple[float, float], error: float | None
 ) -> tuple[str, bool, bool]:
-    """What a layer is said to do, whether it does, and whether the study fails where it does not."""
+    """Return the claim about a layer, whether it holds, and whether the study passes."""
     if error is not None:
-        two = layer != DEPTH or all(abs(mode - said) < 5e-4 for mode, said in zip(modes, MODES, strict=True))
+        two = layer != DEPTH or all(abs(mode - known) < 5e-4 for mode, known in zip(modes, MODES, strict=True))
         return (f"equals P^{layer}, two modes" if layer == DEPTH else f"equals P^{layer}"), error <= 1e-10 and two, True
     if name == "convolution":
         return "no second mode", modes[1] == 0, True

@@ -1,5 +1,5 @@
-"""``sort-of-clevr``: nets with a wider ERF answer more questions about how objects stand to each other (Nicolicioiu &
-Duta, Table 1).
+"""``sort-of-clevr``: nets with a wider ERF answer more questions about relations of objects (Nicolicioiu & Duta, Table
+1).
 
 Two convolutions (Conv-S), two more with other strides (Conv-L), or a layer of self-attention behind the two. The paper
 gives no channels and no net for the questions; those here are small enough for two cores, and see far fewer questions
@@ -37,7 +37,7 @@ class Row:
 
     name: str
     parameters: int
-    #: Of the theoretical receptive field, in pixels; None where it is the whole image.
+    #: Side of the theoretical receptive field, in pixels; None if it is the whole image.
     trf: int | None
     #: Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
     #: error.
@@ -47,7 +47,7 @@ class Row:
     #: Share of right answers to relational questions, and to the others.
     relational: float
     alone: float
-    #: Of relational questions, for a net that knows the question but does not look.
+    #: Share of right answers to relational questions without the image.
     blind: float
     published: float
     passed: bool
@@ -140,7 +140,7 @@ def _row(name: str, net: Responder, erfs: tuple[erfscope.Result, erfscope.Result
 
 
 def _right(net: Responder, test: Scenes) -> FloatArray:
-    """Which questions are answered rightly, (B, 20), 0 or 1."""
+    """Return which answers are right, (B, 20), 0 or 1."""
     with torch.no_grad():
         answers = [
             net(*some).argmax(2)
@@ -150,7 +150,7 @@ def _right(net: Responder, test: Scenes) -> FloatArray:
 
 
 def blind(train: Scenes, test: Scenes) -> float:
-    """Accuracy on relational questions of always giving the most frequent answer to the same question in training."""
+    """Return the accuracy, on relational questions, of the most frequent answer to the same question in training."""
     counts = torch.zeros(2**QUESTION, ANSWERS)
     code = 2.0 ** torch.arange(QUESTION)
     counts.index_put_(((train.questions @ code).long(), train.answers), torch.ones(()), accumulate=True)
@@ -178,11 +178,11 @@ def _conclusion(rows: Sequence[Row], ranked: bool) -> str:
     sizes = " < ".join(f"{row.name} {row.r90:.0f}" for row in rows)
     accuracies = ", ".join(f"{row.name} {row.relational:.1%}" for row in rows)
     same = all(a.relational < b.relational for a, b in itertools.pairwise(rows))
-    said = "rank alike" if same else "do not rank so after a training this short"
+    ranking = "rank alike" if same else "do not rank so after a training this short"
     published = ", ".join(f"{row.published:g}" for row in rows)
     return (
         f"ERFs {'rank' if ranked else 'do not rank'} as the paper says, before and after training (r90 in pixels:"
-        f" {sizes}); relational accuracies {said} ({accuracies}; {rows[0].blind:.1%} without looking; published"
+        f" {sizes}); relational accuracies {ranking} ({accuracies}; {rows[0].blind:.1%} without looking; published"
         f" {published} %)."
     )
 

@@ -1,9 +1,10 @@
-"""``theorems``: every closed form of :mod:`erfscope.theory` against the engine, on the blocks that people insert.
+"""``theorems``: every closed form of :mod:`erfscope.theory` against the engine, on the blocks of
+:mod:`erfscope.adapters`.
 
 May import: what ``studies`` may, and its ``study``.
 
 The engine (:func:`erfscope.influence`) differentiates a block or a plain function; the theory has the same numbers in
-closed form. What is an expectation is sampled, and told in standard errors. What the papers say in words is a property.
+closed form. Expectations are compared with samples, in standard errors. Statements without a formula are properties.
 docs/theory.md explains the errata that the sources name."""
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "graph attention": gatv2.CASES,
     "self-attention": attention.CASES,
     "pooling": pooling.CASES,
-    "said in words": properties.CASES,
+    "properties": properties.CASES,
 }
 #: Ends of the figure's axis, as shares of a limit; a rounding step of float64 is 1e-6 of that of a closed form.
 FLOOR, CEILING = 1e-8, 1e3
@@ -42,18 +43,18 @@ class Claim:
     kind: Kind
     #: Largest error, relative to the largest number of the closed form; None for an expectation.
     error: float | None
-    #: What the error may be.
+    #: The largest error that passes.
     limit: float | None
-    #: Of the entry that is furthest off; None for a closed form.
+    #: Z-score of the entry that is furthest off; None for a closed form.
     z: float | None
     samples: int | None
     passed: bool
-    #: What went wrong while it was computed.
+    #: The exception that ended the check.
     problem: str | None = None
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """Check every case, those of a kind together; one that fails to run fails, and the others go on."""
+    """Check every case. A case that raises an exception fails, and the others go on."""
     rows = [_check(case, asked) for case in asked.each("theorems", CASES)]
     rows.sort(key=lambda row: KINDS.index(row.kind))
     return StudyFindings(
@@ -71,7 +72,7 @@ def _check(case: Case, asked: StudyOptions) -> Claim:
     problem = None
     try:
         outcome = case.run(draws_of(case, asked))
-    except Exception as error:  # whatever breaks is told in its row, and the other rows are still worth seeing
+    except Exception as error:  # the row has the exception, and the other rows go on
         outcome, problem = Outcome(), f"{type(error).__name__}: {error}"
     limit = outcome.limit if outcome.error is not None else None
     return Claim(
@@ -101,8 +102,8 @@ def _conclusion(rows: list[Claim]) -> str:
 
 
 def share_of_limit(row: Claim) -> float:
-    """An error, or the size of a z-score, as a share of what it may be; infinite where there is none, or where 0 is
-    asked and not found."""
+    """Return an error, or the size of a z-score, as a share of its limit; infinite if there is none, or if the limit is
+    0 and the error is not."""
     if row.z is not None:
         return abs(row.z) / Z_LIMIT
     if row.error is None or row.limit is None or math.isnan(row.error):
@@ -111,7 +112,7 @@ def share_of_limit(row: Claim) -> float:
 
 
 def picture(rows: Sequence[Claim]) -> Picture:
-    """How much of its limit every claim takes up, those of a kind below each other in families."""
+    """Draw the error of every claim as a share of its limit, by kind and family."""
     exact = [row for row in rows if row.kind == "closed form"]
     others = [row for row in rows if row.kind != "closed form"]
     parts = (("Closed forms", exact), ("Expectations and properties", others))
@@ -120,7 +121,7 @@ def picture(rows: Sequence[Claim]) -> Picture:
         rows=(tuple(_chart(title, part) for title, part in parts if part),),
         note=(
             f"Limits: {LIMIT:.0e} of the largest number for a closed form, {Z_LIMIT:g} standard errors for an"
-            f" expectation, and what the table says for a property. What is 0 stands at {FLOOR:g}, and what is not"
+            f" expectation, and those of the table for properties. Zero is drawn at {FLOOR:g}, and errors that are not"
             f" finite at {CEILING:g}."
         ),
     )

@@ -27,7 +27,7 @@ def projections(layer: nn.Module) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _dot(draws: Draws) -> Outcome:
-    """Plain, and divided by n as in Non-Local networks; for some outputs only too."""
+    """Check plain attention, and attention divided by n as in Non-Local networks; for some outputs only, too."""
     x, outcomes = draws.normal(N, 3), []
     for over_n in (False, True):
         layer = draws.fill(SelfAttention(3, 2, key_channels=4, mode="dot_product", over_n=over_n))
@@ -42,7 +42,7 @@ def _softmax(draws: Draws) -> Outcome:
 
 
 def _masked(draws: Draws) -> Outcome:
-    """A given mask with a row that sees nothing, and a window, which the block computes from shifted copies."""
+    """Check a given mask with a row that sees nothing, and a window, which the block computes from shifted copies."""
     x, outcomes = draws.normal(N, 3), []
     allowed = draws.uniform(N, N) < 0.5
     allowed[3] = False
@@ -77,12 +77,12 @@ def _heads(draws: Draws) -> Outcome:
 
 
 def with_bias(conv: Any) -> FloatArray:
-    """A 1 x 1 convolution as a matrix (c_in + 1, c_out) for features with a column of ones."""
+    """Return a 1 x 1 convolution as a matrix (c_in + 1, c_out) for features with a column of ones."""
     return np.vstack([array(conv.weight)[:, :, 0, 0].T, array(conv.bias)[None]])
 
 
 def slopes(norm: Any) -> FloatArray:
-    """What a frozen batch norm multiplies each channel by."""
+    """Return the factor of a frozen batch norm for each channel."""
     return array(norm.weight / torch.sqrt(norm.running_var + norm.eps))
 
 
@@ -154,12 +154,12 @@ def _random(draws: Draws) -> Outcome:
 
 
 def embedded(fn: NodeMap, position: Tensor) -> NodeMap:
-    """The map after an absolute positional embedding."""
+    """Return the map after an absolute positional embedding."""
     return lambda x: fn(x + position)
 
 
 def _permuted(draws: Draws) -> Outcome:
-    """It must hold without an embedding, and fail with one, which would else be none."""
+    """Check that the statement holds without an embedding, and fails with one."""
     x, order = draws.normal(N, 3), torch.randperm(N, generator=draws.generator)
     fn = on_nodes(draws.fill(SelfAttention(3, heads=3)), *SIDE)
     moved = embedded(fn, draws.normal(N, 3))
@@ -171,7 +171,7 @@ def _permuted(draws: Draws) -> Outcome:
 
 
 def _after_norm(draws: Draws) -> Outcome:
-    """Whatever attention does behind a LayerNorm, the signed influence off the diagonal is rounding noise."""
+    """Check that behind a LayerNorm the signed influence off the diagonal is rounding noise."""
     norm, layer = draws.fill(nn.LayerNorm(3)), draws.fill(SelfAttention(3, heads=3))
     attention, x = on_nodes(layer, *SIDE), draws.normal(N, 3)
     signed = influence(lambda y: y + attention(norm(y)), x, "signed").values

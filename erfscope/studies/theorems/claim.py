@@ -27,7 +27,7 @@ Z_LIMIT = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a check gave: an error or a z-score."""
+    """Result of a check: an error or a z-score."""
 
     error: float | None = None
     limit: float = LIMIT
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether what there is lies within its limit; never so for NaN."""
+        """Whether error and z-score are within their limits; False for NaN."""
         within = self.error is None or self.error <= self.limit
         return within and (self.z is None or abs(self.z) < Z_LIMIT) and (self.error is not None or self.z is not None)
 
@@ -58,18 +58,18 @@ class Draws:
         return torch.rand(*shape, dtype=torch.float64, generator=self.generator)
 
     def samples(self, n: int) -> int:
-        """How many samples: n, or an eighth of them for a quick run."""
+        """Return the number of samples: n, or n / 8 for a quick run."""
         return n // 8 if self.quick else n
 
     def graph(self, n: int, density: float = 0.4) -> Tensor:
-        """A directed graph without self-loops, 0 and 1, whose nodes all receive from the next one at least."""
+        """A directed graph without self-loops, 0 and 1, in which every node receives at least from the next."""
         links = (self.uniform(n, n) < density).double().fill_diagonal_(0)
         links[torch.arange(n), torch.arange(1, n + 1) % n] = 1
         return links
 
     def fill(self, module: nn.Module) -> Any:
-        """The module in float64 and evaluation mode, with every parameter and running statistic drawn; variances are
-        positive."""
+        """Return the module in float64 and evaluation mode, with random parameters and running statistics; variances
+        are positive."""
         module.double().eval()
         with torch.no_grad():
             for name, values in [*module.named_parameters(), *module.named_buffers()]:
@@ -92,13 +92,13 @@ class Case:
 
 
 def array(tensor: Tensor) -> FloatArray:
-    """For the theory, which is numpy."""
+    """Return a tensor as an array for the theory."""
     values: FloatArray = tensor.detach().numpy()
     return values
 
 
 def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] | None = None) -> Outcome:
-    """The engine's influence in every convention, against that of a closed form of the Jacobian (m, c', n, c).
+    """Compare the engine's influence in every convention with that of a closed form of the Jacobian (m, c', n, c).
 
     Raises:
         ValueError: the closed form is zero everywhere, so that nothing is checked.
@@ -114,12 +114,12 @@ def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] 
 
 
 def equals(measured: ArrayLike, closed_form: ArrayLike, *, limit: float = LIMIT) -> Outcome:
-    """Any numbers, against those of a closed form."""
+    """Compare numbers with those of a closed form."""
     return Outcome(error=theory.compare(np.asarray(measured), np.asarray(closed_form)).max_relative, limit=limit)
 
 
 def worst(*outcomes: Outcome) -> Outcome:
-    """Several checks of one statement as one."""
+    """Return the worst of several checks of one statement."""
     return max(
         outcomes,
         key=lambda outcome: (not outcome.passed, abs(outcome.z if outcome.z is not None else outcome.error or 0.0)),
@@ -127,12 +127,12 @@ def worst(*outcomes: Outcome) -> Outcome:
 
 
 def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outcome:
-    """The mean over samples against its expectation: the entry that is furthest off, in standard errors.
+    """Compare the mean over samples with its expectation: the entry that is furthest off, in standard errors.
 
     Args:
         measured: The mean and its standard error.
-        expected: What the theory gives.
-        each: How many samples stand side by side in one of those, see :func:`grouped`.
+        expected: The expectation by the theory.
+        each: Number of samples that :func:`grouped` put into one.
     """
     if measured.se is None:
         raise ValueError("an expectation needs at least two samples")
@@ -143,12 +143,12 @@ def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outco
 
 
 def grouped(fn: NodeMap, x: Tensor, each: int) -> tuple[NodeMap, Tensor]:
-    """Samples side by side in the channels, so that one backward pass gives the mean signed influence of them all.
+    """Put samples side by side into the channels, so that one backward pass gives their mean signed influence.
 
     Args:
         fn: (B, n, c) -> (B, n, c').
         x: (N, n, c).
-        each: How many samples stand together; it divides N.
+        each: Number of samples in a group; it divides N.
 
     Returns:
         A map (n, each * c) -> (n, each * c'), whose ``signed`` influence is the mean of fn's, and its inputs (N / each,

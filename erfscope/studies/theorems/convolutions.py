@@ -18,16 +18,15 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, worst
 
 LUO = "Luo et al. 2016"
-#: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not say which they
-#: are.
+#: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not state them.
 SPECIAL = (4, 8, 12)
 
 
 def stack(
     kernels: Sequence[Tensor], strides: Sequence[int] = (), dilations: Sequence[int] = (), *, residual: bool = False
 ) -> NodeMap:
-    """Convolutions of a line of nodes (n, c), without padding; a skip connection around each takes the middle of its
-    input.
+    """Return convolutions of a line of nodes (n, c), without padding; a skip connection around each takes the middle of
+    its input.
 
     Args:
         kernels: (c_out, c_in, k) each.
@@ -62,8 +61,8 @@ def moments(row: FloatArray) -> tuple[float, float, float]:
 
 
 def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome:
-    """Whether two neighbouring units see ``shape``, ``stride`` pixels apart, in every convention, with the moments that
-    it names."""
+    """Check that two neighbouring units see ``shape``, ``stride`` pixels apart, in every convention, and its
+    moments."""
     n = shape.trf_px + stride
     jacobian = np.zeros((2, 1, n, 1))
     for p in (0, 1):
@@ -72,7 +71,7 @@ def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome
     row = influence(fn, x, "signed", [0]).values[0]
     named = (shape.mean_px, shape.variance_px2, shape.excess_kurtosis or 0.0)
     return worst(
-        follows(fn, x, jacobian), *(equals([got], [said]) for got, said in zip(moments(row), named, strict=True))
+        follows(fn, x, jacobian), *(equals([got], [stated]) for got, stated in zip(moments(row), named, strict=True))
     )
 
 

@@ -19,7 +19,7 @@ N = 7
 
 
 def parameters(layer: Any) -> dict[str, Any]:
-    """What the theory calls the parameters of a GATv2."""
+    """Return the parameters of a GATv2 by their names in the theory."""
     return {
         "theta_l": array(layer.lin_l.weight),
         "theta_r": array(layer.lin_r.weight),
@@ -54,8 +54,8 @@ def _gradients(draws: Draws) -> Outcome:
             loss, [layer.lin_l.weight, layer.lin_r.weight, layer.lin_l.bias, layer.lin_r.bias, layer.att, layer.bias]
         )
         seen = array(adjacency) + np.eye(N)
-        said = theory.gatv2_parameter_gradients(array(x), seen, **parameters(layer), gradient=array(g), concat=concat)
-        closed = (said.theta_l, said.theta_r, said.bias_l, said.bias_r, said.a[None], said.bias)
+        stated = theory.gatv2_parameter_gradients(array(x), seen, **parameters(layer), gradient=array(g), concat=concat)
+        closed = (stated.theta_l, stated.theta_r, stated.bias_l, stated.bias_r, stated.a[None], stated.bias)
         outcomes += [equals(array(one), other) for one, other in zip(found, closed, strict=True)]
     return worst(*outcomes)
 
@@ -73,8 +73,8 @@ def _dead(draws: Draws) -> Outcome:
             grad: Tensor = torch.autograd.grad(loss, layer.lin_r.weight, retain_graph=True)[0]
             sent[p, head] = float(grad.abs().max())
     dead = theory.dead_targets(array(x), array(adjacency) + np.eye(20), **parameters(layer))
-    told = layer.dead_targets(x.T.reshape(1, 3, 1, 20))[0].numpy()
-    if not (dead == told).all() or not dead.any() or dead.all() or sent[~dead].min() < 1e-9 * sent.max():
+    reported = layer.dead_targets(x.T.reshape(1, 3, 1, 20))[0].numpy()
+    if not (dead == reported).all() or not dead.any() or dead.all() or sent[~dead].min() < 1e-9 * sent.max():
         return Outcome(error=float("inf"))
     return Outcome(error=float(sent[dead].max() / sent.max()), limit=1e-12)
 

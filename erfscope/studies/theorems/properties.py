@@ -1,4 +1,4 @@
-"""What the papers say in words: modes, uniformity, correlations, support, and sizes that can be had."""
+"""Statements of the papers without a formula: modes, uniformity, correlations, support, and possible sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIDDLE = 10 * SIDE + 10
 
 
 def near(cell: int, radius: float = 3.0) -> NDArray[np.bool_]:
-    """Where the grid is within a radius of a cell."""
+    """Return which cells of the grid are within a radius of a cell."""
     row, col = np.divmod(np.arange(SIDE * SIDE), SIDE)
     inside: NDArray[np.bool_] = np.hypot(row - cell // SIDE, col - cell % SIDE) <= radius
     return inside
@@ -45,8 +45,7 @@ def _uniform(draws: Draws) -> Outcome:
 
 
 def _two_modes(draws: Draws) -> Outcome:
-    """The unit and its partner are the peaks and hold nearly half each; told is what the middle has of the lower
-    peak."""
+    """The unit and its partner are the peaks and hold nearly half each; the error is the middle over the lower peak."""
     gcn = draws.fill(GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
     row = np.abs(influence(on_nodes(gcn, SIDE, SIDE), draws.normal(SIDE**2, 1), outputs=[NEARER]).values[0])
     share, modes = row / row.sum(), (NEARER, NEARER_PARTNER)

@@ -1,4 +1,4 @@
-"""How much of a map is left when weights are drawn anew, part by part from the output down (Adebayo et al. 2018)."""
+"""Maps of a net whose weights are drawn anew, part by part from the output down (Adebayo et al. 2018)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = 1000
 class Stage:
     """A net whose last parts have other weights."""
 
-    #: The part that was drawn last; "" where none was.
+    #: The part that got new weights last; "" for none.
     part: str
     #: Spearman's rank correlation, over the pixels of the input, with the map of the net as it was, of other images.
     correlation: float
@@ -34,15 +34,15 @@ class Stage:
 
 
 def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: int, seed: int) -> Iterator[Stage]:
-    """The map of a net as it is, and after each part that takes the weights of another one.
+    """Yield the map of a net before, and after each part that takes the weights of another net.
 
     Args:
-        net: Which it is.
-        adapter: The net; it is left with the weights of the other one.
+        net: The entry of the net.
+        adapter: The net; it ends with the weights of the other one.
         other: The same net with other weights.
         samples: Images of each map.
-        seed: Of the images and random signs of the first map; all that it is compared with have others, so that maps
-            have weights in common and no image.
+        seed: Seed of the images and random signs of the first map. The maps that it is compared with have other images,
+            so that they have only weights in common.
 
     Raises:
         MeasurementError: a map could not be measured.

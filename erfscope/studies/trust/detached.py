@@ -1,5 +1,4 @@
-"""What is said of a gradient when a share of one module's output is detached: by the ratio of trust, and by Captum's
-infidelity."""
+"""The ratio of trust and Captum's infidelity of a gradient when a share of one module's output is detached."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from erfscope.errors import MeasurementError
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.probe import Estimate
 
-#: Images of one run, as many as are probed, and draws of noise on each for Captum.
+#: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.
 IMAGES, PERTURBATIONS = 8, 16
 
 
@@ -32,21 +31,21 @@ class Found:
     share: float
     ratio: Estimate
     disagrees: bool
-    #: The module that is named, of the first operation without a true derivative.
+    #: The module of the first operation without a true derivative, which the finding names.
     module: str | None
-    #: Standard deviation of the noise that Captum is given, in those of an image.
+    #: Standard deviation of the noise for Captum, in standard deviations of an image.
     sigma: float
-    #: Captum's infidelity over the square of the noise's standard deviation: as it is, and normalised.
+    #: Captum's infidelity over the square of the noise's standard deviation: plain, and normalised.
     infidelity: FloatArray
     normalised: FloatArray
-    #: |g|².
+    #: Energy of the gradient, |g|².
     energy: FloatArray
 
 
 @contextlib.contextmanager
 def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[ModuleAdapter]:
-    """Let a share of a module's output pass no gradient: y -> s y.detach() + (1 - s) y, with the values exactly as they
-    were. Yields an adapter of its own, since each is recorded once."""
+    """Detach a share of a module's output, y -> s y.detach() + (1 - s) y, which keeps its values exactly. Yield a new
+    adapter, since an adapter is recorded once."""
 
     def mix(_module: object, _args: object, y: Tensor) -> Tensor:
         return y.detach() + (1 - share) * (y - y.detach())
@@ -59,14 +58,14 @@ def detached(adapter: ModuleAdapter, place: str, share: float) -> Iterator[Modul
 
 
 def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: Found | None = None) -> Found:
-    """What is found with one share detached, on the same images and with the same noise for every share.
+    """Measure with one share detached, on the same images and with the same noise for every share.
 
     Args:
-        adapter: The net, which is left as found.
-        place: Of a module of it.
-        share: Of its output; 0 for the net as it is.
-        seed: Of the images, the random signs and the noise.
-        base: What was found with nothing detached, whose sharpest noise Captum is given; None for that itself.
+        adapter: The net, which stays as it was.
+        place: Name of a module.
+        share: Share of its output; 0 to detach nothing.
+        seed: Seed of the images, the random signs and the noise.
+        base: The measurement with nothing detached, whose sharpest noise Captum gets; None to make that one.
 
     Raises:
         MeasurementError: the unit has no gradient.
@@ -98,8 +97,8 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
 
 
 def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: float) -> list[tuple[float, float, float]]:
-    """Captum's infidelity of the gradient, as it is and normalised, and the gradient's energy, on each of the images of
-    a measurement."""
+    """Return Captum's infidelity of the gradient, plain and normalised, and the gradient's energy, for each image of a
+    measurement."""
     images = feed_of({"samples": IMAGES, "seed": seed}, adapter.preprocess).batch(range(IMAGES)).float()
     known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
     found = []

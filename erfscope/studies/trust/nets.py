@@ -18,7 +18,7 @@ class Net:
     name: str
     #: A late module whose output all paths from the image to the unit pass.
     block: str
-    #: A later module that an identity goes around, so that only some of them do.
+    #: A later module with an identity around it, so that only some paths pass it.
     branch: str
     #: Parts from the input to the measured layer: (its name, how the names of its parameters begin).
     parts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -50,10 +50,10 @@ def built(name: str, seed: int, data: Path | None = None, *, size: int | None = 
     """A net with random weights, or with those of a folder.
 
     Args:
-        name: Of a timm model.
-        seed: Of the random weights.
-        data: A folder that holds NAME.safetensors or NAME.pth; None for random weights.
-        size: Side of its input in pixels; its own if None, which weights of a file have been trained for.
+        name: Name of a timm model.
+        seed: Seed of the random weights.
+        data: A folder with NAME.safetensors or NAME.pth; None for random weights.
+        size: Side of its input in pixels; None for the model's own, which weights from a file are trained for.
 
     Raises:
         ErfscopeError: no such file in the folder, or one that does not fit.

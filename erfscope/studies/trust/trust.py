@@ -1,9 +1,9 @@
 """``trust``: whether forward passes with noise find a gradient that is wrong, and how much of a map the weights make.
 
-A share s of what a module gives is detached, so that the values of a net stay as they are and its gradient loses that
-share. Where all paths from the image to the unit pass the module, the energy that noise finds is 1 / (1 - s)^2 of what
-such a gradient predicts. Captum's infidelity gets the same gradient and noise as strong. Then weights are drawn anew,
-part by part from the output down."""
+The study detaches a share s of a module's output, so that the values of a net do not change and its gradient loses that
+share. If all paths from the image to the unit pass the module, the energy that noise finds is 1 / (1 - s)^2 times what
+this gradient predicts. Captum's infidelity gets the same gradient and noise of the same strength. Then the study draws
+weights anew, part by part from the output down."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from erfscope.studies.trust.nets import NETS, Net, built
 
 #: Side of the input of nets with random weights, in pixels.
 SIDE = 96
-#: What rounding may change of the normalised infidelity, which does not see a factor.
+#: How much rounding may change the normalised infidelity, which is invariant to a factor.
 BLIND = 0.01
-#: Standard errors that a mean ratio may be off by chance.
+#: By how many standard errors a mean ratio may be off by chance.
 STANDARD_ERRORS = 3.5
-#: The smallest share that is to be found.
+#: The smallest share that must be found.
 LEAST = 0.05
 
 
@@ -38,17 +38,17 @@ class Row:
 
     name: str
     net: str
-    #: The module and the share, or the part that weights were drawn anew down to from the output.
+    #: The module and the share, or the first of the parts with new weights.
     case: str
     #: The module whose output is detached; None where weights are drawn anew.
     module: str | None = None
     share: float | None = None
     ratio: float | None = None
     ratio_se: float | None = None
-    #: 1 / (1 - s)^2 where all paths pass the module, else what gradients of the whole net and of this one say.
+    #: 1 / (1 - s)^2 if all paths pass the module, else the ratio of the energies of the whole gradient and of this one.
     expected: float | None = None
     runs: int
-    #: Runs in which the gradient was said to disagree, and in which the module was named.
+    #: Runs with the finding ``gradient_disagrees``, and runs in which it named the module.
     found: int | None = None
     named: int | None = None
     #: How many standard errors the ratio lies above 1, and infidelity above that of the net with nothing detached.
@@ -63,13 +63,13 @@ class Row:
     correlation_se: float | None = None
     #: The share that both maps have in common, each divided by its sum.
     overlap: float | None = None
-    #: Whether something is claimed of the row.
+    #: Whether the study claims something about the row.
     claimed: bool = False
     passed: bool = True
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """Two nets with shares of a block and of a branch detached, and with weights drawn anew."""
+    """Measure two nets with shares of a block and of a branch detached, and with new weights."""
     runs, samples = asked.pick(full=2, quick=1, smoke=1), asked.pick(full=128, quick=32, smoke=8)
     shares = asked.pick(full=(0.05, 0.1, 0.2, 0.5), quick=(0.05, 0.2), smoke=(0.05,))
     nets = asked.pick(full=NETS, quick=NETS, smoke=NETS[1:])
@@ -94,12 +94,12 @@ def _cascade(asked: StudyOptions, net: Net, run: int, samples: int) -> Sequence[
 
 
 def _side(asked: StudyOptions) -> int | None:
-    """Side of the input; weights of a file are for the nets' own."""
+    """Return the side of the input; None is the net's own, which weights from files are for."""
     return SIDE if asked.data is None else None
 
 
 def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs: int) -> list[Row]:
-    """One row per share, of the block and of the branch."""
+    """Return one row per share of the block and of the branch."""
     by_place: dict[str, list[list[Found]]] = {net.block: [], net.branch: []}
     for run in range(runs):
         seed = asked.seed + run
@@ -109,7 +109,7 @@ def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs:
             found.append([base, *(measured(adapter, place, share, seed, base) for share in shares)])
     rows = []
     for place, found in by_place.items():
-        # The net with nothing detached stands once.
+        # The net with nothing detached has one row.
         cases = list(zip(*found, strict=True))[0 if place == net.block else 1 :]
         rows += [_row(net, place, case, [each[0] for each in found]) for case in cases]
     return rows
@@ -153,13 +153,13 @@ def _row(net: Net, place: str, found: Sequence[Found], base: Sequence[Found]) ->
 
 
 def _mean_of(estimates: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The mean of numbers with independent errors, and its error."""
+    """Return the mean of numbers with independent errors, and its error."""
     values, errors = zip(*estimates, strict=True)
     return float(np.mean(values)), math.hypot(*errors) / len(errors)
 
 
 def _over_images(runs: Sequence[FloatArray]) -> tuple[float, float]:
-    """Mean over the images of all runs, with its standard error."""
+    """Return the mean over the images of all runs, and its standard error."""
     values = np.concatenate(runs)
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
 
@@ -173,7 +173,7 @@ def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[Row]:
             Row(
                 name=f"{net.name}, {part or 'none'} drawn anew",
                 net=net.name,
-                case=f"anew to {part}" if part else "weights kept",
+                case=f"redrawn from {part} on" if part else "weights kept",
                 runs=len(stages),
                 correlation=float(values.mean()),
                 overlap=float(np.mean([stage.overlap for stage in stages])),
@@ -192,23 +192,23 @@ def _where_all_paths_pass(rows: Sequence[Row]) -> str:
     none = [row for row in claimed if row.share == 0]
     some = [row for row in claimed if row.share]
     off = max(abs((row.ratio or 0) / (row.expected or 1) - 1) for row in claimed)
-    said = ", ".join(f"{row.net} {row.ratio:.4f} ± {row.ratio_se:.4f}" for row in none)
+    ratios = ", ".join(f"{row.net} {row.ratio:.4f} ± {row.ratio_se:.4f}" for row in none)
     first = [row for row in some if row.share == LEAST]
     sharper = ", ".join(
         f"{row.ratio_z:.0f} of the ratio and {row.infidelity_z:.1f} of infidelity in {row.net}" for row in first
     )
     blind = max(abs((row.normalised or 0) - 1) for row in some)
     return (
-        f"With nothing detached the ratio is {said}. Where all paths pass the module it is 1/(1-s)² to {off:.1%};"
+        f"With nothing detached the ratio is {ratios}. Where all paths pass the module it is 1/(1-s)² to {off:.1%};"
         f" shares from {LEAST:.0%} on are found in {sum(row.found or 0 for row in some)} of"
         f" {sum(row.runs for row in some)} runs, and the module is named in {sum(row.named or 0 for row in some)}."
-        f" {LEAST:.0%} lie {sharper} standard errors from nothing; infidelity must be compared with that of a gradient"
-        f" which is right, and where it is normalised it changes by {blind:.1e} at most."
+        f" {LEAST:.0%} lie {sharper} standard errors from nothing; infidelity must be compared with that of a right"
+        f" gradient, and normalised infidelity changes by {blind:.1e} at most."
     )
 
 
 def _around(rows: Sequence[Row]) -> str:
-    """What is said of modules that an identity goes around."""
+    """Say what the study found for modules with an identity around them."""
     branches = [row for row in rows if row.module is not None and not row.claimed]
     return "".join(
         f" Where an identity goes around {row.module} of {row.net}, the whole gradient has {row.expected:.4f} times the"
@@ -220,7 +220,7 @@ def _around(rows: Sequence[Row]) -> str:
 
 
 def _made_by_weights(rows: Sequence[Row]) -> str:
-    """How far maps of nets with all weights drawn anew are like those before."""
+    """Say how similar the maps of nets with all weights new are to those before."""
     stages = {
         net: [row for row in rows if row.net == net and row.correlation is not None]
         for net in dict.fromkeys(row.net for row in rows)

@@ -1,5 +1,4 @@
-"""Small nets that are trained to say which digits move in step, at a scale that fits two cores, and how often they are
-right."""
+"""Small nets, at a scale that fits two cores, that are trained to find the digits that move in step; their accuracy."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def scored(asked: StudyOptions) -> int:
 
 
 def accuracies_of(net: nn.Sequential, asked: StudyOptions) -> tuple[float, ...]:
-    """Share of videos whose class is right, at each of :data:`DISTANCES`."""
+    """Return the share of videos whose class is right, at each of :data:`DISTANCES`."""
     found = []
     with torch.no_grad():
         for distance in DISTANCES:

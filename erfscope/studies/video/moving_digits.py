@@ -1,4 +1,4 @@
-"""SyncMNIST: digits that move about, two of them in step. The class is which two, or that there are none.
+"""SyncMNIST: moving digits, two of them in step. The class is which two, or that no two are.
 
 Source: Duta & Nicolicioiu 2019, arXiv:1904.05582, and Nicolicioiu & Duta, section 4.2; a font of 5 x 7 pixels stands in
 for MNIST."""

@@ -24,7 +24,7 @@ from erfscope.studies.video.in_step import DISTANCES, NARROW, PAPER, SMALL, abov
 from erfscope.studies.video.moving_digits import moving_digits
 from erfscope.studies.video.video_nets import PARAMETERS, VIDEO_NETS, video_net
 
-#: What counts as a wider ERF, of the ratio of r90; and as looking at all cells alike, of the spread over them.
+#: The least ratio of r90 of a wider ERF, and the largest spread over cells of an ERF that is uniform over them.
 WIDER, UNIFORM = 1.1, 1e-6
 
 
@@ -41,7 +41,7 @@ class Row:
     r90: float
     r90_same: float | None
     far_mass: float
-    #: With respect to what the inserted layers receive: share in other frames, share on the unit itself, and the spread
+    #: With respect to the inserted layers' input: share in other frames, share on the unit itself, and the spread
     #: (standard deviation / mean) over all other cells of the frame, before and after training.
     other_frames: float | None
     own: float | None
@@ -124,8 +124,8 @@ def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
 
 
 def of_block(result: erfscope.Result) -> dict[str, float | None]:
-    """Where in (T, H, W) the ERF of inserted layers lies: in other frames, on the unit, and how unevenly over the rest
-    of its frame."""
+    """Return the shares of the ERF of inserted layers, (T, H, W), in other frames and on the unit, and its spread over
+    the rest of the unit's frame."""
     assert result.map is not None
     assert result.unit is not None
     values, (frame, row, col) = result.map.values, result.unit.index
@@ -150,7 +150,7 @@ def _conclusion(rows: Sequence[Row], asked: StudyOptions) -> str:
 
 
 def _on_frames(rows: Sequence[Row]) -> str:
-    """How much further nets with inserted layers look, before training."""
+    """Say how much further nets with inserted layers look, before training."""
     plain, *others = (row for row in rows if row.name != "I3D-L")
     wider = ", ".join(f"{row.name} {row.r90:.1f} ({row.r90 / plain.r90 - 1:+.1%})" for row in others)
     widened = [row.name for row in others if row.r90 > WIDER * plain.r90]
@@ -162,7 +162,7 @@ def _on_frames(rows: Sequence[Row]) -> str:
 
 
 def _on_block(rows: Sequence[Row]) -> str:
-    """Where the unit of the inserted layers looks."""
+    """Say where the unit of the inserted layers looks."""
     gcn, attention = (next(row for row in rows if row.name == f"I3D-S + {kind}") for kind in ("GCN", "SA"))
     outside = max(row.other_frames or 0.0 for row in (gcn, attention))
     frames = "on its own frame alone" if outside == 0 else f"{outside:.0e} of it on other frames"
@@ -176,26 +176,26 @@ def _on_block(rows: Sequence[Row]) -> str:
 
 
 def _answered(rows: Sequence[Row], asked: StudyOptions) -> str:
-    """Accuracy against distance, and what the training was."""
-    taught = [row for row in rows if row.accuracies is not None and row.errors is not None]
-    said = "; ".join(
+    """Say the accuracy at every distance, and how the nets were trained."""
+    scored_rows = [row for row in rows if row.accuracies is not None and row.errors is not None]
+    accuracies = "; ".join(
         f"{row.name}"
         f" {', '.join(f'{each:.0%}' for each in row.accuracies or ())}"
         f"{'' if row.learned else ', no better than chance'}"
-        for row in taught
+        for row in scored_rows
     )
-    error = max(each for row in taught for each in row.errors or ())
+    error = max(each for row in scored_rows for each in row.errors or ())
     return (
         f"Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} ({SMALL.classes} classes where the"
         f" paper has {PAPER.classes}, {SMALL.digits} digits of {PAPER.digits}, {SMALL.frames} frames of {PAPER.frames},"
         f" {SMALL.side} px of {PAPER.side}; chance {1 / SMALL.classes:.0%}, {scored(asked)} videos each, standard"
-        f" errors to {error:.0%}): {said}.{_furthest(taught)}"
+        f" errors to {error:.0%}): {accuracies}.{_furthest(scored_rows)}"
     )
 
 
-def _furthest(taught: Sequence[Row]) -> str:
-    """Whether inserted layers help where the digits are furthest apart, by two standard errors of the difference."""
-    ends = {row.name: (row.accuracies[-1], row.errors[-1]) for row in taught if row.accuracies and row.errors}
+def _furthest(rows: Sequence[Row]) -> str:
+    """Say whether inserted layers help at the largest distance, by two standard errors of the difference."""
+    ends = {row.name: (row.accuracies[-1], row.errors[-1]) for row in rows if row.accuracies and row.errors}
     if "I3D-S" not in ends:
         return ""
     plain, error = ends["I3D-S"]

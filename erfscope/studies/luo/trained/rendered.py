@@ -1,6 +1,6 @@
-"""Images of shapes, drawn from formulas: data to train small nets on, where no data set may be fetched.
+"""Images of shapes, drawn from formulas: training data for small nets, without a download.
 
-A shape is filled with one grey or colour that says nothing of its kind, so that a pixel inside it is told by its
+A shape has one grey or colour, which is independent of its kind, so that the class of a pixel inside it depends on its
 outline alone, which may be far away."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHAPES: Mapping[str, Inside] = {
     "triangle": lambda u, v: (v > -0.5) & (np.sqrt(3) * abs(u) + v < 1),
     "cross": lambda u, v: (np.minimum(abs(u), abs(v)) < 0.28) & (np.maximum(abs(u), abs(v)) < 0.95),
 }
-#: What a pixel of the background is.
+#: Class of a pixel of the background.
 BACKGROUND = len(SHAPES)
 #: Standard deviation of the noise on every pixel and channel, of values in [0, 1].
 NOISE = 0.08

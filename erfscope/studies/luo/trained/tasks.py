@@ -1,4 +1,4 @@
-"""What the two nets are trained on: shapes rendered here, or the papers' own data sets from a folder of the user's."""
+"""Training data of the two nets: rendered shapes, or the papers' own data sets from the user's folder."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Lesson:
     epochs: int
     steps: int
     batch: int
-    #: What the paper found.
+    #: The paper's result.
     published: str
     published_trf_px: int
 
@@ -85,7 +85,7 @@ class Row:
     #: Whether that size has grown by training: from the net as built, and from the one whose statistics are set.
     held_from_built: bool
     held: bool
-    #: Whether the net has learned something, so that this means anything.
+    #: Whether the net has learned, without which the other fields mean nothing.
     passed: bool
 
 
