@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.tiling.plan import TilePlan, Window
 
 Progress = Callable[[int, int], None]
