@@ -23,7 +23,7 @@ from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 
 #: What an operation does, and what can be done about it.
 _WORDS: dict[Kind, str] = {
-    "global": "reads the whole map, which no tile holds; train or replace it with a window, or fix its result to that of"
+    "global": "reads the whole map, which no tile holds; replace it with one that reads a window, or compute it once on"
     " the whole image",
     "unknown": "is not understood and may read the whole map; give the graph a rule for it",
     "wraps": "reads across the border from the opposite side; pad with zeros or mirrored cells instead",
@@ -35,13 +35,11 @@ _WORDS: dict[Kind, str] = {
     " window",
 }
 _SPECIAL = {
-    "batch or instance norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of"
-    " the whole image",
-    "group norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of the whole"
-    " image",
-    "global average pooling": "averages over the whole map, as squeeze-and-excitation does; compute it once on the whole"
-    " image and keep it for all tiles",
-    "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to itself",
+    "norm": "takes its statistics from the map; use batch norm with stored statistics, or those of the whole image",
+    "global average pooling": "averages over the whole map, as squeeze-and-excitation does; compute it once on the"
+    " whole image and keep it for all tiles",
+    "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to"
+    " itself alone",
 }
 #: Modules that a sentence lists.
 MOST = 3
@@ -72,15 +70,15 @@ def find_plan(
         MeasurementError: the model fails on an input of its own size.
     """
     loaded = open_at(None)
-    name = layer or _output(loaded)
     blockers = dict.fromkeys((*known, *_of_the_pass(loaded)))
     if loaded.recording.graph.by == UNRECORDED:
-        return _impossible(loaded, name, blockers)
+        return _impossible(loaded, layer or "", blockers)
+    name = layer or _output(loaded)
     axes, obstacles = reach_of(loaded.recording, name)
     own = tuple(axis.size for axis in axes)
     wanted = own if image_size is None else sides_of(image_size, len(own))
     if not all(map(_is_periodic, axes)):
-        return _impossible(loaded, name, (*blockers, *_sentences(obstacles)))
+        return _impossible(loaded, layer or "", (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
     try:
         large = loaded if sides == own else open_at(sides)
@@ -89,7 +87,7 @@ def find_plan(
         blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
     if not all(map(_is_periodic, axes)):
-        return _impossible(loaded, name, blockers)
+        return _impossible(loaded, layer or "", blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
     plan = TilePlan(
         possible=not blockers,
@@ -115,7 +113,7 @@ def _output(loaded: LoadedModel) -> str:
     found = next((name for name in names if is_map(recording, name)), None)
     if found is None:
         raise MeasurementError(
-            "returns no map (B, C, *space) of the image, so that tiles cannot be put together; name a layer with --layer",
+            "returns no map (B, C, *space) of the image that tiles could be put together to; name a layer with --layer",
             model=loaded.label,
         )
     return found
@@ -129,7 +127,8 @@ def _path(recording: Recording, name: str) -> Path:
 
 def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
     if loaded.recording.needed_numbers:
-        yield f"its forward pass depends on the numbers of the image ({loaded.recording.needed_numbers}), which differ from tile to tile"
+        why = loaded.recording.needed_numbers
+        yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
     if loaded.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"
 
@@ -152,7 +151,7 @@ def _is_periodic(axis: Reach) -> bool:
 
 
 def _side(axis: Reach, wanted: int) -> int:
-    """A side at which units in the middle see no border, and which the model treats as it does the one that is wanted."""
+    """A side at which units in the middle see no border, and which the model treats as the one that is wanted."""
     first, last = _tables(axis)
     field = int((last - first).max()) + 1
     least = max(axis.size, 2 * field + 2 * axis.period)
@@ -213,11 +212,13 @@ def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str
         sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
     try:
         loaded = open_at(sides)
-        tiles, obstacles = reach_of(loaded.recording, name)
+        tiles, _ = reach_of(loaded.recording, name)
     except ErfscopeError as error:
         return _blocked(plan, f"does not run on a crop of {size_text(sides)} ({error.reason})")
-    if obstacles or not all(map(_agree, axes, tiles)):
-        return _blocked(plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size")
+    if not all(map(_agree, axes, tiles)):
+        return _blocked(
+            plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size"
+        )
     share = math.prod(plan.crop) / math.prod(sides)
     return replace(plan, memory=round(forward_bytes(loaded.recording.graph) * share))
 
