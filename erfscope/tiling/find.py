@@ -17,7 +17,7 @@ from erfscope.graph.cost import forward_bytes
 from erfscope.graph.graph import Path
 from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.graph.recording import Recording
-from erfscope.graph.rules.reading import FloatArray
+from erfscope.graph.rules.reading import FloatArray, IntArray
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 
@@ -41,6 +41,8 @@ _SPECIAL = {
     "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to"
     " itself alone",
 }
+#: Cells that are rounding.
+SLACK = 1e-6
 #: Modules that a sentence lists.
 MOST = 3
 Opener = Callable[[tuple[int, ...] | None], LoadedModel]
@@ -86,7 +88,7 @@ def find_plan(
     except ErfscopeError as error:
         blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
-    if not all(map(_is_periodic, axes)):
+    if not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
         return _impossible(loaded, layer or "", blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
     plan = TilePlan(
@@ -167,29 +169,42 @@ def _tables(axis: Reach) -> tuple[FloatArray, FloatArray]:
     return axis.first[units] - shift - axis.margin[0], axis.last[units] - shift + axis.margin[1]
 
 
+def _of_units(table: FloatArray, units: IntArray, alignment: int) -> FloatArray:
+    """The cells of units, by those of one total stride."""
+    return table[units % len(table)] + units // len(table) * alignment
+
+
+def _is_uniform(axis: Reach) -> bool:
+    """Whether all units that see no border see alike."""
+    inner = np.flatnonzero((axis.first >= 0) & (axis.last < axis.size))
+    seen = axis.first[inner] - axis.margin[0], axis.last[inner] + axis.margin[1]
+    expected = (_of_units(table, inner, axis.period) for table in _tables(axis))
+    return all(map(np.array_equal, expected, seen))
+
+
 def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     stride, alignment, count = axis.stride, axis.period, len(axis.first)
     period = int(alignment / stride)
     first, last = _tables(axis)
-    cut, lost = axis.center - (float(stride) - 1) / 2, axis.size - count * stride
-    cut = cut if abs(cut) <= abs(lost) + stride else float(lost) / 2
-    offset = math.floor(cut + 1e-6) if min(abs(cut), abs(lost)) >= max(stride, 1) - 1e-6 else 0
-    unit = np.arange(-period, 2 * period)
-    firsts = first[unit % period] + unit // period * alignment
-    lasts = last[unit % period] + unit // period * alignment
+    # Where a model crops borders, its units stand further in than those of a model that keeps the size.
+    step, lost = float(stride), axis.size - count * float(stride)
+    cut = axis.center - (step - 1) / 2
+    cut = cut if abs(cut) <= abs(lost) + step else lost / 2
+    offset = math.floor(cut + SLACK) if min(abs(cut), abs(lost)) >= max(step, 1.0) - SLACK else 0
+    units = np.arange(-period, 2 * period)
+    firsts, lasts = (_of_units(table, units, alignment) for table in (first, last))
     starts = [math.floor(each * stride) + offset for each in range(period)]
     stops = [math.ceil((each + 1) * stride) + offset for each in range(period)]
     any_phase = [
         max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
         max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
     ]
-    units = math.ceil(tile / stride)
+    tile_units = math.ceil(tile / stride)
     # A model without padding loses cells at both ends, and a tile is what it makes of a crop.
-    units += ((count if offset > 0 else 0) - units) % period
-    units += period * (units < period)
-    inside = np.arange(units)
-    last_seen = (last[inside % period] + inside // period * alignment).max()
-    aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(units * stride) - offset
+    tile_units += ((count if offset > 0 else 0) - tile_units) % period
+    tile_units += period * (tile_units < period)
+    last_seen = _of_units(last, np.arange(tile_units), alignment).max()
+    aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(tile_units * stride) - offset
     halo, any_halo = ((max(int(a), 0), max(int(b), 0)) for a, b in (aligned, any_phase))
     return TileAxis(
         halo=halo,
@@ -200,8 +215,8 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         size=axis.size,
         units=count,
         fold=axis.fold,
-        tile_units=units,
-        step_units=units // period * period,
+        tile_units=tile_units,
+        step_units=tile_units // period * period,
     )
 
 
