@@ -25,8 +25,10 @@ _KEEP_NOTHING = frozenset(
 _KEEP_RESULT = frozenset(("relu", "sigmoid", "tanh", "exp", "softmax", "_softmax", "log_softmax", "sqrt", "rsqrt"))
 #: Operations that move elements and copy them.
 _COPIES = frozenset(
-    (*("cat", "concat", "concatenate", "stack", "roll", "flip", "repeat", "repeat_interleave", "pixel_shuffle"),
-     *("tile", "rot90", "index_select", "pixel_unshuffle", "contiguous", "clone", "reflection_pad2d"))
+    (
+        *("cat", "concat", "concatenate", "stack", "roll", "flip", "repeat", "repeat_interleave", "pixel_shuffle"),
+        *("tile", "rot90", "index_select", "pixel_unshuffle", "contiguous", "clone", "reflection_pad2d"),
+    )
 )
 _VIEWS = MOVES - _COPIES
 _NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES

@@ -94,7 +94,7 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     ends = fields.every_end(node)[axis]
     ends = ends.min(tuple(dim for dim in range(1, ends.ndim) if dim != 3 + axis))
     ends = np.broadcast_to(ends, (len(ends), units)).astype(float)
-    first, last, low, high = *(ends[LOCAL] * SIGNS[:, None]), *(ends[CLIPPED] * SIGNS[:, None])
+    (first, last), (low, high) = (ends[rows] * SIGNS[:, None] for rows in (LOCAL, CLIPPED))
     known = np.isfinite(first) & np.isfinite(low)
     folds = [
         max(0, int(further[known & beyond].max(initial=0)))
@@ -109,7 +109,9 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
         last=last,
         stride=stride,
         center=center,
-        period=_period([stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]),
+        period=_period(
+            [stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]
+        ),
         margin=(max((each[0] for each in margins), default=0), max((each[1] for each in margins), default=0)),
         fold=(folds[0], folds[1]),
     )

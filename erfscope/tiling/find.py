@@ -17,13 +17,13 @@ from erfscope.graph.cost import forward_bytes
 from erfscope.graph.graph import Path
 from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.graph.recording import Recording
-from erfscope.graph.rules.reading import FloatArray
+from erfscope.graph.rules.reading import FloatArray, IntArray
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 
 #: What an operation does, and what can be done about it.
 _WORDS: dict[Kind, str] = {
-    "global": "reads the whole map, which no tile holds; train or replace it with a window, or fix its result to that of"
+    "global": "reads the whole map, which no tile holds; replace it with one that reads a window, or compute it once on"
     " the whole image",
     "unknown": "is not understood and may read the whole map; give the graph a rule for it",
     "wraps": "reads across the border from the opposite side; pad with zeros or mirrored cells instead",
@@ -35,14 +35,14 @@ _WORDS: dict[Kind, str] = {
     " window",
 }
 _SPECIAL = {
-    "batch or instance norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of"
-    " the whole image",
-    "group norm": "takes its statistics from the map; use batch norm with stored statistics, or statistics of the whole"
-    " image",
-    "global average pooling": "averages over the whole map, as squeeze-and-excitation does; compute it once on the whole"
-    " image and keep it for all tiles",
-    "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to itself",
+    "norm": "takes its statistics from the map; use batch norm with stored statistics, or those of the whole image",
+    "global average pooling": "averages over the whole map, as squeeze-and-excitation does; compute it once on the"
+    " whole image and keep it for all tiles",
+    "attention": "compares all positions of the map; use attention in windows, or accept that each tile attends to"
+    " itself alone",
 }
+#: Cells that are rounding.
+SLACK = 1e-6
 #: Modules that a sentence lists.
 MOST = 3
 Opener = Callable[[tuple[int, ...] | None], LoadedModel]
@@ -72,15 +72,15 @@ def find_plan(
         MeasurementError: the model fails on an input of its own size.
     """
     loaded = open_at(None)
-    name = layer or _output(loaded)
     blockers = dict.fromkeys((*known, *_of_the_pass(loaded)))
     if loaded.recording.graph.by == UNRECORDED:
-        return _impossible(loaded, name, blockers)
+        return _impossible(loaded, layer or "", blockers)
+    name = layer or _output(loaded)
     axes, obstacles = reach_of(loaded.recording, name)
     own = tuple(axis.size for axis in axes)
     wanted = own if image_size is None else sides_of(image_size, len(own))
     if not all(map(_is_periodic, axes)):
-        return _impossible(loaded, name, (*blockers, *_sentences(obstacles)))
+        return _impossible(loaded, layer or "", (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
     try:
         large = loaded if sides == own else open_at(sides)
@@ -88,8 +88,8 @@ def find_plan(
     except ErfscopeError as error:
         blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
-    if not all(map(_is_periodic, axes)):
-        return _impossible(loaded, name, blockers)
+    if not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
+        return _impossible(loaded, layer or "", blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
     plan = TilePlan(
         possible=not blockers,
@@ -115,7 +115,7 @@ def _output(loaded: LoadedModel) -> str:
     found = next((name for name in names if is_map(recording, name)), None)
     if found is None:
         raise MeasurementError(
-            "returns no map (B, C, *space) of the image, so that tiles cannot be put together; name a layer with --layer",
+            "returns no map (B, C, *space) of the image that tiles could be put together to; name a layer with --layer",
             model=loaded.label,
         )
     return found
@@ -129,7 +129,8 @@ def _path(recording: Recording, name: str) -> Path:
 
 def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
     if loaded.recording.needed_numbers:
-        yield f"its forward pass depends on the numbers of the image ({loaded.recording.needed_numbers}), which differ from tile to tile"
+        why = loaded.recording.needed_numbers
+        yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
     if loaded.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"
 
@@ -152,7 +153,7 @@ def _is_periodic(axis: Reach) -> bool:
 
 
 def _side(axis: Reach, wanted: int) -> int:
-    """A side at which units in the middle see no border, and which the model treats as it does the one that is wanted."""
+    """A side at which units in the middle see no border, and which the model treats as the one that is wanted."""
     first, last = _tables(axis)
     field = int((last - first).max()) + 1
     least = max(axis.size, 2 * field + 2 * axis.period)
@@ -168,29 +169,42 @@ def _tables(axis: Reach) -> tuple[FloatArray, FloatArray]:
     return axis.first[units] - shift - axis.margin[0], axis.last[units] - shift + axis.margin[1]
 
 
+def _of_units(table: FloatArray, units: IntArray, alignment: int) -> FloatArray:
+    """The cells of units, by those of one total stride."""
+    return table[units % len(table)] + units // len(table) * alignment
+
+
+def _is_uniform(axis: Reach) -> bool:
+    """Whether all units that see no border see alike."""
+    inner = np.flatnonzero((axis.first >= 0) & (axis.last < axis.size))
+    seen = axis.first[inner] - axis.margin[0], axis.last[inner] + axis.margin[1]
+    expected = (_of_units(table, inner, axis.period) for table in _tables(axis))
+    return all(map(np.array_equal, expected, seen))
+
+
 def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     stride, alignment, count = axis.stride, axis.period, len(axis.first)
     period = int(alignment / stride)
     first, last = _tables(axis)
-    cut, lost = axis.center - (float(stride) - 1) / 2, axis.size - count * stride
-    cut = cut if abs(cut) <= abs(lost) + stride else float(lost) / 2
-    offset = math.floor(cut + 1e-6) if min(abs(cut), abs(lost)) >= max(stride, 1) - 1e-6 else 0
-    unit = np.arange(-period, 2 * period)
-    firsts = first[unit % period] + unit // period * alignment
-    lasts = last[unit % period] + unit // period * alignment
+    # Where a model crops borders, its units stand further in than those of a model that keeps the size.
+    step, lost = float(stride), axis.size - count * float(stride)
+    cut = axis.center - (step - 1) / 2
+    cut = cut if abs(cut) <= abs(lost) + step else lost / 2
+    offset = math.floor(cut + SLACK) if min(abs(cut), abs(lost)) >= max(step, 1.0) - SLACK else 0
+    units = np.arange(-period, 2 * period)
+    firsts, lasts = (_of_units(table, units, alignment) for table in (first, last))
     starts = [math.floor(each * stride) + offset for each in range(period)]
     stops = [math.ceil((each + 1) * stride) + offset for each in range(period)]
     any_phase = [
         max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
         max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
     ]
-    units = math.ceil(tile / stride)
+    tile_units = math.ceil(tile / stride)
     # A model without padding loses cells at both ends, and a tile is what it makes of a crop.
-    units += ((count if offset > 0 else 0) - units) % period
-    units += period * (units < period)
-    inside = np.arange(units)
-    last_seen = (last[inside % period] + inside // period * alignment).max()
-    aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(units * stride) - offset
+    tile_units += ((count if offset > 0 else 0) - tile_units) % period
+    tile_units += period * (tile_units < period)
+    last_seen = _of_units(last, np.arange(tile_units), alignment).max()
+    aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(tile_units * stride) - offset
     halo, any_halo = ((max(int(a), 0), max(int(b), 0)) for a, b in (aligned, any_phase))
     return TileAxis(
         halo=halo,
@@ -201,8 +215,8 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         size=axis.size,
         units=count,
         fold=axis.fold,
-        tile_units=units,
-        step_units=units // period * period,
+        tile_units=tile_units,
+        step_units=tile_units // period * period,
     )
 
 
@@ -213,11 +227,13 @@ def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str
         sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
     try:
         loaded = open_at(sides)
-        tiles, obstacles = reach_of(loaded.recording, name)
+        tiles, _ = reach_of(loaded.recording, name)
     except ErfscopeError as error:
         return _blocked(plan, f"does not run on a crop of {size_text(sides)} ({error.reason})")
-    if obstacles or not all(map(_agree, axes, tiles)):
-        return _blocked(plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size")
+    if not all(map(_agree, axes, tiles)):
+        return _blocked(
+            plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size"
+        )
     share = math.prod(plan.crop) / math.prod(sides)
     return replace(plan, memory=round(forward_bytes(loaded.recording.graph) * share))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -162,6 +161,15 @@ class TilePlan:
         """Share of the computing that goes into halos, of tiles that touch no border."""
         return 1 - math.prod(self.step) / math.prod(self.crop)
 
+    def require_possible(self) -> None:
+        """Refuse tiles that differ from the whole image.
+
+        Raises:
+            ErfscopeError: with the first reason.
+        """
+        if not self.possible:
+            raise ErfscopeError(f"{self.model} cannot be run on tiles: {self.blockers[0]}")
+
     def output_size(self, image_size: Size) -> tuple[int, ...]:
         """Spatial size of the output for an image.
 
@@ -176,19 +184,18 @@ class TilePlan:
         Raises:
             ErfscopeError: no tiles are possible, or the model treats images of this size differently.
         """
-        if not self.possible:
-            raise ErfscopeError(f"{self.model} cannot be run on tiles: {self.blockers[0]}")
+        self.require_possible()
         sides = self._sides(image_size)
         each = [axis.windows(side) for axis, side in zip(self.axes, sides, strict=True)]
         return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*each)]
 
-    def _sides(self, image_size: Size) -> Sequence[int]:
+    def _sides(self, image_size: Size) -> tuple[int, ...]:
         sides = sides_of(image_size, len(self.axes))
         left = tuple(side % axis.alignment for side, axis in zip(sides, self.axes, strict=True))
         if left != self.remainder:
             raise ErfscopeError(
-                f"this plan of {self.model} holds for sides that leave {self.remainder} when divided by {self.alignment}, and"
-                f" {size_text(sides)} leave {left}; plan with image_size={tuple(sides)}, or pad the image"
+                f"this plan of {self.model} holds for sides that leave {self.remainder} when divided by"
+                f" {self.alignment}, and {size_text(sides)} leave {left}; plan with image_size={sides}, or pad"
             )
         return sides
 

@@ -51,13 +51,16 @@ def run_tiled(
         ErfscopeError: no tiles are possible, sizes do not fit the plan, the model is in training mode, or ``resume``
             belongs to another run.
     """
+    plan.require_possible()
     if isinstance(model, nn.Module) and model.training:
         raise ErfscopeError("the model is in training mode, where tiles see other statistics; call model.eval() first")
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
     rank = len(plan.axes)
     if len(x.shape) - rank not in (1, 2):
-        raise ErfscopeError(f"the plan is for images (C, *space) or (B, C, *space) of {rank} axes; x has shape {tuple(x.shape)}")
+        raise ErfscopeError(
+            f"the plan is for images (C, *space) or (B, C, *space) of {rank} axes; x has shape {tuple(x.shape)}"
+        )
     lead = tuple(x.shape[: len(x.shape) - rank - 1])
     space, images = tuple(x.shape[len(lead) + 1 :]), lead[0] if lead else 1
     jobs = list(itertools.product(range(images), plan.windows(space)))
@@ -72,7 +75,9 @@ def run_tiled(
             out = _empty(shape, found, like=x)
         for (image, window), each in zip(batch, found, strict=True):
             part = each[(slice(None), *window.valid)]
-            out[(*(image,) * len(lead), slice(None), *window.target)] = part if isinstance(out, Tensor) else part.cpu().numpy()
+            out[(*(image,) * len(lead), slice(None), *window.target)] = (
+                part if isinstance(out, Tensor) else part.cpu().numpy()
+            )
         done += len(batch)
         mark.set(done, out)
         if progress is not None:
@@ -96,7 +101,9 @@ class Mark:
             except (ValueError, KeyError, TypeError):
                 fits = False
             if not fits:
-                raise ErfscopeError(f"{self.file} belongs to another plan or image; remove it, or name another file with resume")
+                raise ErfscopeError(
+                    f"{self.file} belongs to another plan or image; remove it, or name another file with resume"
+                )
 
     def set(self, done: int, out: Any) -> None:
         """Note that so many tiles are written, and on the disk."""
@@ -129,8 +136,12 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
     kept: list[Any] = []
     if plan.layer:
         if not isinstance(model, nn.Module) or plan.layer not in dict(model.named_modules()):
-            raise ErfscopeError(f"the plan is for layer {plan.layer!r}, and the model has no such module; plan for what it returns")
-        handle = model.get_submodule(plan.layer).register_forward_hook(lambda _module, _args, output: kept.append(output))
+            raise ErfscopeError(
+                f"the plan is for layer {plan.layer!r}, and the model has no such module; plan for what it returns"
+            )
+        handle = model.get_submodule(plan.layer).register_forward_hook(
+            lambda _module, _args, output: kept.append(output)
+        )
         try:
             model(crops)
         finally:

@@ -17,7 +17,7 @@ from erfscope import ErfscopeError, MeasurementError, TilePlan
 
 
 class UNet(nn.Module):
-    """Two convolutions on each level, max-pooling, transposed convolutions; skips are cropped where nothing is padded."""
+    """Two convolutions on each level, max-pooling, transposed convolutions; without padding, skips are cropped."""
 
     def __init__(self, levels: int, pad: int, width: int = 1) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ def positive(net: nn.Module) -> nn.Module:
     return net.eval().double()
 
 
-def plan_of(net: nn.Module, size: tuple[int, ...], tile: int, channels: int = 1, **more: object) -> TilePlan:
-    return erfscope.tile(net, tile, in_chans=channels, input_size=size, image_size=size, **more)  # type: ignore[arg-type]
+def plan_of(net: nn.Module, size: tuple[int, ...], tile: int, channels: int = 1, **more: str) -> TilePlan:
+    return erfscope.tile(net, tile, in_chans=channels, input_size=size, image_size=size, **more)
 
 
 def assert_exact(net: nn.Module, size: tuple[int, ...], tile: int, channels: int = 1) -> TilePlan:
@@ -118,7 +118,10 @@ def assert_minimal(net: nn.Module, plan: TilePlan, size: tuple[int, ...], channe
         for axis, (part, units) in enumerate(zip(plan.axes, target, strict=True)):
             first = math.floor(units.start * part.stride) + part.offset - part.halo[0]
             last = math.ceil(units.stop * part.stride) + part.offset + part.halo[1] - 1
-            for line, changes in ((first - 1, False), (first, True), (last, True), (last + 1, False)):
+            lines = {first - 1: False, last + 1: False}
+            # A tile without a halo may see less than itself.
+            lines |= {line: True for line, halo in zip((first, last), part.halo, strict=True) if halo}
+            for line, changes in lines.items():
                 assert 0 <= line < size[axis], "choose a larger image"
                 other = x.clone()
                 other.select(2 + axis, line).add_(100)
@@ -131,24 +134,41 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, int], tuple[int, ...]
     "stack": (lambda: S(conv(1, 2, 3, padding=1), conv(2, 1, 5, padding=2)), (3, 3), (30, 33), 8),
     "valid stack": (lambda: S(conv(1, 2, 3), conv(2, 1, 5)), (3, 3), (34, 33), 8),
     "causal": (lambda: S(nn.ZeroPad2d((2, 0, 2, 0)), conv(1, 1, 3)), (2, 0), (30, 33), 8),
-    "dilated": (lambda: S(conv(1, 2, 3, padding=4, dilation=4), conv(2, 1, 3, padding=2, dilation=2)), (6, 6), (40, 41), 8),
+    "dilated": (
+        lambda: S(conv(1, 2, 3, padding=4, dilation=4), conv(2, 1, 3, padding=2, dilation=2)),
+        (6, 6),
+        (40, 41),
+        8,
+    ),
     "stride": (lambda: S(conv(1, 2, 3, padding=1, stride=2), conv(2, 1, 3, padding=1)), (3, 2), (41, 40), 8),
     "valid stride": (lambda: S(conv(1, 2, 7, stride=2), conv(2, 1, 3, padding=1)), (4, 5), (51, 50), 8),
     "shuffle": (lambda: S(conv(1, 8, 3, padding=1), nn.PixelShuffle(2), conv(2, 1, 3, padding=1)), (2, 2), (30, 33), 8),
     "transposed": (lambda: S(conv(1, 2, 3, padding=1), nn.ConvTranspose2d(2, 1, 4, 2, padding=1)), (2, 2), (30, 33), 8),
     "longer transposed": (lambda: S(conv(1, 2, 3, padding=1), nn.ConvTranspose2d(2, 1, 3, 2)), (2, 1), (30, 33), 8),
     "bilinear": (
-        lambda: S(conv(1, 2, 3, padding=1, stride=2), nn.Upsample(scale_factor=2, mode="bilinear"), conv(2, 1, 3, padding=1)),
+        lambda: S(
+            conv(1, 2, 3, padding=1, stride=2), nn.Upsample(scale_factor=2, mode="bilinear"), conv(2, 1, 3, padding=1)
+        ),
         (3, 2),
         (32, 40),
         8,
     ),
     "two thirds": (lambda: S(conv(1, 1, 5, padding=2, stride=3), nn.Upsample(scale_factor=2)), (2, 0), (36, 45), 9),
-    "reflected": (lambda: S(nn.ReflectionPad2d(3), conv(1, 2, 7), conv(2, 1, 3, padding=1, padding_mode="reflect")), (4, 4), (33, 34), 8),
+    "reflected": (
+        lambda: S(nn.ReflectionPad2d(3), conv(1, 2, 7), conv(2, 1, 3, padding=1, padding_mode="reflect")),
+        (4, 4),
+        (33, 34),
+        8,
+    ),
     "reflected on one side": (lambda: S(nn.ReflectionPad2d((0, 3, 0, 3)), conv(1, 2, 4)), (0, 3), (20, 21), 2),
-    "line": (lambda: S(nn.Conv1d(1, 2, 5, padding=2), nn.MaxPool1d(2), nn.Conv1d(2, 1, 3, padding=1)), (4, 4), (60,), 12),
-    "U-Net": (lambda: UNet(2, pad=1), (22, 22), (76, 80), 8),
-    "valid U-Net": (lambda: UNet(2, pad=0), (20, 20), (80, 84), 8),
+    "line": (
+        lambda: S(nn.Conv1d(1, 2, 5, padding=2), nn.MaxPool1d(2), nn.Conv1d(2, 1, 3, padding=1)),
+        (4, 4),
+        (60,),
+        12,
+    ),
+    "U-Net": (lambda: UNet(2, pad=1), (22, 22), (76, 80), 16),
+    "valid U-Net": (lambda: UNet(2, pad=0), (20, 20), (100, 104), 16),
 }
 
 
@@ -162,7 +182,9 @@ def test_tiled_equals_whole_with_the_halo_of_the_closed_form_and_no_smaller_one(
 
 
 def test_volumes_have_a_halo_along_every_axis() -> None:
-    net = positive(S(nn.Conv3d(1, 1, (1, 3, 5), padding=(0, 1, 2)), nn.MaxPool3d(2), nn.ConvTranspose3d(1, 1, 2, stride=2)))
+    net = positive(
+        S(nn.Conv3d(1, 1, (1, 3, 5), padding=(0, 1, 2)), nn.MaxPool3d(2), nn.ConvTranspose3d(1, 1, 2, stride=2))
+    )
     plan = assert_exact(net, (12, 16, 20), 4)
     assert plan.halo == ((0, 0), (1, 1), (2, 2))
     assert_minimal(net, plan, (12, 16, 20))
@@ -196,7 +218,7 @@ def test_a_halo_of_one_cell_less_shows_in_the_output() -> None:
             assert torch.allclose(part, whole[:, :, 10:18, 10:18], rtol=1e-12) == same
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_stacks_are_exact_and_minimal(seed: int) -> None:
     draw = np.random.default_rng(seed)
     layers: list[nn.Module] = []
@@ -257,7 +279,7 @@ def test_stored_statistics_are_no_obstacle_and_those_of_training_are() -> None:
     plan = plan_of(net.train(), (32, 32), 8, channels=2)
     assert "batch norm in training mode (function)" in plan.blockers[0]
     assert net.function.training
-    with pytest.raises(ErfscopeError, match="training mode"):
+    with pytest.raises(ErfscopeError, match="cannot be run on tiles: batch norm in training mode"):
         erfscope.run_tiled(net, torch.zeros(1, 2, 32, 32), plan)
 
 
@@ -322,7 +344,13 @@ def test_a_run_between_files_that_was_stopped_goes_on(tmp_path) -> None:
     assert not out[0, -1].any()
     again: list[int] = []
     found = erfscope.run_tiled(
-        net, image, plan, batch_size=4, out=out, resume=tmp_path / "run.json", progress=lambda done, _: again.append(done)
+        net,
+        image,
+        plan,
+        batch_size=4,
+        out=out,
+        resume=tmp_path / "run.json",
+        progress=lambda done, _: again.append(done),
     )
     assert again[0] > 12
     assert found is out
@@ -336,6 +364,9 @@ def test_what_cannot_be_run_is_refused() -> None:
     plan = plan_of(net, (20, 20), 8)
     with pytest.raises(ErfscopeError, match="resume needs out"):
         erfscope.run_tiled(net, torch.zeros(1, 20, 20), plan, resume="run.json")
+    with pytest.raises(ErfscopeError, match="training mode"):
+        erfscope.run_tiled(net.train(), torch.zeros(1, 20, 20), plan)
+    net.eval()
     with pytest.raises(ErfscopeError, match="2 axes; x has shape"):
         erfscope.run_tiled(net, torch.zeros(20, 20), plan)
 
