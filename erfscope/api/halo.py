@@ -1,0 +1,48 @@
+"""Shorter halos of tiles: ``halo_budget``."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Unpack
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.api.analysis import sweep
+from erfscope.api.models import Model
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import OUTPUT
+from erfscope.options.keywords import Options
+from erfscope.tiling import TilePlan
+from erfscope.tiling.budget import HaloBudget, border_units
+from erfscope.tiling.budget import halo_budget as budget_of
+
+
+def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> HaloBudget:
+    """Measure which share of the ERF shorter halos cut off, by the units next to the border of a tile.
+
+    Args:
+        model: As for :func:`erfscope.analyze`.
+        plan: Its plan, from :func:`erfscope.tile`.
+        **options: Those of :func:`erfscope.analyze`, but for layer, unit, input size and shard, which follow from the
+            plan. The ERF depends on the weights and, in general, on the images.
+
+    Returns:
+        The share for every halo, with its standard error over images.
+
+    Raises:
+        ErfscopeError: an option that follows from the plan, or a plan without a halo.
+        MeasurementError: a unit has no usable ERF.
+    """
+    fixed = [name for name in ("layer", "unit", "input_size", "shard", "convention") if options.get(name) is not None]
+    if fixed:
+        raise ErfscopeError(f"{fixed[0]} follows from the plan here; leave it out")
+    if not plan.axes:
+        return budget_of((), plan)
+    layer = plan.layer or OUTPUT + "".join(f"[{key}]" for key in plan.path)
+    size = tuple(axis.size for axis in plan.axes)
+    if isinstance(model, ModuleAdapter):
+        model = copy.copy(model)
+        model.preprocess = replace(model.preprocess, size=size)
+    # A shard keeps the sums of its groups of images; the only one holds all images.
+    report = sweep(model, **{**options, "layer": layer, "unit": border_units(plan), "input_size": [size], "shard": "1/1"})
+    return budget_of(list(report), plan)

@@ -1,0 +1,167 @@
+"""Halos shorter than the exact one: the share of the ERF that they cut off, and the error at the seams of tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.maps.erf_map import FloatArray
+from erfscope.maps.jackknife import MIN_GROUPS, jackknife_se
+from erfscope.results.result import Result
+from erfscope.tiling.plan import TilePlan
+from erfscope.tiling.run import run_tiled
+from erfscope.tiling.sizes import with_tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HaloBudget:
+    """What halos of 0, 1, 2 ... cells cut off, before and after a tile along each axis.
+
+    Arrays are (axes, 2, halos), up to the longest exact halo.
+    """
+
+    #: Share of the ERF beyond the halo, of the unit at the tile's border that loses most, and its standard error over
+    #: images; not-a-number with fewer than four groups of images.
+    share: FloatArray
+    se: FloatArray
+    #: Root of the mean share of the squared ERF, over the units of one total stride at the border: the error at a seam
+    #: relative to the output's standard deviation, if cells of the image were independent and the model linear.
+    seam: FloatArray
+
+    def predicted(self, halo: int) -> float:
+        """The error at seams that is expected of a halo, relative to the output's standard deviation."""
+        return math.sqrt(float((self.seam[..., min(halo, self.seam.shape[-1] - 1)] ** 2).mean()))
+
+    def shortest(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...]:
+        """The shortest halos, in steps of the alignment, that cut off less than a share on each side, its standard
+        error included; the exact ones where no shorter ones do.
+        """
+        above = self.share + np.nan_to_num(self.se) >= tolerance
+        found = []
+        for axis, sides in zip(plan.axes, above, strict=True):
+            least = [int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides]
+            steps = [math.ceil(each / axis.alignment) * axis.alignment for each in least]
+            found.append((min(steps[0], axis.halo[0]), min(steps[1], axis.halo[1])))
+        return tuple(found)
+
+
+class Seam(NamedTuple):
+    """How tiles with one halo differ from the whole image."""
+
+    halo: int
+    #: The largest difference, and the root mean square next to seams, relative to the output's standard deviation.
+    largest: float
+    rms: float
+    #: The root mean square that a :class:`HaloBudget` predicts; None without one.
+    predicted: float | None
+
+
+def border_units(plan: TilePlan) -> list[tuple[int, ...]]:
+    """Units in the middle of the image, one for each phase of the total stride: they stand for those at the borders of
+    a tile.
+    """
+    phases = range(max(axis.units_per_alignment for axis in plan.axes))
+    return [tuple(_block(axis) + phase % axis.units_per_alignment for axis in plan.axes) for phase in phases]
+
+
+def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
+    """What shorter halos cut off.
+
+    Args:
+        results: The measured units of :func:`border_units`, with their sums over images.
+        plan: The plan, possible or not: global operations then show as a share that no halo gets rid of.
+
+    Raises:
+        ErfscopeError: the plan has no halo.
+        MeasurementError: a unit has no usable ERF.
+    """
+    if not plan.axes:
+        raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
+    shares, errors, squares = [], [], []
+    for result in results:
+        if not result.ok or result.erf is None or result.part is None or result.unit is None:
+            raise MeasurementError(f"unit {result.unit and result.unit.index} has no ERF ({result.error})")
+        index = result.unit.index
+        others = [_cut(np.abs(values), plan, index) for values in result.part.average.leave_one_out()]
+        shares.append(_cut(result.erf.magnitude, plan, index))
+        squares.append(_cut(result.erf.magnitude**2, plan, index))
+        enough = len(others) >= MIN_GROUPS
+        flat = np.stack(others).reshape(len(others), -1).T if enough else []
+        errors.append(np.reshape([jackknife_se(each) for each in flat] if enough else math.nan, (-1,)))
+    share = np.stack(shares)
+    worst = share.argmax(0)[None]
+    spread = np.stack([np.broadcast_to(each, share[0].size).reshape(share[0].shape) for each in errors])
+    return HaloBudget(
+        share=np.take_along_axis(share, worst, 0)[0],
+        se=np.take_along_axis(spread, worst, 0)[0],
+        seam=np.sqrt(np.mean(squares, 0)),
+    )
+
+
+def seams(
+    model: Callable[[Tensor], Any], x: Any, plan: TilePlan, halos: Sequence[int], *, budget: HaloBudget | None = None
+) -> tuple[Seam, ...]:
+    """Run an image whole and on tiles, and compare the outputs.
+
+    Args:
+        model: As for :func:`run_tiled`.
+        x: The image (C, *space) or (B, C, *space), small enough to be run whole.
+        plan: The plan; one that is not possible is run nevertheless, since the difference is what is asked for.
+        halos: Halos in input cells, the same on all sides, at most the exact one; crops are rounded up to whole steps
+            of the alignment.
+        budget: What the prediction is taken from.
+
+    Raises:
+        ErfscopeError: as :func:`run_tiled`, or the image holds one tile alone.
+    """
+    plan = replace(plan, possible=True)
+    space = tuple(x.shape[-len(plan.axes) :])
+    if len(windows := plan.windows(space)) < 2:
+        raise ErfscopeError(f"an image of {space} is one tile, which has no seams; give a larger image or a smaller tile")
+    whole = np.asarray(run_tiled(model, x, with_tile(plan, space)), dtype=np.float64)
+    near = np.zeros(whole.shape[-len(space) :], dtype=bool)
+    for window in windows:
+        inner = []
+        for axis, part, side in zip(plan.axes, window.target, near.shape, strict=True):
+            period = axis.units_per_alignment
+            inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < side)))
+        near[window.target] = True
+        near[tuple(inner)] = False
+    found = []
+    for halo in halos:
+        axes = tuple(replace(axis, halo=(min(halo, axis.halo[0]), min(halo, axis.halo[1]))) for axis in plan.axes)
+        tiled = np.asarray(run_tiled(model, x, replace(plan, axes=axes)), dtype=np.float64)
+        difference = (tiled - whole) / (whole.std() or 1.0)
+        rms = math.sqrt(float((difference[..., near] ** 2).mean()))
+        found.append(Seam(halo, float(np.abs(difference).max()), rms, budget and budget.predicted(halo)))
+    return tuple(found)
+
+
+def _block(axis: Any) -> int:
+    """The first unit of the total stride in the middle of the image."""
+    period: int = axis.units_per_alignment
+    return (axis.units - period) // 2 // period * period
+
+
+def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArray:
+    """The share of a map beyond each halo, (axes, 2, halos), if the unit's tile began, or ended, as near as it can."""
+    length = 1 + max(max(axis.halo) for axis in plan.axes)
+    found = np.zeros((len(plan.axes), 2, length))
+    for number, (axis, index) in enumerate(zip(plan.axes, unit, strict=True)):
+        line = values.sum(tuple(other for other in range(values.ndim) if other != number))
+        line = line / line.sum()
+        period = axis.units_per_alignment
+        start = math.floor(index // period * period * axis.stride) + axis.offset
+        last = axis.tile_units - 1 - (axis.tile_units - 1 - index) % period
+        stop = math.ceil(axis.tile_units * axis.stride) + axis.offset + int((index - last) * axis.stride)
+        halos = np.arange(length)
+        sums = np.concatenate([[0.0], line.cumsum()])
+        found[number, 0] = sums[np.clip(start - halos, 0, len(line))]
+        found[number, 1] = line.sum() - sums[np.clip(stop + halos, 0, len(line))]
+    return found.clip(0)
