@@ -30,6 +30,7 @@ from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
 from erfscope.cli.study import study
+from erfscope.cli.tile import tile
 from erfscope.errors import ErfscopeError, MeasurementError, loop_text
 from erfscope.printable import printable
 
@@ -56,7 +57,7 @@ SHARED = ("analyze", "compare")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
-@click.command_panel("Measure", commands=["analyze", "compare", "layers", "merge"])
+@click.command_panel("Measure", commands=["analyze", "compare", "layers", "tile", "merge"])
 @click.command_panel("Guard", commands=["check"])
 @click.command_panel("Science", commands=["study"])
 @click.command_panel("Help", commands=["models", "doctor"])
@@ -97,7 +98,7 @@ def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-for command in (analyze, compare, layers, merge, check, study, models, doctor):
+for command in (analyze, compare, layers, tile, merge, check, study, models, doctor):
     assert command.callback is not None
     command.callback = _redirecting_prints(command.callback)
     cli.add_command(command)

@@ -16,6 +16,7 @@ from erfscope.api import check as check
 from erfscope.api import compare as compare
 from erfscope.api import compare_isolated as compare_isolated
 from erfscope.api import compare_to_baseline as compare_to_baseline
+from erfscope.api import halo_budget as halo_budget
 from erfscope.api import layers as layers
 from erfscope.api import merge as merge
 from erfscope.api import sweep as sweep
@@ -41,8 +42,10 @@ from erfscope.parallel import distributed as distributed
 from erfscope.results.report import Report as Report
 from erfscope.results.result import Result as Result
 from erfscope.storage.reports import read as read
+from erfscope.tiling import HaloBudget as HaloBudget
 from erfscope.tiling import TilePlan as TilePlan
 from erfscope.tiling import run_tiled as run_tiled
+from erfscope.tiling import seams as seams
 
 __version__: str
 

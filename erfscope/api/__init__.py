@@ -6,6 +6,7 @@ May import: everything below.
 from erfscope.api.analysis import analyze, sweep
 from erfscope.api.comparison import compare
 from erfscope.api.gate import check, check_all, compare_to_baseline
+from erfscope.api.halo import halo_budget
 from erfscope.api.isolated import compare_isolated
 from erfscope.api.merging import merge
 from erfscope.api.models import Model
@@ -20,6 +21,7 @@ __all__ = [
     "compare",
     "compare_isolated",
     "compare_to_baseline",
+    "halo_budget",
     "layers",
     "merge",
     "sweep",

@@ -16,6 +16,9 @@ from erfscope.tiling import TilePlan
 from erfscope.tiling.budget import HaloBudget, border_units
 from erfscope.tiling.budget import halo_budget as budget_of
 
+#: Options that follow from the plan.
+FIXED = ("layer", "unit", "input_size", "shard", "convention", "measures")
+
 
 def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> HaloBudget:
     """Measure which share of the ERF shorter halos cut off, by the units next to the border of a tile.
@@ -23,8 +26,8 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan, from :func:`erfscope.tile`.
-        **options: Those of :func:`erfscope.analyze`, but for layer, unit, input size and shard, which follow from the
-            plan. The ERF depends on the weights and, in general, on the images.
+        **options: Those of :func:`erfscope.analyze`, but for those that follow from the plan: layer, unit, input size,
+            shard, convention and measures. The ERF depends on the weights and, in general, on the images.
 
     Returns:
         The share for every halo, with its standard error over images.
@@ -33,7 +36,11 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
         ErfscopeError: an option that follows from the plan, or a plan without a halo.
         MeasurementError: a unit has no usable ERF.
     """
-    fixed = [name for name in ("layer", "unit", "input_size", "shard", "convention") if options.get(name) is not None]
+    fixed = [
+        name
+        for name in ("layer", "unit", "input_size", "shard", "convention", "measures")
+        if options.get(name) is not None
+    ]
     if fixed:
         raise ErfscopeError(f"{fixed[0]} follows from the plan here; leave it out")
     if not plan.axes:
@@ -44,5 +51,15 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
         model = copy.copy(model)
         model.preprocess = replace(model.preprocess, size=size)
     # A shard keeps the sums of its groups of images; the only one holds all images.
-    report = sweep(model, **{**options, "layer": layer, "unit": border_units(plan), "input_size": [size], "shard": "1/1"})
+    report = sweep(
+        model,
+        **{
+            **options,
+            "layer": layer,
+            "unit": border_units(plan),
+            "input_size": [size],
+            "shard": "1/1",
+            "measures": ["r50"],
+        },
+    )
     return budget_of(list(report), plan)

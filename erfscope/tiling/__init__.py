@@ -3,8 +3,21 @@
 May import: ``engine``, ``storage`` and below; a model is opened by who calls.
 """
 
+from erfscope.tiling.budget import HaloBudget, Seam, seams
 from erfscope.tiling.find import find_plan
 from erfscope.tiling.plan import TilePlan, Window
 from erfscope.tiling.run import run_tiled
+from erfscope.tiling.sizes import TileCost, tile_costs, with_tile
 
-__all__ = ["TilePlan", "Window", "find_plan", "run_tiled"]
+__all__ = [
+    "HaloBudget",
+    "Seam",
+    "TileCost",
+    "TilePlan",
+    "Window",
+    "find_plan",
+    "run_tiled",
+    "seams",
+    "tile_costs",
+    "with_tile",
+]

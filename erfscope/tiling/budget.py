@@ -85,12 +85,12 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
     shares, errors, squares = [], [], []
     for result in results:
-        if not result.ok or result.erf is None or result.part is None or result.unit is None:
+        if not result.ok or result.map is None or result.part is None or result.unit is None:
             raise MeasurementError(f"unit {result.unit and result.unit.index} has no ERF ({result.error})")
         index = result.unit.index
         others = [_cut(np.abs(values), plan, index) for values in result.part.average.leave_one_out()]
-        shares.append(_cut(result.erf.magnitude, plan, index))
-        squares.append(_cut(result.erf.magnitude**2, plan, index))
+        shares.append(_cut(result.map.magnitude, plan, index))
+        squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
         flat = np.stack(others).reshape(len(others), -1).T if enough else []
         errors.append(np.reshape([jackknife_se(each) for each in flat] if enough else math.nan, (-1,)))
@@ -123,7 +123,7 @@ def seams(
     plan = replace(plan, possible=True)
     space = tuple(x.shape[-len(plan.axes) :])
     if len(windows := plan.windows(space)) < 2:
-        raise ErfscopeError(f"an image of {space} is one tile, which has no seams; give a larger image or a smaller tile")
+        raise ErfscopeError(f"an image of {space} is one tile, without seams; give a larger image or a smaller tile")
     whole = np.asarray(run_tiled(model, x, with_tile(plan, space)), dtype=np.float64)
     near = np.zeros(whole.shape[-len(space) :], dtype=bool)
     for window in windows:

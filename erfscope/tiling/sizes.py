@@ -14,7 +14,7 @@ from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 class TileCost:
     """What tiles of one size cost. Sizes are in cells of the input, one entry per axis."""
 
-    #: "asked", "largest" in the memory, or the one that computes "least" for the whole image.
+    #: "asked", "largest" of those that fit the memory, "least" computing of them, or "largest, least".
     name: str
     tile: tuple[int, ...]
     step: tuple[int, ...]
@@ -51,9 +51,9 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     if memory is not None and plan.memory:
         fits = [each for each in _others(plan, image, memory) if each.memory is not None and each.memory <= memory]
         found = [_cost(each, "largest", image) for each in fits]
-        costs += found[-1:]
-        if image is not None:
-            costs += [replace(each, name="least") for each in sorted(found, key=lambda each: each.wasted)[:1]]
+        least = [replace(each, name="least") for each in sorted(found, key=lambda each: each.wasted)[:1]]
+        same = image is None or [each.tile for each in least] == [each.tile for each in found[-1:]]
+        costs += [replace(each, name="largest, least") for each in least] if same else [*found[-1:], *least]
     return tuple(costs)
 
 

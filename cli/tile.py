@@ -1,0 +1,118 @@
+"""``erfscope tile``: how large the overlap of tiles must be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from erfscope.cli.console.param_types import File, Text, n_bytes
+from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
+from erfscope.cli.run.known_names import ModelName
+from erfscope.options.building import Building
+from erfscope.options.option import declared
+from erfscope.options.settings import OPTIONS
+
+#: Options of how a model is built, and those of measuring that --tolerance needs.
+BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
+MEASURING = one_value({name: OPTIONS[name] for name in ("weights", "images", "synthetic", "samples", "seed", "device")})
+SHOWN = ("rich", "plain", "json")
+TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
+
+
+@click.command()
+@click.argument("model", type=ModelName())
+@click.option(
+    "--tile",
+    default="256",
+    show_default=True,
+    metavar="N|HxW",
+    help="Side of each tile's output, in input pixels.",
+)
+@click.option("--image-size", metavar="N|HxW", help="Size of the images. Default: any that the plan holds for.")
+@click.option("--layer", metavar="NAME", help="Layer whose map is put together. Default: what the model returns.")
+@click.option("--memory", metavar="SIZE", type=Text(read=n_bytes), help="Also find tiles that fit this, e.g. 8GiB.")
+@click.option(
+    "--tolerance",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Also measure the ERF, and find the shortest halo that cuts off less than this share of it, e.g. 1e-3.",
+)
+@click.option(
+    "--for",
+    "tool",
+    metavar="TOOL",
+    type=Text(words=TOOLS, is_closed=True),
+    help=f"Also print the settings of a tool, to paste: {', '.join(TOOLS)}.",
+)
+@click.option("-o", "--output", metavar="FILE", type=File(), help="Write the plan to a .json file.")
+@click.option("--force", is_flag=True, help="Overwrite what -o names.")
+@click.option(
+    "--format",
+    type=Text(words=SHOWN, is_closed=True),
+    metavar="NAME",
+    default="rich",
+    help=f"How the plan is printed: {', '.join(SHOWN)}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@options(BUILDING | MEASURING, in_panels=False)
+@with_verbose
+def tile(
+    model: str,
+    tile: str,
+    image_size: str | None,
+    layer: str | None,
+    memory: int | None,
+    tolerance: float | None,
+    tool: str | None,
+    output: str | None,
+    force: bool,
+    format: str,
+    as_json: bool,
+    verbose: bool,
+    **given: Any,
+) -> int:
+    """How large must the overlap of tiles be?
+
+    Prints the exact halo with which tiles give the output of the whole image, or what makes that impossible (exit
+    code 3). Needs no weights and no images; --tolerance does."""
+    from erfscope.storage.writing import check_output, write_bytes
+
+    if output is not None:
+        check_output(output, (".json",), force=force)
+    from erfscope.cli.run.startup import importing_torch
+
+    with importing_torch():
+        from erfscope.api.halo import halo_budget
+        from erfscope.api.tile import tile as run
+    from erfscope.cli.console.screen import Screen, complain, print_json, say
+    from erfscope.cli.run.output import progress
+    from erfscope.tiling import tile_costs
+    from erfscope.view.terminal.tile import TileView, plan_json
+
+    asked = keywords(*by_source(given).values())
+    building = {name: value for name, value in asked.items() if name in Building.__annotations__}
+    plan = run(model, tile, layer=layer, image_size=image_size, **building)
+    costs = tile_costs(plan, image_size, memory) if plan.possible else ()
+    if memory is not None and plan.possible and len(costs) == 1:
+        complain(f"no tile fits a memory of {memory:,} bytes")
+    budget = None
+    if tolerance is not None and plan.axes:
+        with progress(quiet=False) as show:
+            measuring = {name: value for name, value in asked.items() if name != "input_size"}
+            budget = halo_budget(model, plan, **measuring, **({"progress": show} if show else {}))
+    document = plan_json(plan, costs, budget=budget, tolerance=tolerance)
+    if output is not None:
+        write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)
+        complain(f"wrote {output}")
+    if chosen_format(format, as_json) == "json":
+        print_json(document)
+    else:
+        Screen(plain=format == "plain").print(TileView(plan, costs, image_size, budget=budget, tolerance=tolerance))
+        if tool is not None and plan.possible:
+            from erfscope.tiling.recipes import recipe
+
+            say(f"\n{recipe(plan, tool)}")
+    return 0 if plan.possible else 3
