@@ -161,7 +161,6 @@ def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArra
         last = axis.tile_units - 1 - (axis.tile_units - 1 - index) % period
         stop = math.ceil(axis.tile_units * axis.stride) + axis.offset + int((index - last) * axis.stride)
         halos = np.arange(length)
-        sums = np.concatenate([[0.0], line.cumsum()])
-        found[number, 0] = sums[np.clip(start - halos, 0, len(line))]
-        found[number, 1] = line.sum() - sums[np.clip(stop + halos, 0, len(line))]
-    return found.clip(0)
+        found[number, 0] = np.append(0.0, line.cumsum())[np.clip(start - halos, 0, len(line))]
+        found[number, 1] = np.append(line[::-1].cumsum()[::-1], 0.0)[np.clip(stop + halos, 0, len(line))]
+    return found

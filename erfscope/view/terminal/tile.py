@@ -27,7 +27,7 @@ def tile_headline(plan: TilePlan) -> str:
     """The answer in one line: how large the overlap must be, or that no tiles are possible."""
     if not plan.possible:
         return f"{plan.model} cannot be run on tiles: they would differ from the whole image"
-    return f"halo {_halo(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
+    return _answer(plan)
 
 
 class TileView:
@@ -94,8 +94,8 @@ class TileView:
                 " cells of the crop for others; without weights"
             )
         if self.budget is not None:
-            yield "share of the ERF cut off: of the unit at a tile's border that loses most, ± standard error over images"
-            yield "error at seams: RMS over the output's standard deviation; exact if the model were linear and cells independent"
+            yield "share of the ERF cut off: of the unit at the border that loses most, ± standard error over images"
+            yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
 
 
 def plan_json(
@@ -121,6 +121,10 @@ def memory_text(memory: int | None) -> str:
         return DASH
     power = min(3, max(0, (memory.bit_length() - 1) // 10))
     return f"{memory / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def _answer(plan: TilePlan) -> str:
+    return f"halo {_halo(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
 
 
 def _halo(halo: Sequence[tuple[int, int]]) -> str:

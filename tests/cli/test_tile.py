@@ -1,0 +1,111 @@
+"""``erfscope tile``: the answer first, the reasons where there is none, and the numbers behind both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import erfscope
+from erfscope.cli.main import main
+
+NETS = """
+from torch import nn
+
+def stack():
+    return nn.Sequential(nn.Conv2d(3, 4, 7, padding=3), nn.MaxPool2d(2), nn.Conv2d(4, 1, 3, padding=1))
+
+class Squeeze(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1)
+    def forward(self, x):
+        y = self.conv(x)
+        return y * self.pool(y).sigmoid()
+
+squeeze = Squeeze
+
+def classifier():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["tile", *arguments])
+    return int(stop.value.code or 0), *capsys.readouterr()
+
+
+def test_the_halo_is_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "nets.py:stack", "--input-size", "64", "--tile", "32")
+    # A unit reads one of 2 cells to each side, and each of these 3 cells further: 5 before, 5 after its own two.
+    assert code == 0
+    assert out.splitlines()[0] == "halo 5 px before, 5 px after, tiles begin at multiples of 2"
+    assert max(map(len, out.splitlines())) <= 80
+    assert "tile   side, px" in out
+
+
+def test_json_and_file_hold_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("nets.py:stack", "--input-size", "64", "--tile", "32", "--image-size", "400x600", "--memory", "1MiB")
+    code, out, err = run(capsys, *asked, "--json", "-o", "plan.json")
+    assert (code, err) == (0, "erfscope: wrote plan.json\n")
+    found = json.loads(out)
+    assert found == json.loads(Path("plan.json").read_text())
+    assert (found["schema"], found["possible"], found["halo"]) == ("erfscope-tile-1", True, [[5, 5], [5, 5]])
+    plan = erfscope.tile("nets.py:stack", 32, input_size=64, image_size=(400, 600))
+    assert found["tiles"][0]["tiles"] == len(plan.windows((400, 600)))
+    assert all(each["memory"] <= 2**20 for each in found["tiles"][1:])
+    code, _, err = run(capsys, *asked, "-o", "plan.json")
+    assert code == 2
+    assert "exists already" in err
+
+
+def test_an_impossible_plan_names_the_operation_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "nets.py:squeeze", "--input-size", "32")
+    assert code == 3
+    first, reason, *_ = out.splitlines()
+    assert first == "nets.py:squeeze cannot be run on tiles: they would differ from the whole image"
+    assert reason.startswith("- global average pooling (pool)")
+    assert "what to do: compute it once on the whole image" in out
+    assert "but for that: halo 1 px before, 1 px after" in out
+
+
+def test_a_tolerance_measures_shorter_halos(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("nets.py:stack", "--input-size", "64", "--weights", "random", "--samples", "4", "--tolerance")
+    code, out, _ = run(capsys, *asked, "0.1")
+    assert code == 0
+    assert "cuts off less than 0.1 of the ERF on each side" in out
+    budget = json.loads(run(capsys, *asked, "0.1", "--json")[1])["budget"]
+    shares = budget["share"][0][0]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == 0
+    assert budget["halo"][0][0] % 2 == 0 or budget["halo"][0][0] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("nets.py:nothing",), 2, "nothing"),
+        (("nets.py:stack", "--input-size", "64", "--layer", "9"), 2, "unknown layer '9'"),
+        (("nets.py:stack", "--input-size", "64", "--tile", "big"), 2, "cannot read the input size 'big'"),
+        (("nets.py:stack", "--input-size", "64", "--memory", "much"), 2, "is no size"),
+        (("nets.py:stack", "--input-size", "64", "--for", "paint"), 2, "monai"),
+        (("nets.py:stack", "--input-size", "64", "-o", "plan.yaml"), 2, ".json"),
+        (("nets.py:classifier", "--input-size", "64"), 3, "returns no map"),
+    ],
+)
+def test_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert len(err.splitlines()) == 1
+    assert words in err
