@@ -86,7 +86,9 @@ def find_plan(
         large = loaded if sides == own else open_at(sides)
         axes, obstacles = reach_of(large.recording, name)
     except ErfscopeError as error:
-        blockers |= {f"the model takes no other sizes than {size_text(own)} ({error.reason})": None}
+        strides = " and ".join(str(axis.period) for axis in axes)
+        more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
+        blockers |= {f"the model does not run on {size_text(sides)} ({error.reason}); {more}": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
     if not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
         return _impossible(loaded, layer or "", blockers)

@@ -28,7 +28,7 @@ class TileAxis:
     """The plan along one axis."""
 
     #: Input cells that the output of a tile needs beyond the tile, before and after it: for tiles that begin at
-    #: multiples of the alignment, and for tiles that begin at any unit; None where the model's fields are not known.
+    #: multiples of the alignment, and for tiles that begin at any unit.
     halo: tuple[int, int]
     halo_any_phase: tuple[int, int]
     #: Tiles and crops begin at multiples of so many input cells.
@@ -72,6 +72,8 @@ class TileAxis:
     def windows(self, size: int) -> list[tuple[slice, slice, slice]]:
         """Crop, valid part and target of each tile along this axis."""
         count = self.units_of(size)
+        if size <= self.crop:
+            return [(slice(0, size), slice(0, count), slice(0, count))]
         further = max(0, math.ceil((count - self.tile_units) / self.step_units))
         starts = [number * self.step_units for number in range(1 + further)]
         return [self._window(size, start, min(start + self.tile_units, count)) for start in starts]
@@ -81,7 +83,7 @@ class TileAxis:
         # At the image's border the model's own padding stands for the halo.
         first = max(0, min(first // self.alignment * self.alignment, size - self.crop))
         shift = first // self.alignment * self.units_per_alignment
-        return slice(first, min(first + self.crop, size)), slice(start - shift, stop - shift), slice(start, stop)
+        return slice(first, first + self.crop), slice(start - shift, stop - shift), slice(start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class TilePlan:
     #: Why they do not, each with the operation, its module and what can be done. The halo is then exact for all other
     #: operations.
     blockers: tuple[str, ...]
+    #: Empty where what units see is not known, or differs from place to place.
     axes: tuple[TileAxis, ...]
     #: The model, the layer, and where the output is among what the model returns.
     model: str

@@ -318,6 +318,27 @@ def test_a_dictionary_of_outputs_is_read_where_the_plan_says() -> None:
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan, batch_size=5), net(x)["out"])
 
 
+def test_several_images_of_whole_numbers_give_arrays() -> None:
+    net = positive(UNet(1, pad=1)).float()
+    plan = erfscope.tile(erfscope.wrap(net, in_chans=1, input_size=(32, 32)), (16, 8), image_size="48x64")
+    images = np.random.default_rng(0).integers(0, 255, (2, 1, 48, 64), dtype=np.uint8)
+    found = erfscope.run_tiled(net, images, plan, batch_size=5)
+    assert (type(found), found.dtype, plan.tile) == (np.ndarray, np.float32, (16, 8))
+    with torch.no_grad():
+        np.testing.assert_allclose(found, net(torch.from_numpy(images).float()).numpy(), rtol=1e-5)
+
+
+def test_a_size_that_the_model_does_not_take_is_named() -> None:
+    def skip(x: Tensor) -> Tensor:
+        return x + F.interpolate(F.max_pool2d(x, 4), scale_factor=4)
+
+    net = Between(skip).eval()
+    assert plan_of(net, (64, 64), 8, channels=2).possible
+    plan = erfscope.tile(net, 8, in_chans=2, input_size=64, image_size=(66, 64))
+    assert "does not run on 66x64" in plan.blockers[0]
+    assert plan.halo == ((5, 5), (5, 5))
+
+
 class Stopped(Exception):
     pass
 
