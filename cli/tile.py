@@ -11,6 +11,7 @@ import rich_click as click
 from erfscope.cli.console.param_types import File, Text, n_bytes
 from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.errors import ErfscopeError
 from erfscope.options.building import Building
 from erfscope.options.option import declared
 from erfscope.options.settings import OPTIONS
@@ -47,7 +48,15 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     type=Text(words=TOOLS, is_closed=True),
     help=f"Also print the settings of a tool, to paste: {', '.join(TOOLS)}.",
 )
-@click.option("-o", "--output", metavar="FILE", type=File(), help="Write the plan to a .json file.")
+@click.option("--run", "image", metavar="FILE", type=File(), help="Run the model on an array (C, H, W) in a .npy file.")
+@click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=File(),
+    help="Write the plan to a .json file, or with --run the output to .npy.",
+)
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
 @click.option(
     "--format",
@@ -67,6 +76,8 @@ def tile(
     memory: int | None,
     tolerance: float | None,
     tool: str | None,
+    image: str | None,
+    resume: bool,
     output: str | None,
     force: bool,
     format: str,
@@ -80,13 +91,16 @@ def tile(
     code 3). Needs no weights and no images; --tolerance does."""
     from erfscope.storage.writing import check_output, write_bytes
 
+    if image is not None and output is None:
+        raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
     if output is not None:
-        check_output(output, (".json",), force=force)
+        check_output(output, (".npy",) if image is not None else (".json",), force=force or resume)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
         from erfscope.api.halo import halo_budget
         from erfscope.api.tile import tile as run
+        from erfscope.api.tile_file import tile_file
     from erfscope.cli.console.screen import Screen, complain, print_json, say
     from erfscope.cli.run.output import progress
     from erfscope.tiling import tile_costs
@@ -104,7 +118,12 @@ def tile(
             measuring = {name: value for name, value in asked.items() if name != "input_size"}
             budget = halo_budget(model, plan, **measuring, **({"progress": show} if show else {}))
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance)
-    if output is not None:
+    if image is not None and output is not None:
+        with progress(quiet=False) as show:
+            called = None if show is None else lambda done, of: show(model, done, of)
+            tile_file(model, plan, image, output, resume=resume, called=called, **asked)
+        complain(f"wrote {output}")
+    elif output is not None:
         write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)
         complain(f"wrote {output}")
     if chosen_format(format, as_json) == "json":

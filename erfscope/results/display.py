@@ -9,6 +9,8 @@ from typing import Any
 RENDERERS = {
     "result_view": "erfscope.view.terminal.report:draw_result",
     "report_view": "erfscope.view.terminal.report:draw_report",
+    "tile_view": "erfscope.view.terminal.tile:TileView",
+    "tile_line": "erfscope.view.terminal.tile:tile_headline",
     "text": "erfscope.view.terminal.report:plain_text",
     "result_line": "erfscope.view.one_line:result_line",
     "report_line": "erfscope.view.one_line:report_line",

@@ -6,11 +6,12 @@ import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size, input_size
+from erfscope.results.display import render
 
 Slices = tuple[slice, ...]
 
@@ -107,6 +108,12 @@ class TilePlan:
     path: tuple[int | str, ...] = ()
     #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
     memory: int | None = None
+
+    def __str__(self) -> str:
+        return str(render("tile_line", self))
+
+    def __rich__(self) -> Any:
+        return render("tile_view", self)
 
     @property
     def halo(self) -> tuple[tuple[int, int], ...]:

@@ -87,10 +87,11 @@ def _others(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> Itera
 
 
 def _cost(plan: TilePlan, name: str, image: tuple[int, ...] | None) -> TileCost:
-    tiles, wasted = None, plan.wasted
+    tiles, wasted, crop = None, plan.wasted, plan.crop
     if image is not None:
+        # An image that is no larger than a crop is run in one piece.
+        crop = tuple(map(min, crop, image))
         tiles = math.prod(len(axis.windows(side)) for axis, side in zip(plan.axes, image, strict=True))
-        wasted = max(0.0, 1 - math.prod(image) / (tiles * math.prod(plan.crop)))
-    return TileCost(
-        name=name, tile=plan.tile, step=plan.step, crop=plan.crop, memory=plan.memory, tiles=tiles, wasted=wasted
-    )
+        wasted = 1 - math.prod(image) / (tiles * math.prod(crop))
+    memory = _scaled(plan, math.prod(crop))
+    return TileCost(name=name, tile=plan.tile, step=plan.step, crop=crop, memory=memory, tiles=tiles, wasted=wasted)

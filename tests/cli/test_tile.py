@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import erfscope
 from erfscope.cli.main import main
+from erfscope.tiling.run import Mark
 
 NETS = """
 from torch import nn
@@ -109,3 +112,39 @@ def test_errors_are_one_line(
     assert (found, out) == (code, "")
     assert len(err.splitlines()) == 1
     assert words in err
+
+
+def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.random.default_rng(0).random((3, 48, 56), dtype=np.float32)
+    np.save("image.npy", image)
+    asked = ("nets.py:stack", "--input-size", "64", "--tile", "16", "--weights", "random", "--run", "image.npy", "-o")
+    assert run(capsys, *asked, "out.npy")[0] == 0
+    net = erfscope.adapters.load("nets.py:stack", weights="random", input_size=64).module
+    with torch.no_grad():
+        whole = net(torch.from_numpy(image)[None])[0].numpy()
+    assert np.load("out.npy") == pytest.approx(whole, abs=1e-5)
+    written: list[int] = []
+
+    def stopping(mark: Mark, done: int, out: object) -> None:
+        plain(mark, done, out)
+        written.append(done)
+        if len(written) == 4:
+            raise KeyboardInterrupt
+
+    plain = Mark.set
+    monkeypatch.setattr(Mark, "set", stopping)
+    assert run(capsys, *asked, "again.npy")[0] == 130
+    assert not np.load("again.npy")[:, -1].any()
+    assert run(capsys, *asked, "again.npy", "--resume")[0] == 0
+    assert written[4] == written[3] + 1
+    assert np.load("again.npy") == pytest.approx(whole, abs=1e-5)
+    assert not list(Path().glob("*.tiles.json"))
+    assert "name a .npy file" in run(capsys, *asked[:-2], "nets.py", "-o", "third.npy")[2]
+    assert "--run needs -o" in run(capsys, *asked[:-1])[2]
+
+
+def test_a_plan_prints_its_answer() -> None:
+    plan = erfscope.tile("nets.py:stack", 32, input_size=64)
+    assert str(plan) == "halo 5 px before, 5 px after, tiles begin at multiples of 2"

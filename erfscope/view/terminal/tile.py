@@ -83,7 +83,8 @@ class TileView:
             yield name
             return
         left, alignment = square_text(plan.remainder), square_text(plan.alignment)
-        yield f"{name}: for images whose sides leave {left} when divided by {alignment}"
+        sizes = "any size" if alignment == "1" else f"sides that leave {left} when divided by {alignment}"
+        yield f"{name}: for images of {sizes}"
         yield "any phase: halo before and after, for tiles that begin at any unit"
         if self.costs:
             yield from (NAMES[name] for each in self.costs for name in each.name.split(", ") if name in NAMES)
