@@ -9,10 +9,11 @@ from typing import Unpack
 import numpy as np
 
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, load_model
+from erfscope.api.models import Model, live, load_model
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import Options
+from erfscope.restore import restored
 from erfscope.tiling import TilePlan, run_tiled
 
 
@@ -49,11 +50,12 @@ def tile_file(
         raise ErfscopeError(f"cannot read {image} ({first_line(error)}); name a .npy file of (C, *space)") from error
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
-    loaded = load_model(model, options, size=None, weights=str(options.get("weights", "auto")))
-    module = next(iter(with_blocks(loaded, options)), loaded).adapter.module
-    if found is None:
-        mark.unlink(missing_ok=True)
-        first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
-        shape = (*first.shape[: -len(size)], *size)
-        found = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=shape)
-    run_tiled(module, x, plan, out=found, resume=mark, progress=called)
+    with restored(*live(model)):
+        loaded = load_model(model, options, size=None, weights=str(options.get("weights", "auto")))
+        module = next(iter(with_blocks(loaded, options)), loaded).adapter.module.eval()
+        if found is None:
+            mark.unlink(missing_ok=True)
+            first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
+            shape = (*first.shape[: -len(size)], *size)
+            found = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=shape)
+        run_tiled(module, x, plan, out=found, resume=mark, progress=called)

@@ -121,7 +121,7 @@ def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
     np.save("image.npy", image)
     asked = ("nets.py:stack", "--input-size", "64", "--tile", "16", "--weights", "random", "--run", "image.npy", "-o")
     assert run(capsys, *asked, "out.npy")[0] == 0
-    net = erfscope.adapters.load("nets.py:stack", weights="random", input_size=64).module
+    net = erfscope.adapters.load("nets.py:stack", weights="random", input_size=64).module.eval()
     with torch.no_grad():
         whole = net(torch.from_numpy(image)[None])[0].numpy()
     assert np.load("out.npy") == pytest.approx(whole, abs=1e-5)
