@@ -150,7 +150,6 @@ def einsum(call: Call) -> list[Edge] | None:
     "positive",
     "lift_fresh",
     "lift_fresh_copy",
-    "type_as",
     "float",
     "double",
     "half",
@@ -170,6 +169,12 @@ def elementwise(call: Call) -> list[Edge] | None:
     if call.name.startswith("prelu"):
         return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
     return pointwise(call)
+
+
+@rule("type_as")
+def cast(call: Call) -> list[Edge] | None:
+    """A tensor in the type of another, of which no number is read."""
+    return [Edge(source=call.tensor(), steps=())]
 
 
 @rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
