@@ -166,7 +166,7 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
     positions, call = fields.positions, call_of(node)
     if _is_torn(fields, node) and not any(_is_torn(fields, edge.source) for edge, _ in _reads(fields, [node])):
         yield Obstacle("wraps", call.name, module_of(node))
-    if node in fields.mixing and call.name != "type_as":  # which reads no number of the other tensor
+    if node in fields.mixing:
         yield Obstacle("global", fields.mixing[node] or call.name, module_of(node))
     for edge, before in _reads(fields, [node]):
         if edge.inexact:

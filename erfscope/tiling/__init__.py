@@ -6,6 +6,7 @@ May import: ``engine``, ``storage`` and below; a model is opened by who calls.
 from erfscope.tiling.budget import HaloBudget, Seam, seams
 from erfscope.tiling.find import find_plan
 from erfscope.tiling.plan import TilePlan, Window
+from erfscope.tiling.recipes import recipe
 from erfscope.tiling.run import run_tiled
 from erfscope.tiling.sizes import TileCost, tile_costs, with_tile
 
@@ -16,6 +17,7 @@ __all__ = [
     "TilePlan",
     "Window",
     "find_plan",
+    "recipe",
     "run_tiled",
     "seams",
     "tile_costs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,19 @@ def test_the_halo_is_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[0] == "halo 5 px before, 5 px after, tiles begin at multiples of 2"
     assert max(map(len, out.splitlines())) <= 80
     assert "tile   side, px" in out
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_every_width_shows_the_plan_and_what_stands_in_its_way(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Callable[[str, str], None],
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    asked = ("--input-size", "64", "--image-size", "400x600", "--memory", "2MiB", "--format", "plain")
+    texts = [run(capsys, model, *asked)[1] for model in ("nets.py:stack", "nets.py:squeeze")]
+    golden(f"tile-{width}", "\n".join(texts))
 
 
 def test_json_and_file_hold_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,4 +72,5 @@ def test_a_cast_to_the_type_of_the_image_reads_no_image() -> None:
             return x - self.mean.type_as(x)
 
     recording = erfscope.wrap(Shifted().eval().double(), in_chans=1, input_size=(20,)).recording
-    assert not reach_of(recording, "output")[1]
+    axes, obstacles = reach_of(recording, "output")
+    assert (axes[0].fold, obstacles) == ((0, 0), ())

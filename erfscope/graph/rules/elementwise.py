@@ -17,7 +17,7 @@ rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivati
 @rule("hardswish", "hardsigmoid", "hardtanh", "relu6", "celu", "selu", "elu", "gelu", "silu", "mish", "softplus")
 @rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
-@rule("contiguous", "to", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy", "type_as")
+@rule("contiguous", "to", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy")
 @rule("float", "double", "half")
 @rule("detach", has_derivative=False)
 def elementwise(call: Call) -> list[Edge] | None:
@@ -29,6 +29,12 @@ def elementwise(call: Call) -> list[Edge] | None:
     if call.name.startswith("prelu"):
         return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
     return pointwise(call)
+
+
+@rule("type_as")
+def cast(call: Call) -> list[Edge] | None:
+    """A tensor in the type of another, of which no number is read."""
+    return [Edge(source=call.tensor(), steps=())]
 
 
 @rule("masked_fill")
