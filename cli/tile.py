@@ -103,7 +103,7 @@ def tile(
         from erfscope.api.tile_file import tile_file
     from erfscope.cli.console.screen import Screen, complain, print_json, say
     from erfscope.cli.run.output import progress
-    from erfscope.tiling import tile_costs
+    from erfscope.tiling import recipe, tile_costs
     from erfscope.view.terminal.tile import TileView, plan_json
 
     asked = keywords(*by_source(given).values())
@@ -117,7 +117,8 @@ def tile(
         with progress(quiet=False) as show:
             measuring = {name: value for name, value in asked.items() if name != "input_size"}
             budget = halo_budget(model, plan, **measuring, **({"progress": show} if show else {}))
-    document = plan_json(plan, costs, budget=budget, tolerance=tolerance)
+    text = recipe(plan, tool) if tool is not None else ""
+    document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
     if image is not None and output is not None:
         with progress(quiet=False) as show:
             called = None if show is None else lambda done, of: show(model, done, of)
@@ -130,8 +131,6 @@ def tile(
         print_json(document)
     else:
         Screen(plain=format == "plain").print(TileView(plan, costs, image_size, budget=budget, tolerance=tolerance))
-        if tool is not None and plan.possible:
-            from erfscope.tiling.recipes import recipe
-
-            say(f"\n{recipe(plan, tool)}")
+        if text:
+            say(f"\n{text}")
     return 0 if plan.possible else 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from erfscope.geometry.input_size import Size
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
@@ -47,14 +48,17 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
         ErfscopeError: the model treats images of this size differently.
     """
     image = None if image_size is None else sides_of(image_size, len(plan.axes))
-    costs = [_cost(plan, "asked", image)]
-    if memory is not None and plan.memory:
-        fits = [each for each in _others(plan, image, memory) if each.memory is not None and each.memory <= memory]
-        found = [_cost(each, "largest", image) for each in fits]
-        least = [replace(each, name="least") for each in sorted(found, key=lambda each: each.wasted)[:1]]
-        same = image is None or [each.tile for each in least] == [each.tile for each in found[-1:]]
-        costs += [replace(each, name="largest, least") for each in least] if same else [*found[-1:], *least]
-    return tuple(costs)
+    asked = _cost(plan, "asked", image)
+    largest = None if memory is None or plan.memory is None else _largest(plan, image, memory)
+    if largest is None:
+        return (asked,)
+    found = _cost(largest, "largest", image)
+    others = map(partial(_cost, name="least", image=image), _even(plan, image or ()))
+    fit = [each for each in others if each.memory is not None and each.memory <= (memory or 0)]
+    least = min(fit, key=lambda each: each.wasted, default=found)
+    if least.wasted >= found.wasted:
+        return (asked, replace(found, name="largest, least"))
+    return (asked, found, least)
 
 
 def _resized(axis: TileAxis, tile: int) -> TileAxis:
@@ -70,20 +74,33 @@ def _scaled(plan: TilePlan, cells: int) -> int | None:
     return None if plan.memory is None else round(plan.memory * cells / math.prod(plan.crop))
 
 
-def _others(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> Iterator[TilePlan]:
-    """Plans with ascending tiles: all that cut the image evenly; without one, the largest tile of equal sides alone."""
-    if image is not None:
-        most = max(image)
-        sides = sorted({math.ceil(most / number) for number in range(1, most // max(plan.alignment) + 2)})
-        yield from (with_tile(plan, tuple(min(side, each) for each in image)) for side in sides)
-        return
-    low, high, least = 0, 1, max(plan.alignment)
-    while (with_tile(plan, high * least).memory or 0) <= memory:
+def _largest(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> TilePlan | None:
+    """The largest tile of equal sides that fits; None where the smallest does not."""
+
+    def fits(steps: int) -> bool:
+        return (_clipped(plan, steps * least, image).memory or 0) <= memory
+
+    least = max(plan.alignment)
+    most = None if image is None else math.ceil(max(image) / least)
+    low, high = 0, 1
+    while fits(high) and (most is None or high < most):
         low, high = high, 2 * high
+    low = high if fits(high) else low
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if (with_tile(plan, middle * least).memory or 0) <= memory else (low, middle)
-    yield with_tile(plan, max(low, 1) * least)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return _clipped(plan, low * least, image) if low else None
+
+
+def _even(plan: TilePlan, image: tuple[int, ...]) -> Iterator[TilePlan]:
+    """Plans whose tiles cut the image evenly."""
+    most = max(image, default=0)
+    for side in {math.ceil(most / number) for number in range(1, most // max(plan.alignment) + 1)}:
+        yield _clipped(plan, side, image)
+
+
+def _clipped(plan: TilePlan, side: int, image: tuple[int, ...] | None) -> TilePlan:
+    return with_tile(plan, (side,) * len(plan.axes) if image is None else tuple(min(side, each) for each in image))
 
 
 def _cost(plan: TilePlan, name: str, image: tuple[int, ...] | None) -> TileCost:
