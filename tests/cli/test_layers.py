@@ -1,4 +1,4 @@
-"""What is said of a layer's theoretical field: complete, for every kind of model and unit, and in one line where it
+"""The theoretical receptive field of layers: complete, for every kind of model and unit, and in one line where it
 cannot be had."""
 
 from __future__ import annotations

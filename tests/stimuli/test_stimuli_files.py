@@ -1,4 +1,4 @@
-"""Which files are taken, in which order, and what is said when there are none."""
+"""Which files are taken, in which order, and the error when there are none."""
 
 from __future__ import annotations
 
