@@ -1,30 +1,38 @@
 """Specs, weights, layers and blocks of models; the one door to timm, torchvision and transformers.
 
-May import: ``options``, ``attribution.batch_norm``, ``copies``, ``restore``, ``model_errors``, ``adapter``,
+May import: ``options``, ``attribution.batch_norm``, ``graph``, ``copies``, ``restore``, ``model_errors``, ``adapter``,
 ``geometry`` and ``errors``, ``environment``, ``finding``, ``printable``."""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from erfscope.adapters.insertion.insertion import insert
-from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.opening import load, wrap
-from erfscope.adapters.sources.sources import split_label
-from erfscope.adapters.timm_model import TimmAdapter
-from erfscope.geometry.names import IMAGE
+if TYPE_CHECKING:
+    from erfscope.adapters.insertion.insertion import insert
+    from erfscope.adapters.module import ModuleAdapter
+    from erfscope.adapters.opening import load, wrap
+    from erfscope.adapters.sources.sources import split_label
+    from erfscope.adapters.timm_model import TimmAdapter
+    from erfscope.geometry.names import IMAGE
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 
+#: Name -> its module. A name is loaded when it is first used, so that the command line knows the sources without torch.
+_HOMES = {
+    "IMAGE": "erfscope.geometry.names",
+    "ModuleAdapter": "erfscope.adapters.module",
+    "TimmAdapter": "erfscope.adapters.timm_model",
+    "insert": "erfscope.adapters.insertion.insertion",
+    "load": "erfscope.adapters.opening",
+    "split_label": "erfscope.adapters.sources.sources",
+    "wrap": "erfscope.adapters.opening",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Loaded when they are first used: they bring timm.
-    if name == "blocks":
-        import erfscope.adapters.blocks as blocks
-
-        return blocks
-    if name == "reactivate":
-        from erfscope.adapters.weights import reactivate
-
-        return reactivate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("blocks", "reactivate"):
+        return importlib.import_module(f"erfscope.adapters.{'weights.' * (name == 'reactivate')}{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""Graph attention whose target weights get no gradient: which nodes and heads, in words."""
+"""Graph attention whose target weights get no gradient: which nodes and heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = 4
 
 
 def dead_attention(module: nn.Module, run: Callable[[], object]) -> Iterator[str]:
-    """Sentences on every GATv2 layer that runs, on what is shown to the model.
+    """Find the GATv2 layers of which some nodes and heads send no gradient to their target weights.
 
     A node's softmax is blind to ``lin_r`` where all its neighbours have the same slopes in the LeakyReLU: what
     ``lin_r`` adds to their scores is then the same for all of them. Such a node and head send ``lin_r`` no gradient.
@@ -23,7 +23,7 @@ def dead_attention(module: nn.Module, run: Callable[[], object]) -> Iterator[str
     Args:
         module: A model. Layers of attention are known by their method ``dead_targets(x)``, (B, C, *space) -> (B, n,
             heads) truth values.
-        run: Runs it.
+        run: Runs it on the input in question.
 
     Yields:
         One sentence per layer with a dead node.

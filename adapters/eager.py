@@ -21,10 +21,10 @@ def eager() -> Iterator[None]:
     """No compiled code runs, nothing is compiled, and every activation is kept, for the time of the block.
 
     Compiled code shows hooks nothing or is compiled anew for them, and its backward pass runs only once. Checkpointed
-    code runs again during the backward pass, when the model is the caller's again, or in a graph of its own that no
-    hook sees. Blocks of several threads may overlap.
+    code runs again during the backward pass, after the model is handed back, or in a graph of its own that no hook
+    sees. Blocks of several threads may overlap.
 
-    What is not switched off: checkpointing by other code than ``torch.utils.checkpoint``.
+    Checkpoints of other code than ``torch.utils.checkpoint`` remain.
     """
     global _running
     with _lock:
@@ -41,10 +41,10 @@ def eager() -> Iterator[None]:
 
 
 def _begin() -> None:
-    # Whatever is compiled has loaded Dynamo, which takes seconds.
+    # Compiled code has loaded Dynamo; loading it here would take seconds.
     if "torch._dynamo" in sys.modules:
         _undo.enter_context(torch.compiler.set_stance("force_eager"))
-    # Not checkpoint() itself, which other modules import by name, but what it calls.
+    # Other modules import checkpoint() by name; what it calls for reentrant and other checkpoints is replaced.
     checkpoints: Any = torch.utils.checkpoint
     for name, plain in (
         ("CheckpointFunction", _Plain),
@@ -55,7 +55,7 @@ def _begin() -> None:
 
 
 class _Plain:
-    """Stands in for the autograd function of reentrant checkpoints: the function, called as it is."""
+    """Replaces the autograd function of reentrant checkpoints, and calls the user's function directly."""
 
     @staticmethod
     def apply(function: Callable[..., Any], _preserve_rng_state: bool, *args: Any) -> Any:
@@ -63,9 +63,5 @@ class _Plain:
 
 
 def _nothing_around(*_args: Any, **_options: Any) -> Iterator[None]:
-    """Stands in for what is done before and after the function of a non-reentrant checkpoint."""
+    """Replaces the generator around the function of a non-reentrant checkpoint, and does nothing."""
     yield
-
-
-#: What runs reentrant and non-reentrant checkpoints in PyTorch, and what runs here.
-_INSTEAD = {"CheckpointFunction": _Plain, "_checkpoint_without_reentrant_generator_impl": _nothing_around}

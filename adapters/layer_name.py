@@ -43,7 +43,7 @@ def parse(text: str) -> LayerName:
 
 
 def pick(value: Any, layer: LayerName, text: str) -> Tensor:
-    """The tensor that ``layer`` means in a module's output.
+    """Return the tensor that ``layer`` means in a module's output.
 
     Raises:
         ErfscopeError: no such item, or the output is a container and no item was named.
@@ -57,7 +57,7 @@ def pick(value: Any, layer: LayerName, text: str) -> Tensor:
 
 
 def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output with another tensor in place of the one that ``layer`` means.
+    """Replace the tensor that ``layer`` means in a module's output.
 
     Raises:
         ErfscopeError: as :func:`pick`.
@@ -65,8 +65,6 @@ def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Ten
     old = pick(value, layer, text)
     leaves, form = tree_flatten(value)
     if not any(leaf is old for leaf in leaves):
-        raise ErfscopeError(
-            f"{text!r} returns {type(value).__name__}, which cannot be made again with another tensor in it"
-        )
+        raise ErfscopeError(f"{text!r} returns {type(value).__name__}, whose tensors cannot be replaced")
     new = by(old)
     return tree_unflatten([new if leaf is old else leaf for leaf in leaves], form)

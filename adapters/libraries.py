@@ -1,4 +1,4 @@
-"""Model libraries are imported, and called without their warnings and logs."""
+"""Import model libraries, and silence their warnings and logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from erfscope.model_errors import first_line
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Inside the block the model libraries neither warn nor log; what matters of it is in the result."""
+    """Silence the warnings and logs of model libraries inside the block; the result holds what matters of them."""
     loggers = [
         logging.getLogger(name)
         for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")

@@ -49,7 +49,7 @@ class ModuleAdapter:
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for none or one.
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
-        notes: What the report should say about the model.
+        notes: Sentences about the model for the report.
         batch_size: How many images may go through at a time, for an exported program that takes a fixed number.
     """
 
@@ -73,9 +73,9 @@ class ModuleAdapter:
         self.preprocess = preprocess
         self.notes = notes
         self.batch_size = batch_size
-        #: The same, for findings of a code of their own.
+        #: Findings about the model, with a code of their own.
         self.remarks: tuple[Finding, ...] = ()
-        #: Where blocks were inserted: name of the block -> name of the module whose output it takes.
+        #: Name of an inserted block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
         self._layout, self._prefix_tokens = layout, prefix_tokens
         #: The host's default layer, for a model with a block.
@@ -175,7 +175,7 @@ class ModuleAdapter:
             self.outputs(self.module, x)
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
-        """What a forward pass on an input shows that a reader must know; see :class:`erfscope.adapter.Adapter`."""
+        """Describe what a pass on an input shows and a reader must know; see :class:`erfscope.adapter.Adapter`."""
         with borrowed(self.module):
             return tuple(dead_attention(self.module, lambda: self._forward(self.module, first())))
 
@@ -189,10 +189,10 @@ class ModuleAdapter:
         return found
 
     def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None, copied: bool = False) -> Self:
-        """The same adapter on another device or dtype; a module that erfscope does not own, or that is to stay, is
-        copied first.
+        """Move the adapter to another device or dtype. A module that erfscope does not own is copied first, and any
+        module where ``copied``.
 
-        What has no numbers stays on the meta device.
+        A module on the meta device stays there.
         """
         device = None if any(p.is_meta for p in self.module.parameters()) else device
         here = device_of(self.module)
@@ -231,11 +231,10 @@ class ModuleAdapter:
         return at_size.recording.layouts(layer, wrt)
 
     def guess(self, shape: tuple[int, ...], images: int) -> Guess:
-        """How a tensor of this shape, in a pass of so many images, would be read by its shape alone, or as the user
-        said."""
+        """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user gave one."""
         space = self.preprocess.size
         if self._layout is not None and len(self._layout) == len(shape):
-            # Where it does not fit, it was named for another layer.
+            # A layout that does not fit was given for another layer.
             with contextlib.suppress(MeasurementError):
                 return Guess(named_layout(self._layout, shape, space, prefix=self._prefix_tokens), declared=True)
         # Tables of positions have a batch of one.
@@ -243,7 +242,7 @@ class ModuleAdapter:
 
 
 class _Reached(BaseException):
-    """Everything that was asked for has been seen. No Exception, which a model may catch."""
+    """Ends a pass that has reached every layer asked for. Not an Exception, which a model may catch."""
 
 
 class _Tap:
@@ -281,7 +280,7 @@ class _Tap:
                 raise _Reached
 
     def found(self, spec: str) -> tuple[Tensor, Reference]:
-        """What the pass showed.
+        """Return the map, and the reference for gradients.
 
         Raises:
             MeasurementError: the module did not run once, or gave no map.
@@ -290,7 +289,7 @@ class _Tap:
             raise MeasurementError(f"{self._text!r} of {spec} does not run in a forward pass; choose another layer")
         if self._calls > 1:
             raise MeasurementError(
-                f"{self._text!r} of {spec} runs {self._calls} times per forward pass, so it has no one output; choose a"
+                f"{self._text!r} of {spec} runs {self._calls} times per forward pass and has as many outputs; choose a"
                 " layer around it"
             )
         if self._found is None:

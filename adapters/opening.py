@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.module import Forward, ModuleAdapter
-from erfscope.adapters.preprocess import InputConfig, module_config, preprocess
+from erfscope.adapters.preprocess import module_config, preprocess
+from erfscope.adapters.sources.source import Source
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.state import unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
@@ -29,10 +30,10 @@ from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.model_errors import errors_as_one_line
 
 Transform = Callable[[Any], Tensor]
-#: What the report says of --unsafe-load.
+#: The finding of --unsafe-load.
 UNSAFE = (
-    "code in the files that the model came from was allowed to run (--unsafe-load): the numbers are as trustworthy as"
-    " they are"
+    "the files of the model were allowed to run code (--unsafe-load): trust the numbers only as far as you trust the"
+    " files"
 )
 
 
@@ -57,8 +58,8 @@ def load(
     """Build the model that a spec names.
 
     Args:
-        spec: ``resnet18``, ``resnet18.a1_in1k``, ``hf-hub:owner/name``, ``local-dir:path``, ``torchvision:resnet50``,
-            ``transformers:owner/name``, ``path/model.pt2``, ``package.module:factory`` or ``path/file.py:factory``.
+        spec: Name of the model, such as ``resnet18``, ``torchvision:resnet50`` or ``path/file.py:factory``;
+            docs/models.md has every form.
         weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`),
             ``"pretrained"``, ``"random"`` or ``"random-raw"``.
         checkpoint: .safetensors or .pth file that replaces the weights.
@@ -68,20 +69,19 @@ def load(
         in_chans: Channels of the input; the model's own if None.
         mean: Mean per channel of the normalisation; the model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
-        model_kwargs: Passed to whatever builds the model.
+        model_kwargs: Keywords for the function that builds the model.
         transform: Image -> tensor (C, H, W), instead of the model's own transform.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
             operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
-        layer: The layer that will be measured: a checkpoint's missing keys matter only as far as it depends on them.
-        unsafe_load: Read files that may run code as well: pickled checkpoints, exported programs as they are. The
-            results say so.
+        layer: The layer to be measured; keys that it does not depend on may be missing from the checkpoint.
+        unsafe_load: Also read files that may run code: pickled checkpoints and exported programs. The results say so.
 
     Returns:
         The adapter; its ``nn.Module`` is ``.module``.
 
     Raises:
-        ErfscopeError: unknown model, weights that cannot be had, or a checkpoint that does not fit.
+        ErfscopeError: unknown model, weights that are not available, or a checkpoint that does not fit.
     """
     with errors_as_one_line("could not be built", model=spec):
         source = build(
@@ -95,18 +95,7 @@ def load(
             model_kwargs=model_kwargs or {},
             unsafe_load=unsafe_load,
         )
-    adapter = _adapter(
-        _differentiable(source.module),
-        source.config,
-        transform,
-        source.adapter,
-        spec=source.spec,
-        weights=source.weights,
-        layout=layout,
-        prefix_tokens=prefix_tokens,
-        owned=True,
-        notes=source.notes,
-    )
+    adapter = _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens, owned=True)
     if checkpoint is not None:
         _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
     if unsafe_load:
@@ -123,10 +112,10 @@ def load(
 
 
 def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | None, *, unsafe: bool) -> None:
-    """Replace the weights of a model by those of a file, which must hold all that ``layer``, or the default layer,
+    """Replace the weights of a model by those of a file. It must hold all that ``layer``, or the default layer,
     depends on."""
     needed = needed_keys(adapter, layer or adapter.default_layer)
-    with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be put into {adapter.spec}"):
+    with errors_as_one_line(f"checkpoint {str(checkpoint)!r} cannot be loaded into {adapter.spec}"):
         adapter.weights = load_checkpoint(adapter.module, checkpoint, needed=needed.__contains__, unsafe=unsafe)
     if adapter.weights.origin != str(checkpoint):
         text = f"averaged weights (EMA) are measured: {adapter.weights.origin}"
@@ -147,7 +136,7 @@ def wrap(
     prefix_tokens: int | None = None,
     name: str | None = None,
 ) -> ModuleAdapter:
-    """Adapter of a live module, which stays the caller's: it is never changed for longer than one call.
+    """Make the adapter of a live module. A measurement hands the module back as it found it.
 
     Args:
         module: Any module, in training mode or not, on its own device, compiled or data-parallel.
@@ -161,30 +150,31 @@ def wrap(
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
             operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
-        name: What to call the model; its class name if None.
+        name: Name of the model in results; its class name if None.
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
 
     Raises:
-        ErfscopeError: a module with lazy parameters that has not run yet, a size that is none, or none for a model of
+        ErfscopeError: a module with lazy parameters that has not run yet, an invalid size, no size for a model of
             clips or volumes, or parameters that are sharded over processes.
     """
     plain = unwrapped(module)
     _refuse_sharded(plain)
-    plain = _differentiable(plain)
     name, size = name or type(plain).__name__, input_size_of(input_size)
-    config = module_config(plain, name, input_size=size, in_chans=in_chans, mean=mean, std=std)
-    made_by = None if forward is None else partial(ModuleAdapter, forward=forward)
-    weights = Weights(source="given", sha256=sha256(plain))
-    return _adapter(
-        plain, config, transform, made_by, spec=name, weights=weights, layout=layout, prefix_tokens=prefix_tokens
+    source = Source(
+        module=plain,
+        spec=name,
+        weights=Weights(source="given", sha256=sha256(plain)),
+        config=module_config(plain, name, input_size=size, in_chans=in_chans, mean=mean, std=std),
+        adapter=None if forward is None else partial(ModuleAdapter, forward=forward),
     )
+    return _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens)
 
 
 def _refuse_sharded(module: nn.Module) -> None:
-    """Refuse parameters of which each process has a part: a pass here would wait for the others, or see only that
-    part."""
+    """Refuse parameters that are sharded over processes: a pass would wait for the other processes, or see one
+    shard."""
     wrapped = any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
     if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
         raise ErfscopeError(
@@ -194,27 +184,26 @@ def _refuse_sharded(module: nn.Module) -> None:
         )
 
 
-def _differentiable(module: nn.Module) -> nn.Module:
-    """The module; of one that was made in inference mode, whose tensors can never be differentiated through, a copy."""
-    made_so = any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers()))
-    return copy.deepcopy(module) if made_so else module
-
-
-def _adapter(
-    module: nn.Module,
-    config: InputConfig,
-    transform: Transform | None,
-    made_by: Callable[..., ModuleAdapter] | None,
-    **common: Any,
-) -> ModuleAdapter:
-    """An adapter of the class that fits the module, unless ``made_by`` makes it; ``common`` are keywords of
+def _adapter(source: Source, transform: Transform | None, **options: Any) -> ModuleAdapter:
+    """Make the adapter of the class that a source names, or that fits its module; ``options`` are keywords of
     :class:`ModuleAdapter`."""
+    module = source.module
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        text = "is TorchScript, whose layers cannot be seen while it runs"
         raise ErfscopeError(
-            f"{text}; give the nn.Module that it was made of, or torch.export it and name the .pt2 file",
-            model=common["spec"],
+            "is TorchScript, which hides its layers; give the nn.Module that it was made of, or torch.export it and"
+            " name the .pt2 file",
+            model=source.spec,
         )
+    if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
+        # No gradient flows through tensors that were made in inference mode.
+        module = copy.deepcopy(module)
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
-    kind = made_by or (TimmAdapter if is_timm else ModuleAdapter)
-    return kind(module, preprocess=preprocess(config, transform), **common)
+    made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
+    return made_by(
+        module,
+        spec=source.spec,
+        weights=source.weights,
+        notes=source.notes,
+        preprocess=preprocess(source.config, transform),
+        **options,
+    )

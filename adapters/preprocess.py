@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from erfscope.geometry.input_size import EverySide, size_words
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-#: What is taken where neither the model nor the user says anything: timm's defaults.
+#: timm's defaults, for what neither the model nor the user states.
 DEFAULT_SIZE = (224, 224)
 #: An example of a clip's size.
 CLIP_SIZE = (16, 112, 112)
@@ -51,7 +50,7 @@ class InputConfig:
     crop_mode: str = "center"
     #: The model accepts this size only.
     fixed: bool = False
-    #: Which of "size", "mean", "std" nobody stated.
+    #: Those of "size", "mean" and "std" that neither the model nor the user states.
     assumed: tuple[str, ...] = ()
 
 
@@ -65,8 +64,8 @@ def input_config(
     fixed: bool = False,
     rank: int = 2,
 ) -> InputConfig:
-    """What the model's own configuration says, with the user's wishes on top and ImageNet's numbers where both are
-    silent.
+    """Combine the model's own configuration with the user's options, which come first, and ImageNet's numbers, which
+    come last.
 
     Args:
         known: The model's configuration in timm's words (``input_size`` with the channels first, ``mean``, ``std``,
@@ -79,7 +78,7 @@ def input_config(
         rank: How many spatial axes the input has where the model states no size.
 
     Returns:
-        The configuration. ``assumed`` names what was not stated by either side.
+        The configuration. ``assumed`` names what neither the model nor the user states.
 
     Raises:
         ErfscopeError: a size or a number of channels that is not positive, or a mean or std of the wrong length.
@@ -90,7 +89,7 @@ def input_config(
     space = _space(size, stated[1:], rank)
     bands = channels or (int(stated[0]) if stated else 3)
     if bands < 1:
-        raise ErfscopeError(f"a model with {bands} input channels was asked for; there must be at least 1")
+        raise ErfscopeError(f"a model with {bands} input channels was asked for; it takes at least 1")
     assumed = [] if size or stated else ["size"]
     numbers = {}
     for name, asked, standard in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
@@ -124,16 +123,15 @@ def module_config(
     mean: Numbers = None,
     std: Numbers = None,
 ) -> InputConfig:
-    """What a live module expects of an image: a timm model's own configuration, else ImageNet's with what its first
-    convolution says.
+    """Find what a live module expects of an image: a timm model's own configuration, else ImageNet's numbers.
 
-    The first convolution gives the channels and the number of spatial axes. A module without one takes images, or,
-    where ``input_size`` is a tuple of one number, sequences.
+    Without a configuration the first convolution gives the channels and the number of spatial axes. A module
+    without one takes images, or, where ``input_size`` is a tuple of one number, sequences.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
             says.
-        name: What to call it in errors.
+        name: Name of the model in errors.
         input_size: As ``size`` of :func:`input_config`.
         in_chans: As ``channels`` there.
         mean: As there.
@@ -171,33 +169,6 @@ def module_config(
     return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
 
 
-def torchvision_words(preset: object, *, frames: int | None = None) -> dict[str, Any]:
-    """A torchvision transform preset in timm's words, as :func:`input_config` takes them.
-
-    Args:
-        preset: What ``weights.transforms()`` returns.
-        frames: Length of the clip, for video models.
-
-    Returns:
-        The words that the preset defines; {} for None.
-    """
-    if preset is None:
-        return {}
-    resize = tuple(getattr(preset, "resize_size", None) or ())
-    crop = tuple(getattr(preset, "crop_size", None) or resize)
-    # torchvision's detectors take any size and normalise inside the model: their preset has neither sizes nor a mean.
-    words: dict[str, Any] = {
-        "mean": getattr(preset, "mean", (0.0, 0.0, 0.0)),
-        "std": getattr(preset, "std", (1.0, 1.0, 1.0)),
-    }
-    if crop and resize:
-        words["input_size"] = (3, *((frames,) if frames else ()), crop[0], crop[-1])
-        words["crop_pct"] = _crop_pct(crop[0], resize[0])
-    if hasattr(preset, "interpolation"):
-        words["interpolation"] = preset.interpolation.value
-    return words
-
-
 def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
     """The two steps from an image to a model's input.
 
@@ -213,17 +184,28 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
     Returns:
         The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
     """
-    return Preprocess(
+    sides = "x".join(map(str, config.size))
+    steps = Preprocess(
         size=config.size,
         channels=config.channels,
         mean=config.mean,
         std=config.std,
-        crop=_as_rgb if transform else _crop_of(config),
-        normalise=_through(transform) if transform else _normalise_of(config),
-        pixelwise=transform is None,
-        resize_text="the user's own transform" if transform else _resize_text(config),
-        scale_text="" if transform else f"mean {_listed(config.mean)}, std {_listed(config.std)}",
-        assumed=() if transform else config.assumed,
+        crop=_crop_of(config),
+        normalise=_normalise_of(config),
+        resize_text=f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to {sides}",
+        scale_text=f"mean {_listed(config.mean)}, std {_listed(config.std)}",
+        assumed=config.assumed,
+    )
+    if transform is None:
+        return steps
+    return replace(
+        steps,
+        crop=lambda picture: np.array(picture.convert("RGB"), dtype=np.uint8),
+        normalise=_through(transform),
+        pixelwise=False,
+        resize_text="the user's own transform",
+        scale_text="",
+        assumed=(),
     )
 
 
@@ -260,12 +242,6 @@ def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tu
     return values if len(values) == channels else values * channels
 
 
-def _crop_pct(crop: int, resize: int) -> float:
-    """Ratio from which timm's floor(crop / ratio) gives back ``resize``."""
-    ratio = crop / resize
-    return ratio if math.floor(crop / ratio) == resize else crop / (resize + 0.5)
-
-
 def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     """Resize and crop as timm does, up to the point where it would scale the values."""
 
@@ -298,8 +274,8 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
 
 
 def _refuse_long(sides: tuple[int, int], config: InputConfig) -> None:
-    """Refuse an image too long for its shorter side to be brought to size: a file of a few bytes may have a million
-    pixels in a row."""
+    """Refuse an image that would be too long once its shorter side is resized: a file of a few bytes may have a
+    million pixels in a row."""
     longer = max(config.size[-2:]) / config.crop_pct * max(sides) / min(sides)
     if config.crop_mode == "center" and longer > LONGEST_SIDE:
         size = f"{sides[0]}x{sides[1]}"
@@ -318,10 +294,6 @@ def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
         return scaled.sub_(mean).div_(std).movedim(-1, 1).contiguous()
 
     return normalise
-
-
-def _as_rgb(picture: Image) -> NDArray[np.uint8]:
-    return np.array(picture.convert("RGB"), dtype=np.uint8)
 
 
 def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8]], Tensor]:
@@ -343,13 +315,6 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
         return torch.stack(inputs).to(torch.float64)
 
     return normalise
-
-
-def _resize_text(config: InputConfig) -> str:
-    return (
-        f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to"
-        f" {'x'.join(map(str, config.size))}"
-    )
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -26,17 +26,14 @@ from erfscope.restore import drawn_since, random_states, same_random_numbers
 if TYPE_CHECKING:
     from erfscope.adapters.module import ModuleAdapter
 
-#: Images of a recorded pass: with one alone, a dimension that holds windows of all images would look like one of
-#: windows.
+#: Images of a recorded pass. With a single image, a dimension of windows and one of windows of all images look alike.
 IMAGES = 2
-
-
-#: By adapter, the recording that all is read from, and passes of other numbers of images.
+#: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
 _kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
 
 
 def recording_of(adapter: ModuleAdapter) -> Recording:
-    """One recorded pass of a model on inputs of its size.
+    """Record one pass of a model on inputs of its size, or return the one that is kept.
 
     Raises:
         MeasurementError: the model cannot run on an input of this size.
@@ -49,7 +46,7 @@ def recording_of(adapter: ModuleAdapter) -> Recording:
 
 
 def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pass:
-    """A recorded pass of so many images, or (not ``exactly``) of more.
+    """Record a pass of so many images, or return one that is kept; it may have more images unless ``exactly``.
 
     Raises:
         RecordingError: the model does not take so many images.
@@ -68,9 +65,9 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
 
 
 def _recorded(adapter: ModuleAdapter) -> Recording:
-    """Without numbers where that can be, of two images where the model takes them."""
+    """Record on the meta device if the model runs there, and with two images if it takes them."""
     failures: list[Exception] = []
-    # What is kept must not keep the adapter, which it is kept by: a copy has its structure alone.
+    # A copy of the adapter: its recording, kept until it is freed, must not keep the adapter itself.
     there = copy.copy(adapter)
     for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
         for images in (IMAGES, 1):
@@ -92,7 +89,7 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
 
 
 def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
-    """Why a model cannot be recorded, as one line."""
+    """Make the error, in one line, of a model that cannot be recorded."""
     cause = error.__cause__ or error
     if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
         return cause
@@ -103,7 +100,7 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
     before = random_states()
     with borrowed(adapter.module):
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
-    # PyTorch's own are seen among the operations.
+    # Draws of PyTorch's own generators are recorded operations.
     drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}
     return replace(graph, unfaithful={**graph.unfaithful, f"the model {DRAWS}": ""}) if drawn else graph
 

@@ -1,4 +1,4 @@
-"""Borrowing a model: whatever is changed for a measurement is undone, exceptions included."""
+"""Borrow a model: every change for a measurement is undone, exceptions included."""
 
 from __future__ import annotations
 

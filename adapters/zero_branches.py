@@ -1,4 +1,4 @@
-"""Residual branches that start at zero, and what to do about them, in words."""
+"""Residual branches that start at zero, and what to do about them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from erfscope.adapter import Weights
 from erfscope.adapters.weights.reactivate import untrained
 from erfscope.finding import Finding
 
-#: How many of them are named.
+#: How many branches the finding names.
 NAMED = 3
-#: What helps, by where the weights come from; each of these can be done.
+#: Source of the weights -> what the user can do.
 FIXES = {
     "given": "measure it trained, or switch them on with erfscope.adapters.reactivate.reactivate(model)",
-    "random-raw": "--weights random switches them on",
+    "random-raw": "measure with --weights random, which switches them on",
     "factory": "load trained weights with --checkpoint FILE, or let the factory set these to one",
-    "checkpoint": "the checkpoint holds them so: load one of a trained model",
+    "checkpoint": "the checkpoint holds these zeros: load one of a trained model",
     "exported": "export the model with trained weights",
 }
 
 
 def zero_branches(module: nn.Module, weights: Weights) -> Iterator[Finding]:
-    """What is to be said of a model whose norms and gains leave residual branches switched off.
+    """Find the residual branches that norms and gains of a model switch off.
 
     Args:
         module: The model as it is measured; it is not changed.
         weights: Where its numbers come from.
 
     Yields:
-        One finding with their number, some names and the fix; none where no branch is off.
+        One finding with their number, some names and the fix; none where every branch is on.
     """
     names = untrained(module)
     if not names:

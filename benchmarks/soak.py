@@ -44,8 +44,8 @@ import erfscope.figures
 from erfscope import gate
 from erfscope.cli.console.screen import Screen
 from erfscope.cli.main import _run
-from erfscope.storage.files import ROWS
 from erfscope.storage.rows import is_report
+from erfscope.storage.writing import ROWS
 
 NETS = """
 from torch import nn

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
 from erfscope.cli.console.short_help import ShortHelp, help_all
 from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
@@ -17,18 +18,17 @@ if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 
-@click.command(cls=ShortHelp)
+@click.command(
+    cls=ShortHelp,
+    help=f"Measure how far one unit of MODEL looks.\n\nMODEL is {SPECS}; `LABEL=MODEL` names it.",
+)
 @click.argument("model", required=False, type=ModelName())
 @options({**OPTIONS, **OUTPUT_OPTIONS})
 @config.option
 @with_verbose
 @help_all
 def analyze(model: str | None, **given: Any) -> int:
-    """Measure how far one unit of MODEL looks.
-
-    MODEL is a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`), `torchvision:NAME`, `transformers:NAME`,
-    `path/model.pt2`, `package.module:factory` or `path/file.py:factory`; `LABEL=MODEL` names it.
-    """
+    """Measure one model; ``help`` above says what names it."""
     models = config.asked_models([model] if model else [])
     wanted = OutputOptions.from_options(given)
     if not models:
@@ -44,7 +44,7 @@ def analyze(model: str | None, **given: Any) -> int:
     from erfscope.cli.run.running import measured
 
     def sweep(**keywords: Any) -> Report:
-        from erfscope.api import sweep
+        from erfscope.api.analysis import sweep
 
         return sweep(models[0], **keywords)
 

@@ -12,7 +12,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli.console.param_types import File, Text
-from erfscope.cli.options import FORMATS, OUTPUT_OPTIONS, chosen_format, options, source_of, with_verbose
+from erfscope.cli.options import FORMATS, OUTPUT_OPTIONS, chosen_format, one_value, options, source_of, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 from erfscope.options.settings import OPTIONS
@@ -20,10 +20,10 @@ from erfscope.options.settings import OPTIONS
 if TYPE_CHECKING:
     from erfscope.api.gate import Request
 
-#: The panel of options that are of the gate.
+#: The panel of the gate's own options.
 GATE = "Gate"
-#: A gate gives the same numbers everywhere, and measures no more than it guards; a part of a run is no check.
-ASKED = {name: each for name, each in OPTIONS.items() if name not in ("retry_failed", "shard")}
+#: Options of a check, which gives the same numbers everywhere, measures no more than it guards, and is of a whole run.
+ASKED = one_value({name: each for name, each in OPTIONS.items() if name not in ("retry_failed", "shard")})
 ASKED["device"] = replace(OPTIONS["device"], default="cpu")
 ASKED["measures"] = replace(
     OPTIONS["measures"],
@@ -31,9 +31,10 @@ ASKED["measures"] = replace(
     option=replace(OPTIONS["measures"].option, help="Measures to record besides those that are guarded."),
 )
 SHOWN = ("rich", "plain", "json", "markdown", "github")
-#: Where a context keeps the arguments as they were given.
+#: Key under which a context keeps the arguments as they were given.
 ARGUMENTS = "erfscope.arguments"
-#: Arguments that say nothing of what is measured, and what the accepting command does without: alone, or with a value.
+#: Arguments that the accepting command does without, since they change nothing that is measured: flags, and options
+#: with a value.
 _FLAGS = ("--exit-zero", "--allow-new", "--json", "-q", "--quiet", "-v", "--verbose")
 _VALUED = ("--format", "--artifacts")
 
@@ -56,50 +57,50 @@ class _Remembering(click.RichCommand):
     type=File(),
     default="erf-baseline.json",
     show_default=True,
-    help="What is compared with.",
+    help="File to compare with.",
     panel=GATE,
 )
-@click.option("--update", is_flag=True, help="Accept what is found: write it into the baseline.", panel=GATE)
+@click.option("--update", is_flag=True, help="Accept what is found and write it into the baseline.", panel=GATE)
 @click.option(
     "--fail-on",
     multiple=True,
     metavar="MEASURE=T",
-    help="-5% guards against a narrower ERF, +5% a wider, 5% both; repeatable.",
+    help="Tolerance: -5% guards against a narrower ERF, +5% against a wider one, 5% against both; repeatable.",
     panel=GATE,
 )
 @click.option(
     "--trf-only",
     is_flag=True,
-    help="Compare the structure only: shapes, strides, centres and theoretical receptive fields. No weights.",
+    help="Compare only the structure: shapes, strides, centres, theoretical receptive fields (TRFs). Needs no weights.",
     panel=GATE,
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="NAME",
-    help="Of the checks that the settings list, only this one; repeatable.",
+    help="Make only this one of the checks that the settings list; repeatable.",
     panel=GATE,
 )
 @click.option(
-    "--allow-new", is_flag=True, help="Write checks that the baseline lacks into it, and let them pass.", panel=GATE
+    "--allow-new", is_flag=True, help="Add checks that the baseline lacks to it, and let them pass.", panel=GATE
 )
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.", panel=GATE)
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 also if something changed.", panel=GATE)
 @options(ASKED)
 @click.option(
     "--format",
     type=Text(words=(*FORMATS, "github"), is_closed=True),
     metavar="NAME",
     default="rich",
-    help=f"{', '.join(SHOWN)}.",
+    help=f"How the report is printed: {', '.join(SHOWN)}.",
 )
 @options({"json": OUTPUT_OPTIONS["json"]}, in_panels=False)
 @click.option(
     "--artifacts",
     metavar="DIR",
     type=File(),
-    help="Write figures and maps of what did not pass, and the report, into this folder.",
+    help="Folder for the report, and for figures and maps of what did not pass.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @with_verbose
 def check(
     model: str | None,
@@ -117,8 +118,8 @@ def check(
 ) -> int:
     """Compare ERFs with a committed baseline: did one shrink?
 
-    Checks are listed in the settings, each as `[[tool.erfscope.check]]` with a `name`, a `model`, any option of
-    `analyze` and `tolerances`; or MODEL is the only one. Exit codes: 1 something changed, 3 inconclusive."""
+    Without MODEL, the checks are those that the settings list, each as `[[tool.erfscope.check]]` with a `name`, a
+    `model`, `tolerances` and any option of `analyze`. Exit codes: 1 something changed, 3 inconclusive."""
     shown = _format(given.pop("format"), given.pop("json"))
     requests, folder = _requests(model, only, given, fail_on)
     from erfscope.cli.run.startup import importing_torch

@@ -30,13 +30,16 @@ MANY = "Many models"
     metavar="SPEC",
     type=ModelName(),
     help=(
-        "Each MODEL is a checkpoint file of this model, or a pattern of such. Rows are in the order given; the files of"
-        " a pattern, also of one that the shell wrote out, by the numbers in their names."
+        "Model whose checkpoints are compared: each MODEL is then a checkpoint file, or a pattern of files, which are"
+        " sorted by the numbers in their names."
     ),
     panel=MANY,
 )
 @click.option(
-    "--isolate", is_flag=True, help="Measure every model in a process of its own: one that fails is a row.", panel=MANY
+    "--isolate",
+    is_flag=True,
+    help="Measure each model in its own process; one that crashes is a row with the reason.",
+    panel=MANY,
 )
 @click.option(
     "--time-limit",
@@ -55,15 +58,15 @@ MANY = "Many models"
 @options({**OPTIONS, **OUTPUT_OPTIONS})
 @config.option
 @click.option(
-    "--sort", metavar="MEASURE", help="Sort rows by a measure, largest first; larger is not better.", panel=OUTPUT
+    "--sort", metavar="MEASURE", help="Sort rows by a measure, largest first (larger is not better).", panel=OUTPUT
 )
 @with_verbose
 @help_all
 def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each is a model as for `analyze`, or a stored result (a report's folder or .json file). Differences are to the first
-    model under the same settings, with the standard error of the paired difference."""
+    Each MODEL is named as for `analyze`; each RESULT is the folder or the .json file of a stored report. Differences
+    are to the first model under the same settings, with the standard error of the paired difference."""
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
@@ -89,8 +92,12 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
     def run(**keywords: Any) -> Report:
-        from erfscope.api import compare, compare_isolated
+        if isolate:
+            from erfscope.api.isolated import compare_isolated
 
-        return compare_isolated(models, **limits, **keywords) if isolate else compare(models, **keywords)
+            return compare_isolated(models, **limits, **keywords)
+        from erfscope.api.comparison import compare
+
+        return compare(models, **keywords)
 
     return measured(run, wanted, given, models=models, sort=sort)

@@ -21,9 +21,9 @@ from erfscope.options.settings import OPTIONS
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
 #: Where a context keeps the name of the file that its settings are from.
-SOURCE = "erfscope.options.settings"
+SOURCE = "erfscope.settings"
 #: Where it keeps the models of the report that its settings are from.
-MODELS = "erfscope.options.models"
+MODELS = "erfscope.models"
 #: Options that make no sense as a setting.
 _PERSONAL = (
     "help",
@@ -90,8 +90,8 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
-    from erfscope.storage.files import REPORT
     from erfscope.storage.reports import read
+    from erfscope.storage.writing import REPORT
 
     if source.is_dir() and not (source / REPORT).is_file():
         raise ErfscopeError(f"{source} holds a run that has not ended: go on with --resume -o {source} first")
@@ -130,11 +130,11 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
         return given
     from erfscope.adapters import split_label
     from erfscope.adapters.insertion.insertion import parse
-    from erfscope.adapters.sources.sources import names_code
+    from erfscope.adapters.sources.kinds import kind_of
 
     asked, unsafe, models = context.params, context.params["unsafe_load"], context.meta[MODELS]
     code = {
-        "model": [] if given else [model for model in models if unsafe or names_code(split_label(model)[1])],
+        "model": [] if given else [model for model in models if unsafe or kind_of(split_label(model)[1]).runs_code],
         "checkpoint": [asked["checkpoint"]] if unsafe and asked["checkpoint"] else [],
         "insert": [block for block in asked["insert"] if ":" in str(parse(block).block)],
         "model_kwargs": asked["model_kwargs"],
@@ -269,6 +269,6 @@ option = click.option(
     is_eager=True,
     expose_value=False,
     callback=take_from,
-    help="Take settings from a stored report (or .toml) where the command line has none; no other file is read.",
+    help="Stored report or .toml file with settings, read in place of pyproject.toml; the command line wins.",
     panel=COMPUTATION,
 )

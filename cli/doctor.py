@@ -47,13 +47,13 @@ class Line(NamedTuple):
     flag_value="",
     metavar="[MODEL]",
     type=ModelName(),
-    help="Only what to do; for MODEL also to get its weights.",
+    help="Print only the fixes; with MODEL also how to get its weights.",
 )
 @with_verbose
 def doctor(model: str | None, verbose: bool) -> int:
-    """Check versions, devices, broken installs and the weights' caches, and name the fix.
+    """Check versions, devices, installed packages and the weights' caches, and name the fixes.
 
-    Exits with 2 if something is broken, or weights of a named model can neither be found nor fetched.
+    Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from rich.table import Table
     from rich.text import Text
@@ -149,17 +149,17 @@ def _weights(model: str) -> Line:
     """Whether the pretrained weights of a model are here or can be fetched."""
     from erfscope.adapters.sources.sources import pretrained_store
     from erfscope.adapters.weights.store import remedy
-    from erfscope.adapters.weights.weights import silence_of
+    from erfscope.adapters.weights.weights import unreachable_reason
 
     store, subject = pretrained_store(model), f"weights of {model}"
     if store is None:
         return Line(subject, "are its own: nothing is fetched")
     if store.cached:
         return Line(subject, f"are in the cache: {store.origin}")
-    silence = "none are known" if store.host is None else silence_of(store.host)
-    if silence is None:
+    unreachable = "none are known" if store.host is None else unreachable_reason(store.host)
+    if unreachable is None:
         return Line(subject, f"are fetched when they are first used: {store.origin}")
-    return Line(subject, f"cannot be had: {silence}", remedy(store))
+    return Line(subject, f"cannot be had: {unreachable}", remedy(store))
 
 
 def _count(number: int, noun: str) -> str:

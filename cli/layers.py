@@ -1,4 +1,4 @@
-"""``erfscope layers``: what can be asked for."""
+"""``erfscope layers``: the layers that can be measured."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import rich_click as click
 
 from erfscope.cli.console.param_types import Text
-from erfscope.cli.options import by_source, keywords, options, with_verbose
+from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.options.building import Building
 from erfscope.options.option import declared
-from erfscope.options.settings import Building
 
-#: Options that say how a model is built; its weights do not matter.
-BUILDING = {name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")}
+#: Options of how a model is built; its weights do not matter.
+BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")})
 
 
 @click.command()
 @click.argument("model", type=ModelName())
-@click.option("--layer", metavar="NAME", help="Everything about one layer.")
+@click.option("--layer", metavar="NAME", help="Show everything about this layer.")
 @click.option(
     "--unit",
     default="centre",
@@ -27,24 +27,26 @@ BUILDING = {name: each for name, each in declared(Building).items() if name not 
     help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.",
 )
 @click.option(
-    "--wrt", default="image", show_default=True, help="Sizes with respect to the image, NAME's output, or NAME:in."
+    "--wrt",
+    default="image",
+    show_default=True,
+    help="Reference: image, the output of layer NAME, or its input, NAME:in.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--all", "everything", is_flag=True, help="Every layer, not only stages and blocks.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--all", "everything", is_flag=True, help="List every layer, not only stages and blocks.")
 @options(BUILDING, in_panels=False)
 @with_verbose
 def layers(
     model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **given: Any
 ) -> int:
-    """List stages and blocks, or with --all every layer that can be asked for, with its theoretical receptive field
-    (TRF).
+    """List layers that can be measured, each with its theoretical receptive field (TRF).
 
-    No weights and no images are needed. With --layer, everything about one layer.
+    Shows stages and blocks, or with --all every layer. Needs no weights and no images.
     """
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
-        from erfscope.api import layers as run
+        from erfscope.api.structure import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console.screen import Screen, print_json

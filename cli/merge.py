@@ -17,9 +17,9 @@ from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_ve
 def merge(shards: tuple[str, ...], **given: Any) -> int:
     """Put the shards of one run together, exactly.
 
-    Each is a folder that `analyze` or `compare` wrote with `--shard i/n -o DIR`, in any order. A shard that is missing,
-    there twice, or of another run is refused."""
-    from erfscope.api import merge as run
+    Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
+    missing, given twice or part of another run is refused."""
+    from erfscope.api.merging import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)

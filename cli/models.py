@@ -16,7 +16,7 @@ from erfscope.cli.run.known_names import ModelName
 def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
     """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`.
 
-    A word without wildcards is looked for anywhere in the name.
+    A PATTERN without wildcards matches names that contain it.
     """
     from erfscope.cli.run.known_names import model_names
     from erfscope.errors import unknown

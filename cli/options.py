@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import rich_click as click
@@ -16,10 +16,12 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.style import FigureStyle
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
+from erfscope.storage import formats
+from erfscope.storage.writing import is_folder
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-FORMATS = ("rich", "plain", "json", "csv", "markdown", "latex")
+FORMATS = ("rich", "plain", "json", *formats.TABLES)
 #: Kinds of figures that show maps.
 MAPS = tuple(kind.name for kind in KINDS if kind.maps)
 #: Where a value may come from; what comes first wins.
@@ -47,6 +49,15 @@ def options(table: dict[str, Declared], *, in_panels: bool = True) -> Decorator:
     return decorate
 
 
+def one_value(table: dict[str, Declared]) -> dict[str, Declared]:
+    """The options of a command that measures nothing several times: their help offers no lists."""
+    lists = re.compile(r"; a comma list[^.]*")
+    return {
+        name: replace(each, option=replace(each.option, help=lists.sub("", each.option.help)))
+        for name, each in table.items()
+    }
+
+
 def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decorator:
     """One option as click takes it."""
     option, default = declared.option, declared.default
@@ -54,10 +65,9 @@ def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decora
     common: dict[str, Any] = {"help": option.help, "panel": panel}
     if declared.type is bool:
         return click.option(*flags, is_flag=True, **common)
-    text = Text(read=option.read, words=option.words, is_closed=option.is_closed)
     return click.option(
         *flags,
-        type=File() if option.is_file else click.INT if declared.type in (int, int | None) else text,
+        type=_click_type(declared),
         multiple=option.is_repeatable,
         metavar=option.metavar or None,
         default=None if option.is_repeatable else default,
@@ -66,21 +76,35 @@ def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decora
     )
 
 
+def _click_type(declared: Declared) -> click.ParamType[Any]:
+    """The kind of values that an option takes on the command line; its limits are checked with those of Python."""
+    option = declared.option
+    if option.is_file:
+        return File()
+    if option.read is None:
+        for kind, number in ((int, click.INT), (float, click.FLOAT)):
+            if declared.type in (kind, kind | None):
+                return number
+    return Text(read=option.read, words=option.words, is_closed=option.is_closed)
+
+
 with_verbose = click.option(
-    "-v", "--verbose", is_flag=True, help="Say what was computed, and show the traceback of an error."
+    "-v", "--verbose", is_flag=True, help="Print what was computed, and the traceback of an error."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is to be printed and written of a report."""
+    """Options of how a report is printed and written."""
 
-    format: Annotated[str, Option("{words}.", OUTPUT, metavar="NAME", words=FORMATS, is_closed=True)] = "rich"
-    json: Annotated[bool, Option("Short for --format json.", OUTPUT)] = False
+    format: Annotated[
+        str, Option("How the report is printed: {words}.", OUTPUT, metavar="NAME", words=FORMATS, is_closed=True)
+    ] = "rich"
+    json: Annotated[bool, Option("The same as --format json.", OUTPUT)] = False
     output: Annotated[
         tuple[str, ...],
         Option(
-            "Folder, or .html .json .csv .md .tex .png .svg .pdf .npz; repeatable.",
+            f"Folder, or {' '.join(formats.FORMATS)}; repeatable.",
             OUTPUT,
             metavar="PATH",
             flags=("-o", "--output"),
@@ -91,7 +115,7 @@ class OutputOptions:
     figure: Annotated[
         str | None,
         Option(
-            "What -o draws: {words}. Default: panel; positions of --unit all.",
+            "Figure that -o draws: {words}. Default: panel; with --unit all positions.",
             OUTPUT,
             metavar="KIND",
             words=tuple(FIGURES),
@@ -103,17 +127,21 @@ class OutputOptions:
         bool, Option("Print one line for each result and nothing else.", OUTPUT, flags=("-q", "--quiet"))
     ] = False
     explain: Annotated[bool, Option("Print what each number means, with its formula and source.", OUTPUT)] = False
-    #: Whether the folder among the outputs is to be added to.
     resume: Annotated[
         bool,
-        Option("Go on with what the folder that -o names has: repeat nothing, add what is missing.", COMPUTATION),
+        Option("Continue the run in the folder that -o names: measure only what is missing.", COMPUTATION),
     ] = False
     #: How figures are drawn.
     style: FigureStyle = field(default_factory=FigureStyle)
 
-    def replaces(self, path: Path) -> bool:
+    @property
+    def folders(self) -> list[str]:
+        """The folders among the outputs."""
+        return list(filter(is_folder, self.output))
+
+    def replaces(self, path: str) -> bool:
         """Whether an output may take the place of what is there."""
-        return self.force or (self.resume and (not path.suffix or path.is_dir()))
+        return self.force or (self.resume and is_folder(path))
 
     @classmethod
     def from_options(cls, given: dict[str, Any]) -> Self:

@@ -11,6 +11,7 @@ from erfscope.cli.console.param_types import File, Text
 from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
+from erfscope.storage.formats import TABLES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,7 @@ WIDE = 100
     help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
 )
 @click.option(
-    "--cache", metavar="DIR", type=File(), help="Where trained nets are kept. Default: the user's cache folder."
+    "--cache", metavar="DIR", type=File(), help="Folder that keeps trained nets. Default: the user's cache folder."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -134,7 +135,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
 
     if chosen == "json":
         print_json(result.to_json())
-    elif chosen in ("csv", "markdown", "latex"):
+    elif chosen in TABLES:
         say(result.table(format=chosen).rstrip("\n"))
     elif quiet:
         say(one_line(result.conclusion))

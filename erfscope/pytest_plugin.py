@@ -33,7 +33,7 @@ def erf_regression(request: pytest.FixtureRequest) -> ErfRegression:
 
 
 class ErfRegression:
-    """What the fixture ``erf_regression`` gives.
+    """The fixture ``erf_regression``.
 
     Args:
         request: The test that asks.
@@ -64,7 +64,7 @@ class ErfRegression:
     ) -> Verdict:
         """Measure a model and compare it with what is stored; the test fails where it does not pass.
 
-        Where nothing is stored yet, what is found is stored and the test fails once, so that somebody looks at it.
+        Where nothing is stored yet, what is found is stored and the test fails once, so that it is reviewed.
         ``--erf-update`` stores and passes, pytest-regressions' ``--force-regen`` stores and fails.
 
         Args:

@@ -21,7 +21,8 @@ import erfscope
 from erfscope.api.gate import Request, check_all
 from erfscope.cli.views.check_view import styled
 from erfscope.cli.views.layer_view import layer_view
-from erfscope.gate.text import report_lines
+from erfscope.gate.view import report_view
+from erfscope.gate.writers import text_lines
 from erfscope.options import Options
 from erfscope.view.terminal.report import draw_report
 
@@ -136,7 +137,7 @@ def check() -> list[RenderableType]:
     with folder_with(NET.format(dilation=4)):
         check_all([request])
         Path("nets.py").write_text(NET.format(dilation=1), encoding="utf-8")
-        return [styled(line) for line in report_lines(check_all([request]))]
+        return [styled(line) for line in text_lines(report_view(check_all([request])))]
 
 
 #: Image -> (columns, the command that prints the same, what it shows).

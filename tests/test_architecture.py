@@ -24,9 +24,11 @@ FILES = [
 ]
 CLI = [path for path in FILES if path.relative_to(ROOT).parts[0] == "cli"]
 CORE = [path for path in FILES if path.relative_to(ROOT).parts[0] == "erfscope"]
-#: Where modules are found by name: public names, what draws results, and studies.
+#: Where modules are found by name: public names, sources of models, what draws results, and studies.
 BY_NAME = {
     "erfscope/__init__.py",
+    "adapters/__init__.py",
+    "adapters/sources/kinds.py",
     "erfscope/figures/kinds.py",
     "erfscope/results/display.py",
     "erfscope/studies/__init__.py",

@@ -70,7 +70,7 @@ class NonLocal(MapBlock):
             window_offsets(window)
             if sub_sample:
                 raise ErfscopeError(
-                    "a window is one of cells of the map, which sub_sample has not: ask for one of them"
+                    "a window counts cells of the map, which sub_sample merges; give window or sub_sample, not both"
                 )
         if mode == "concatenation" and (heads > 1 or window is not None):
             raise ErfscopeError("mode='concatenation' has one head and no window")
@@ -91,7 +91,7 @@ class NonLocal(MapBlock):
         theta, phi, g = self.theta(x), self.phi(x), self.g(x)
         if self.sub_sample:
             if min(x.shape[2:]) < 2:
-                raise ErfscopeError(f"sub_sample pools 2 x 2 cells, which a map of {x.shape[2]}x{x.shape[3]} has not")
+                raise ErfscopeError(f"sub_sample pools 2 x 2 cells, and the map has only {x.shape[2]}x{x.shape[3]}")
             phi, g = F.max_pool2d(phi, 2), F.max_pool2d(g, 2)
         y: Tensor = self.conv_out(self._attended(theta, phi, g))
         if self.norm is not None:

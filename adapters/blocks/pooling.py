@@ -85,7 +85,7 @@ class ThresholdPooling(MapBlock):
     def __init__(self, in_channels: int, threshold: float | None = None) -> None:
         super().__init__()
         if threshold is not None and not 0 <= threshold < 1:
-            raise ErfscopeError(f"threshold is one of shares of attention, in [0, 1), not {threshold!r}")
+            raise ErfscopeError(f"threshold is a share of attention in [0, 1), not {threshold!r}")
         self.threshold = threshold
         self.weight = _direction(in_channels)
 

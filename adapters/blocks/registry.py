@@ -62,7 +62,7 @@ def make(name: str, in_channels: int, /, **options: object) -> nn.Module:
         ErfscopeError: an unknown name or option, or values that the block does not take.
     """
     if ":" in name:
-        # The block's seed is the caller's: whoever inserts it has seeded the generators.
+        # ``insert`` has seeded the generators.
         return factory.run(name, in_channels, seed=torch.initial_seed(), kwargs=options)
     if name not in BLOCKS:
         raise unknown("block", name, BLOCKS, limit=20)
@@ -128,19 +128,32 @@ BLOCKS: dict[str, BlockEntry] = {
         kind=GCN,
         act="relu",
     ),
-    "gat": _piped("graph attention, likewise (Velickovic et al. 2018)", _side_by_side(GAT), kind=GAT, act="elu"),
+    "gat": _piped(
+        "graph attention between two 1x1 convolutions, with a skip (Velickovic et al. 2018)",
+        _side_by_side(GAT),
+        kind=GAT,
+        act="elu",
+    ),
     "gatv2": _piped(
-        "graph attention that ranks neighbours per node, likewise (Brody et al. 2022)",
+        "graph attention that ranks neighbours per node, between two 1x1 convolutions, with a skip (Brody et al. 2022)",
         _side_by_side(GATv2),
         kind=GATv2,
         act="elu",
     ),
-    "gin": _piped("sums of neighbours through an MLP, likewise (Xu et al. 2019)", GIN, kind=GIN, act="relu"),
+    "gin": _piped(
+        "sums of neighbours through an MLP, between two 1x1 convolutions, with a skip (Xu et al. 2019)",
+        GIN,
+        kind=GIN,
+        act="relu",
+    ),
     "cheb": _piped(
-        "Chebyshev polynomials of the Laplacian, likewise (Defferrard et al. 2016)", ChebNet, kind=ChebNet, act="relu"
+        "Chebyshev polynomials of the Laplacian between two 1x1 convolutions, with a skip (Defferrard et al. 2016)",
+        ChebNet,
+        kind=ChebNet,
+        act="relu",
     ),
     "chebygin": _piped(
-        "the same scaled by degrees, through an MLP, likewise (Knyazev et al. 2019)",
+        "Chebyshev polynomials scaled by degrees, an MLP, between 1x1 convolutions, with a skip (Knyazev et al. 2019)",
         ChebyGIN,
         "act",
         kind=ChebyGIN,

@@ -159,7 +159,7 @@ def checked_mask(mask: Any, window: int | None) -> Tensor | None:
     if mask is None:
         return None
     if window is not None:
-        raise ErfscopeError("ask for a window or for a mask, not for both")
+        raise ErfscopeError("give a window or a mask, not both")
     # On the CPU even where the default device is another.
     found = mask.detach() if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask), device="cpu")
     if found.dim() != 2:

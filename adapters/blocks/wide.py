@@ -75,7 +75,7 @@ def global_context(
     """
     if not (fuse_add or fuse_scale):
         raise ErfscopeError(
-            "global context is added (fuse_add), gates the channels (fuse_scale), or both; neither was asked for"
+            "global context is added (fuse_add), gates the channels (fuse_scale), or both; both are off"
         )
     block = GlobalContext(
         whole("in_channels", in_channels),

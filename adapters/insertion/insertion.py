@@ -31,10 +31,10 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
 
-#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or what makes one for a
-#: number of channels.
+#: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or a callable that makes
+#: one for a number of channels.
 Block = str | nn.Module | Callable[[int], nn.Module]
-#: Words that people write for truth values; as text they would all be true.
+#: Words for truth values and None; as text each of them would be true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 
 
@@ -92,12 +92,12 @@ class Insertion(nn.Module):
         ):
             grid = "x".join(map(str, self.layout.grid))
             raise MeasurementError(
-                f"the block was inserted for {grid} tokens, and {tensor.shape[1]} came; insert it again for this input"
+                f"the block was inserted for {grid} tokens and got {tensor.shape[1]}; insert it again for this input"
                 " size"
             )
         x = self.layout.to_map(tensor)
         blends = self.alpha is not None and self.alpha != 1
-        # Blocks may begin with an in-place operation, and so may what follows them.
+        # The block, or the module behind it, may begin with an in-place operation.
         y = self.block(x.clone() if blends else x)
         if y.shape != x.shape:
             text = (
@@ -119,7 +119,7 @@ def parse(text: str) -> BlockRequest:
     """Read ``BLOCK@LAYER`` or ``BLOCK@LAYER:k=v,k=v``; values are Python literals where they look like some.
 
     Raises:
-        ErfscopeError: the text is no such thing.
+        ErfscopeError: the text has another form.
     """
     block, separator, rest = text.strip().partition("@")
     at, colon, options = rest.partition(":")
@@ -129,7 +129,7 @@ def parse(text: str) -> BlockRequest:
             " nonlocal@layer2:heads=4"
         )
     try:
-        # As the keywords of a call; other words than literals stand for themselves.
+        # Options are parsed as the keywords of a call; a word that is no literal stands for itself.
         source = f"f({options})"
         call = ast.parse(source, mode="eval").body
         assert isinstance(call, ast.Call)
@@ -144,7 +144,7 @@ def parse(text: str) -> BlockRequest:
 
 
 def _value(node: ast.expr, source: str) -> object:
-    """What an option's value stands for: a literal, a word for a truth value, or its own text."""
+    """Read an option's value: a literal, a word for a truth value, or its own text."""
     text = ast.get_source_segment(source, node) or ""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -196,44 +196,49 @@ def insert(
             changes the shape.
     """
     if isinstance(block, str) and at is None:
-        wish = parse(block)
-        wish = replace(wish, options={**wish.options, **options})
+        request = parse(block)
+        request = replace(request, options={**request.options, **options})
     elif at is None:
         raise ErfscopeError("name the place of the block: at=LAYER")
     else:
-        wish = BlockRequest(block=block, at=at, options=options)
+        request = BlockRequest(block=block, at=at, options=options)
     (share,) = alphas(alpha)
     if isinstance(model, ModuleAdapter):
-        return inserted(model, wish, alpha=share, seed=seed, wake=wake)
+        return inserted(model, request, alpha=share, seed=seed, wake=wake)
     from erfscope.adapters.opening import wrap
 
-    return inserted(wrap(model, input_size=input_size), wish, alpha=share, seed=seed, wake=wake).module
+    return inserted(wrap(model, input_size=input_size), request, alpha=share, seed=seed, wake=wake).module
 
 
 def inserted(
-    adapter: ModuleAdapter, wish: BlockRequest, *, alpha: float | None = None, seed: int = 0, wake: bool | None = None
+    adapter: ModuleAdapter,
+    request: BlockRequest,
+    *,
+    alpha: float | None = None,
+    seed: int = 0,
+    wake: bool | None = None,
 ) -> ModuleAdapter:
-    """:func:`insert` for an adapter and a wish that is read already."""
-    at, place = place_called(adapter, wish.at)
-    block = _made(wish, place, seed, device_of(adapter.module), dtype_of(adapter.module))
-    given = isinstance(wish.block, nn.Module)
+    """Insert a block into an adapter as a parsed request asks; see :func:`insert`."""
+    at, place = place_called(adapter, request.at)
+    block = _make_block(request, place, seed, device_of(adapter.module), dtype_of(adapter.module))
+    given = isinstance(request.block, nn.Module)
     awake, remarks = 0, adapter.remarks
-    if _changes_nothing(block, place, wish):
+    if _changes_nothing(block, place, request):
         with seed_generators(seed):
-            awake = _reactivated(block) if (wake if wake is not None else not given) else 0
-        open_now = bool(awake) and not _changes_nothing(block, place, wish)
+            awake = _switch_on(block) if (wake if wake is not None else not given) else 0
+        open_now = bool(awake) and not _changes_nothing(block, place, request)
         state = "re-initialised" if open_now else "it changes nothing"
-        remarks = (*remarks, Finding(code="identity", text=f"{wish.text} starts without effect; {state}"))
+        remarks = (*remarks, Finding(code="identity", text=f"{request.text} starts without effect; {state}"))
     insertion = Insertion(block, place.layout, place.space, alpha=alpha)
     insertion.training = adapter.module.training
     if not given:
         block.train(adapter.module.training)
     other = copy.copy(adapter)
-    # The weights are the host's too: whoever converts them makes a copy first.
+    # The host shares the weights: they are copied before they are converted.
     other._owned = False
     with errors_as_one_line("cannot be copied around a block", model=adapter.spec):
         other.module = shared_copy(adapter.module)
-        name = _attach(other, at, wish.name, insertion)
+        name = _attach(other, at, request.name, insertion)
     other.inserted = {**adapter.inserted, name: at}
     other.weights = replace(
         adapter.weights, sha256=sha256(other.module), reactivated=adapter.weights.reactivated + awake
@@ -246,11 +251,11 @@ def inserted(
 
 
 def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) -> str:
-    """Make the block a part of the adapter's model; gives its dotted name."""
+    """Make the block a part of the adapter's model, and return its dotted name."""
     module = adapter.module
     host = module.get_submodule(at)
     host.register_forward_hook(insertion.after)
-    # Blocks come first, in their order: whoever else looks at the output sees it with them.
+    # The hooks of blocks come first, in their order, so that all other hooks see the output with the blocks.
     hooks: Any = host._forward_hooks
     for key, hook in list(hooks.items()):
         if not isinstance(getattr(hook, "__self__", None), Insertion):
@@ -278,7 +283,7 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
 
 
 def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
-    """Modules that may hold the block, if only so that it is found, saved and trained; a sequence would run it."""
+    """Find modules that may hold the block, so that it is saved and trained with them. A sequence would run it."""
     for owner in (module, host):
         while isinstance(owner, nn.Sequential):
             if owner is module or not len(owner):
@@ -288,48 +293,49 @@ def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
             yield owner
 
 
-def _made(wish: BlockRequest, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The block, on the host's device and in its dtype; a module that was given is copied if it must be moved."""
-    if isinstance(wish.block, nn.Module):
-        if wish.options:
-            raise ErfscopeError(f"{wish.name} is a module already and takes no options ({', '.join(wish.options)})")
-        moved = device_of(wish.block) == device and dtype_of(wish.block) == dtype
-        return wish.block if moved else cast_module(copy.deepcopy(wish.block), device=device, dtype=dtype)
+def _make_block(request: BlockRequest, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Make the block on the host's device and in its dtype. A given module is copied if it must be moved."""
+    if isinstance(request.block, nn.Module):
+        if request.options:
+            raise ErfscopeError(
+                f"{request.name} is a module already and takes no options ({', '.join(request.options)})"
+            )
+        moved = device_of(request.block) == device and dtype_of(request.block) == dtype
+        return request.block if moved else cast_module(copy.deepcopy(request.block), device=device, dtype=dtype)
     with seed_generators(seed), torch.device("cpu" if device.type != "meta" else "meta"):
-        if isinstance(wish.block, str):
+        if isinstance(request.block, str):
             from erfscope.adapters.blocks import make
 
-            return make(wish.block, place.channels, **wish.options).to(device=device, dtype=dtype)
-        with errors_as_one_line(f"making {wish.text} failed"):
-            made = wish.block(place.channels, **wish.options)
+            return make(request.block, place.channels, **request.options).to(device=device, dtype=dtype)
+        with errors_as_one_line(f"making {request.text} failed"):
+            made = request.block(place.channels, **request.options)
     if not isinstance(made, nn.Module):
-        raise ErfscopeError(f"{wish.name} gave {type(made).__name__}; a block is an nn.Module")
+        raise ErfscopeError(f"{request.name} returned {type(made).__name__}; a block is an nn.Module")
     return cast_module(made, device=device, dtype=dtype)
 
 
-def _changes_nothing(block: nn.Module, place: Place, wish: BlockRequest) -> bool:
-    """Whether the block gives back exactly what it is given. Also the check that it can run, and keeps the shape.
+def _changes_nothing(block: nn.Module, place: Place, request: BlockRequest) -> bool:
+    """Whether the block returns exactly its input. Also checks that it runs and keeps the shape.
 
     Raises:
-        ErfscopeError: it cannot, or does not.
+        ErfscopeError: it fails, or changes the shape.
     """
     device = device_of(block)
     x = torch.zeros(1, place.channels, *place.space, dtype=dtype_of(block))
     x = x.normal_(generator=torch.Generator().manual_seed(0)).to(device)
-    about = f"{wish.text} fails on a map of {place.channels} channels at {'x'.join(map(str, place.space))}"
+    about = f"{request.text} fails on a map of {place.channels} channels at {'x'.join(map(str, place.space))}"
     with errors_as_one_line(about), borrowed(block), torch.no_grad():
         y = block(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ErfscopeError(
-            f"{wish.text} makes {shape} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
+            f"{request.text} makes {shape} of {tuple(x.shape)}; an inserted block must keep the shape of its input"
         )
     return device.type != "meta" and torch.equal(y, x)
 
 
-def _reactivated(block: nn.Module) -> int:
-    """Switch on what is zero by construction: norms and gains; if that is not all, layers whose weights are all zero
-    are drawn anew."""
+def _switch_on(block: nn.Module) -> int:
+    """Switch on norms and gains that are zero; where there are none, draw layers anew whose weights are all zero."""
     count = reactivate(block)
     for module in block.modules() if not count else ():
         weight, draw = getattr(module, "weight", None), getattr(module, "reset_parameters", None)

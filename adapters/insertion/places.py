@@ -38,14 +38,14 @@ def places(adapter: ModuleAdapter) -> dict[str, Place]:
 
 
 def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
-    """A place, and its name.
+    """Find a place by name.
 
     Args:
         adapter: The model, at its input size.
         text: Name of a module, or ``stages[-2]``.
 
     Raises:
-        ErfscopeError: it does not exist, or cannot take a block; says why, and which can.
+        ErfscopeError: no such place, or one that cannot take a block; the message says why, and names others.
     """
     at = _name(adapter, text)
     outputs = _outputs(adapter)
@@ -60,7 +60,7 @@ def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
     reason = found or "does not run in a forward pass"
     near = [*(s for s in adapter.stages if s in good), *good][:12]
     raise ErfscopeError(
-        f"no block can be inserted at {at!r} of {adapter.spec}: it {reason}; it can at: {', '.join(near) or 'no place'}"
+        f"no block can be inserted at {at!r} of {adapter.spec}: it {reason}; choose one of: {', '.join(near) or 'none'}"
     )
 
 
@@ -79,7 +79,7 @@ def _name(adapter: ModuleAdapter, text: str) -> str:
 
 
 def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
-    """What every module that runs returns: a place for a block, or why it is none."""
+    """Find for every module that runs its place for a block, or why a block cannot take its output."""
     recording = adapter.recording
     found: dict[str, Place | str] = {}
     for name, seen in recording.modules.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,42 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
+from erfscope.adapters.module import ModuleAdapter
+from erfscope.adapters.preprocess import input_config
+from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
+
+
+def build(spec: str, options: SourceOptions) -> Source:
+    """Build the model in a .pt2 file, for the channels and the size that it was exported for, or that are asked for.
+
+    Raises:
+        ErfscopeError: as :func:`open_program`; options, or an input that the program does not take.
+    """
+    if options.model_kwargs:
+        raise ErfscopeError(
+            f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec
+        )
+    module, (batch, *sides), weights = open_program(Path(spec), unsafe=options.unsafe_load)
+    channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
+    size = size * (len(sides) - 1) if len(size) == 1 else size
+    if len(sides) != len(size) + 1 or any(
+        isinstance(side, int) and side != asked for side, asked in zip(sides, (channels, *size), strict=True)
+    ):
+        raise ErfscopeError(
+            f"was exported for {sides[0]} input channels at {'x'.join(map(str, sides[1:]))}, not {channels} at"
+            f" {'x'.join(map(str, size))}; export it again with dynamic_shapes",
+            model=spec,
+        )
+    words = {"input_size": tuple(map(int, (channels, *size)))}
+    config = input_config(words, mean=options.mean, std=options.std)
+    adapter = functools.partial(ModuleAdapter, batch_size=batch if isinstance(batch, int) else None)
+    return Source(module=module, spec=spec, weights=weights, config=config, adapter=adapter)
+
+
+def store(_spec: str) -> None:
+    """No store: a program holds its weights."""
 
 
 def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[Any, ...], Weights]:
@@ -22,8 +57,8 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
     as ``NAME@1`` and so on.
 
     Args:
-        path: What ``torch.export.save`` wrote.
-        unsafe: Whether the file may run code that it brings: PyTorch cannot read it otherwise.
+        path: The file, as ``torch.export.save`` writes it.
+        unsafe: Whether the file may run the code in it; PyTorch reads no program without.
 
     Returns:
         The module in its exported dtype, the shape (B, C, *space) of its input with a symbol for every side that may
@@ -37,8 +72,8 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
         raise ErfscopeError(f"there is no exported program {str(path)!r}")
     if not unsafe:
         raise ErfscopeError(
-            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, say"
-            " so: --unsafe-load"
+            f"{str(path)!r} is an exported program, which may run code when torch reads it; if you trust the file, add"
+            " --unsafe-load"
         )
     try:
         with silence_libraries():
@@ -64,7 +99,7 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
 
 
 def _forget_example(module: Any) -> None:
-    """Free a program of its example input: checks of that one's dtype and size, and tensors that cannot be copied."""
+    """Drop what a program keeps of its example input: checks of dtype and size, and tensors that cannot be copied."""
     module.check_input_constraints = False
     for graph in [part.graph for part in module.modules() if hasattr(part, "graph")]:
         for node in list(graph.nodes):

@@ -15,9 +15,28 @@ from types import ModuleType
 
 from torch import nn
 
+from erfscope.adapter import Weights
+from erfscope.adapters.preprocess import module_config
+from erfscope.adapters.sources.kinds import SPECS
+from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
 from erfscope.restore import restored, seed_generators
+
+
+def build(spec: str, options: SourceOptions) -> Source:
+    """Build a model by the user's own code; see :func:`run`."""
+    module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
+    config = module_config(
+        module, spec, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
+    )
+    weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
+    return Source(module=module, spec=spec, weights=weights, config=config)
+
+
+def store(_spec: str) -> None:
+    """No store: a factory brings the weights that it makes."""
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
@@ -27,7 +46,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     ``random`` are seeded; both are put back afterwards (:func:`erfscope.restore.restored`).
 
     Args:
-        spec: Where the target is; it may be a function, a class, or an ``nn.Module``, which is taken as it is.
+        spec: Names a function or a class, which is called, or an ``nn.Module``, which is returned as it is.
         *arguments: Passed to a function or class.
         seed: Seed of the generators.
         kwargs: Passed to a function or class.
@@ -36,12 +55,14 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
         The module.
 
     Raises:
-        ErfscopeError: no such file, module or name; the code raised; or what it gave is no ``nn.Module``.
+        ErfscopeError: no such file, module or name, code that fails, or a result that is no ``nn.Module``.
     """
     where, _, name = spec.rpartition(":")
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
-    own_name = _name_for(Path(where)) if is_file else None
+    # A file's own name: two files called model.py are two modules, and neither hides an installed one.
+    digest = hashlib.sha256(os.fsencode(Path(where).resolve())).hexdigest()[:8]
+    own_name = f"{Path(where).stem}_{digest}" if is_file else None
     with _first_on_path(folder, own_name), restored(), seed_generators(seed):
         owner = _load_module(where, spec) if own_name is None else _load_file(Path(where), own_name)
         try:
@@ -70,8 +91,8 @@ def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mappin
 
 def _load_module(where: str, spec: str) -> ModuleType:
     if not all(part.isidentifier() for part in where.split(".")):
-        kinds = "timm's hf-hub: or local-dir:, torchvision:, a Python module or a .py file"
-        raise ErfscopeError(f"unknown model {spec!r}: what stands before the colon, {where!r}, is none of {kinds}")
+        forms = SPECS.replace("`", "")
+        raise ErfscopeError(f"unknown model {spec!r}: nothing begins with {where!r} and a colon; a model is {forms}")
     importlib.invalidate_caches()
     with errors_as_one_line(f"importing {where} failed"):
         try:
@@ -94,17 +115,12 @@ def _load_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-def _name_for(path: Path) -> str:
-    """A module name of a file's own: two files called model.py are two modules, and neither hides an installed one."""
-    return f"{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
-
-
 @contextlib.contextmanager
 def _first_on_path(folder: Path, only: str | None) -> Iterator[None]:
     """Put a folder first on ``sys.path``.
 
-    Afterwards, if ``only`` is named, forget every other module that was imported from the folder: else the
-    ``layers.py`` beside one ``model.py`` would stand in for the one beside the next."""
+    Afterwards forget the modules that were imported from the folder, all but ``only``, if that is given: the
+    ``layers.py`` beside one ``model.py`` is not the one beside the next."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""What a spec names, and what was asked of it."""
+"""The model that a spec names, and the options that it is built with."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from erfscope.adapters.preprocess import InputConfig, Numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model that a spec named."""
+    """The model that a spec names."""
 
     module: nn.Module
-    #: Without the label.
+    #: The spec without its label.
     spec: str
     weights: Weights
     config: InputConfig
-    #: What a reader of the results has to know.
+    #: Sentences about the model for the report.
     notes: tuple[str, ...] = ()
     #: Makes its adapter; None where that follows from the module.
     adapter: Callable[..., ModuleAdapter] | None = None
@@ -29,10 +29,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What was asked of a model besides its name; its own is taken for what is None."""
+    """The options that a model is built with; None stands for the model's own value."""
 
-    #: "auto", "pretrained", "random" or "random-raw"; a factory and an exported program have weights of their own,
-    #: whatever is asked.
+    #: "auto", "pretrained", "random" or "random-raw". Factories and exported programs ignore it: they bring their
+    #: weights.
     weights: str = "auto"
     #: Of random weights, and of the generators while a factory runs.
     seed: int = 0
@@ -42,7 +42,7 @@ class SourceOptions:
     #: Of the normalisation, one number or one per channel; ImageNet's where the model has none of its own.
     mean: Numbers = None
     std: Numbers = None
-    #: Passed to whatever builds the model.
+    #: Keywords for the function that builds the model.
     model_kwargs: Mapping[str, object] = field(default_factory=dict)
     #: Also read files that may run code: pickled weights, exported programs.
     unsafe_load: bool = False

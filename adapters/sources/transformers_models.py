@@ -49,7 +49,7 @@ class BackboneAdapter(ModuleAdapter):
         return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
 
-def backbone(spec: str, options: SourceOptions) -> Source:
+def build(spec: str, options: SourceOptions) -> Source:
     """Build the backbone that ``transformers:PLACE`` names.
 
     Args:
@@ -83,10 +83,9 @@ def backbone(spec: str, options: SourceOptions) -> Source:
             norms[name] = nn.Identity()
         return module  # type: ignore[no-any-return]
 
-    folder = Store(name=spec, origin=place.name, cached=True)
-    store = folder if place.is_folder else hub_store(spec, spec.partition(":")[2])
+    held = store(spec) or Store(name=spec, origin=place.name, cached=True)
     with errors_as_one_line(f"transformers could not build {spec!r}", options.model_kwargs):
-        module, weights = obtain(make, store, policy=options.weights, seed=options.seed)
+        module, weights = obtain(make, held, policy=options.weights, seed=options.seed)
     words = _words(_processor(place), config)
     return Source(
         module=module,
@@ -96,6 +95,11 @@ def backbone(spec: str, options: SourceOptions) -> Source:
         notes=tuple(notes) if weights.source == "pretrained" else (),
         adapter=BackboneAdapter,
     )
+
+
+def store(spec: str) -> Store | None:
+    """Where the pretrained weights of a repository lie; None for a folder, which holds them."""
+    return None if _place(spec, "auto").is_folder else hub_store(spec, spec.partition(":")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +159,7 @@ def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: M
         raise ErfscopeError(
             f"transformers has no backbone for {spec!r}, which is of type {kind!r}; it has them for {shown}"
         )
-    # The class is chosen by a word among transformers' own: what "auto_map" says of code in the repository is never
-    # looked at.
+    # The type chooses among transformers' own classes; "auto_map", which names code in the repository, is ignored.
     plain = {
         name: value
         for name, value in given.items()
@@ -174,10 +177,10 @@ def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: M
 
 
 def _refuse_pickles(spec: str, folder: Path) -> None:
-    """Refuse a folder whose weights are pickled only; that they cannot be had would say too little."""
+    """Refuse a folder with pickled weights alone, and say how to save them."""
     pickled = [name for name in _PICKLED if (folder / name).is_file()]
     if pickled and not any(folder.glob("*.safetensors")):
-        fix = "save them with safe_serialization=True, or add --unsafe-load if you trust whoever made them"
+        fix = "save them with safe_serialization=True, or add --unsafe-load if you trust their source"
         raise ErfscopeError(f"{spec!r} holds its weights as a pickle only, {pickled[0]}, which may run code; {fix}")
 
 
@@ -204,7 +207,7 @@ def _loaded(library: ModuleType, config: Any, place: _Place, unsafe: bool, notes
 
 
 def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """What the image processor and the configuration say of an image, in timm's words."""
+    """Translate what the image processor and the configuration state of an image into timm's words."""
     channels = getattr(config, "num_channels", None) or 3
     own = getattr(config, "image_size", None)
     resized, cropped = (
@@ -235,17 +238,17 @@ def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
 
 
 def _processor(place: _Place) -> dict[str, Any]:
-    """``preprocessor_config.json``, where it lies beside the configuration; {} where it does not."""
+    """Read ``preprocessor_config.json`` beside the configuration; {} where there is none."""
     try:
         return place.read("preprocessor_config.json")
     except json.JSONDecodeError as error:
         raise ErfscopeError(f"preprocessor_config.json of {place.name!r} is damaged: {first_line(error)}") from error
-    except Exception:  # no such file, or no connection: size, mean and std are then assumed, and said to be
+    except Exception:  # no such file, or no connection: the result then names size, mean and std as assumed
         return {}
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Height and width of what transformers says of a size; None where it says nothing."""
+    """Height and width of a size in transformers' configurations; None for anything else."""
     if isinstance(size, Mapping):
         if "height" in size and "width" in size:
             return int(size["height"]), int(size["width"])
@@ -257,7 +260,7 @@ def _sides(size: Any) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _silent(library: ModuleType) -> Iterator[None]:
-    """No bars and no warnings of transformers inside the block."""
+    """Silence the progress bars and warnings of transformers inside the block."""
     logging: Any = library.utils.logging
     shown: bool = logging.is_progress_bar_enabled()
     switch: Callable[[], None] = logging.enable_progress_bar if shown else logging.disable_progress_bar

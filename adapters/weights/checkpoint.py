@@ -1,4 +1,4 @@
-"""A user's checkpoint file into a model: what the measured layer depends on fits, or it is refused."""
+"""Load a user's checkpoint file into a model; all that the measured layer depends on must fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from erfscope.model_errors import first_line
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")
 ENTRIES = (*AVERAGED, "state_dict", "model_state_dict", "model")
-#: Counts training steps; no inference depends on it, and old checkpoints lack it.
+#: Counts training steps. Inference does not depend on it, and old checkpoints lack it.
 _COUNTER = "num_batches_tracked"
 _WANTED = (
     "a checkpoint holds tensors by name, as torch.save(model.state_dict(), FILE) writes them, at its top level or as "
@@ -80,14 +80,14 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     except pickle.UnpicklingError as error:
         fix = "save the weights alone, torch.save(model.state_dict(), FILE), or add --unsafe-load if you trust it"
         raise ErfscopeError(
-            f"checkpoint {str(file)!r} is damaged or holds more than tensors; code in it is never run unasked: {fix}"
+            f"checkpoint {str(file)!r} is damaged or holds more than tensors; erfscope runs no code in it: {fix}"
         ) from error
     except ImportError as error:
         text = (
             f"checkpoint {str(file)!r} needs the code of its model ({first_line(error)}): put its folder on PYTHONPATH"
         )
         raise ErfscopeError(f"{text}, or save the weights alone, torch.save(model.state_dict(), FILE)") from error
-    except Exception as error:  # what an unpickler trips over in another kind of file
+    except Exception as error:  # an unpickler fails in many ways on other kinds of files
         text = f"checkpoint {str(file)!r} cannot be read as .safetensors or .pth: it is damaged, or no checkpoint"
         raise ErfscopeError(
             f"{text} ({type(error).__name__}); save it as torch.save(model.state_dict(), FILE)"
@@ -119,8 +119,8 @@ def _misfit(
     fitting: Mapping[str, Tensor],
     needed: Callable[[str], bool],
 ) -> str:
-    """Where a checkpoint and what is needed of a model disagree, and what to do; "" where they agree."""
-    if not fitting:  # every key is said then
+    """Describe where a checkpoint and the needed part of a model disagree, and what to do; "" where they agree."""
+    if not fitting:  # name every key
         needed = bool
     # A tensor that two names share is often saved under one of them.
     supplied = {own[key].data_ptr() for key in state if key in own}
@@ -131,7 +131,7 @@ def _misfit(
         "extra": [
             key
             for key in state
-            if key not in own and _counts(key) and (not fitting or _touches(module, key, own, needed))
+            if key not in own and _counts(key) and (not fitting or _affects_layer(module, key, own, needed))
         ],
         "mis-shaped": [f"{k} {tuple(state[k].shape)} for {tuple(own[k].shape)}" for k in misshaped if needed(k)],
     }
@@ -140,7 +140,11 @@ def _misfit(
     )
     if not any(key in own for key in state):
         fix = "no key matches: it is another model's, or its keys need renaming"
-    found = "; ".join(f"{kind}: {_three(keys)}" for kind, keys in misfits.items() if keys)
+    found = "; ".join(
+        f"{kind}: {', '.join(keys[:3])}" + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        for kind, keys in misfits.items()
+        if keys
+    )
     return f"{found}; {fix}" if found else ""
 
 
@@ -148,7 +152,7 @@ def _counts(key: str) -> bool:
     return not key.endswith(_COUNTER)
 
 
-def _touches(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[str], bool]) -> bool:
+def _affects_layer(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[str], bool]) -> bool:
     """Whether an extra key would belong to a needed part: a further parameter of one of its modules, or a further block
     of its sequence."""
     path, owner = "", module
@@ -161,7 +165,3 @@ def _touches(module: nn.Module, key: str, own: Iterable[str], needed: Callable[[
     # Not a buffer that the model works out by itself, such as Swin's relative_position_index in old files.
     is_new = not isinstance(getattr(owner, leaf, None), Tensor)
     return is_new and any(needed(each) for each in own if each.rpartition(".")[0] == path.removesuffix("."))
-
-
-def _three(keys: list[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

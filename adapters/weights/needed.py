@@ -10,8 +10,7 @@ from erfscope.graph.record import tensors_of
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
-    """Names in the state dict of what ``layer`` was computed from in the recorded pass; all of them where the pass
-    could not be recorded.
+    """Find the keys of the state dict that ``layer`` depends on in the recorded pass; all keys where there is none.
 
     Raises:
         ErfscopeError: unknown layer.

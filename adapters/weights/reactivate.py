@@ -1,4 +1,4 @@
-"""Branches that are switched off at initialisation: which they are, and switching them on.
+"""Find the branches that an initialisation switches off, and switch them on.
 
 Many residual nets start as the identity: the last norm of a branch has weight zero, or the branch is multiplied by a
 gain of 1e-6. That helps training; a random net in that state has the receptive field of its skip path. What is listed
@@ -65,8 +65,8 @@ def untrained(module: nn.Module) -> list[str]:
 
     An initialisation fills a tensor with one number, and leaves a norm's bias at zero; training moves every element by
     another amount. A trained net may hold a norm that is zero throughout, pruned or decayed: its statistics have seen
-    images, and other norms of the net are no longer constant. A gain that is a single number is told from a small
-    trained one by its value, 0 or a power of ten.
+    images, and other norms of the net are no longer constant. A gain of a single
+    number counts as initial where it is 0 or a power of ten.
 
     Args:
         module: Any model.

@@ -1,4 +1,4 @@
-"""Which numbers a model gets: pretrained ones from the cache or the net, or seeded random ones, and never a mixture."""
+"""Give a model its numbers: all pretrained, from the cache or the network, or all random, from a seed."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
 
 
 def check_room(make: Callable[[bool], nn.Module]) -> None:
-    """See that a model fits into memory before it is built: one for a large input may have a table as large.
+    """Check that a model fits into memory before it is built: its tables may be as large as its input.
 
     Args:
         make: As for :func:`obtain`.
 
     Raises:
-        ErfscopeError: its weights alone take more memory than there is.
+        ErfscopeError: its weights alone take more than the free memory.
     """
     try:
         with torch.device("meta"), seed_generators(0), no_network(), silence_libraries():
             module = make(False)
-    except Exception:  # what cannot be built without numbers is not known beforehand
+    except Exception:  # a model that cannot be built without numbers may have any size
         return
     needed, there = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers())), available_bytes()
     if there is not None and needed > there:
@@ -108,15 +108,15 @@ def sha256(module: nn.Module) -> str | None:
 
 
 def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
-    """A configuration on the hub: from the cache, else from the net unless the policy forbids it.
+    """Load a configuration of the hub from the cache, else from the network unless the policy forbids it.
 
     Args:
-        name: What to call it in messages.
+        name: Name of the model in messages.
         policy: As for :func:`obtain`.
         load: ``load(local)`` reads it, from the cache alone where ``local``.
 
     Raises:
-        ErfscopeError: it is not in the cache, and the net may not be asked or does not answer.
+        ErfscopeError: it is not in the cache, and the policy forbids the network or the hub does not answer.
     """
     with silence_libraries():
         try:
@@ -130,7 +130,7 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
             barred = (
                 f"--weights {policy} never touches the network"
                 if policy.startswith("random")
-                else silence_of(constants.ENDPOINT)
+                else unreachable_reason(constants.ENDPOINT)
             )
             if barred:
                 text = f"the configuration of {name} is not in the local cache, and {barred}"
@@ -138,10 +138,10 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
         return load(False)
 
 
-def silence_of(host: str) -> str | None:
-    """Why a host cannot be asked for weights, or None if it answers.
+def unreachable_reason(host: str) -> str | None:
+    """Say why a host cannot serve weights; None if it answers.
 
-    The question is put by the client that would download, so that proxies and certificates count the same way.
+    The client that would download asks, so that proxies and certificates count the same way.
 
     Args:
         host: URL. The Hugging Face hub's endpoint may have a path.
@@ -157,7 +157,7 @@ def silence_of(host: str) -> str | None:
     if time.monotonic() - _SILENT.get(host, -SILENCE_KEPT_S) < SILENCE_KEPT_S:
         return reason
     replies: list[bool] = []
-    # A thread, because no timeout covers a name server that is silent; a daemon, because it may outlive the question.
+    # A thread, because no timeout covers a silent name server; a daemon, because it may outlive this function.
     question = threading.Thread(target=lambda: replies.append(_replies(host, is_hub)), daemon=True)
     question.start()
     question.join(ANSWER_LIMIT_S)
@@ -175,7 +175,7 @@ def no_network() -> Iterator[None]:
     know it is offline, and without the offline constant newer ones fetch a list of user agents before they look into
     the cache."""
     timm_hub: Any = sys.modules.get("timm.models._hub")
-    if "huggingface_hub" not in sys.modules:  # torchvision's models need nothing of the kind
+    if "huggingface_hub" not in sys.modules:  # as for torchvision's models
         yield
         return
     from huggingface_hub import constants
@@ -193,7 +193,7 @@ def no_network() -> Iterator[None]:
 
 
 def is_fetch_failure(error: Exception) -> bool:
-    """Whether a file could not be had: no connection, not in the cache, no such file on the server, or a damaged
+    """Whether a file is not available: no connection, not in the cache, no such file on the server, or a damaged
     download."""
     clients = ("httpx", "requests", "urllib3", "huggingface_hub")
     return (
@@ -219,31 +219,29 @@ def _empty(make: Callable[[bool], nn.Module], seed: int) -> tuple[nn.Module, Wei
     try:
         with torch.device("meta"), seed_generators(seed), no_network(), silence_libraries():
             return make(False), Weights(source=NO_NUMBERS)
-    except Exception:  # what computes with its own numbers while it is built may fail in any way
+    except Exception:  # a model that computes with its own numbers while it is built fails in any way
         return _random(make, "random-raw", seed)
 
 
 def _pretrained(make: Callable[[bool], nn.Module], store: Store) -> tuple[nn.Module | None, str]:
-    """The model with its pretrained weights, or why they cannot be had."""
+    """Build the model with its pretrained weights, or say why they are not available."""
     if store.origin is None:
         return None, f"no pretrained weights exist for {store.name}"
     if store.cached or store.host is None:
-        # The cache comes first: no network at all where it has the weights, and the same ones from one day to the next.
+        # The cache comes first: its weights need no network, and are the same from one day to the next.
         with no_network():
             module, reason = _try(make)
         if module is not None or store.host is None:
             return module, reason
-    silence = silence_of(store.host)
-    # A host that answers is then given all the time it needs.
-    return _try(make) if silence is None else (None, silence)
+    unreachable = unreachable_reason(store.host)
+    # A host that answers may then take any time.
+    return _try(make) if unreachable is None else (None, unreachable)
 
 
 def _try(make: Callable[[bool], nn.Module]) -> tuple[nn.Module | None, str]:
     try:
-        with (
-            silence_libraries(),
-            seed_generators(0),
-        ):  # parts that the checkpoint does not hold, such as a new head, are the same on every run
+        # Seeded, so that parts that the checkpoint lacks, such as a new head, are the same on every run.
+        with silence_libraries(), seed_generators(0):
             return make(True), ""
     except Exception as error:
         if is_fetch_failure(error):
@@ -252,7 +250,7 @@ def _try(make: Callable[[bool], nn.Module]) -> tuple[nn.Module | None, str]:
 
 
 def _replies(host: str, is_hub: bool) -> bool:
-    """Whether a request to ``host`` gets any reply but a gateway's excuse."""
+    """Whether a host, and not only its gateway, replies to a request."""
     try:
         if is_hub:
             from huggingface_hub import get_session

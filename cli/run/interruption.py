@@ -109,20 +109,10 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     from erfscope.storage.reports import read
     from erfscope.storage.rows import is_report
 
-    found = folders(wanted)
+    found = wanted.folders
     if len(found) != 1:
         raise ErfscopeError("--resume goes on with what a folder holds; name it with -o DIR")
-    return {"resume": read(found[0])} if is_report(found[0]) else {}
-
-
-def folders(wanted: OutputOptions) -> list[Path]:
-    """The folders among the outputs, distinguished from files as :func:`erfscope.storage.files.check_output` does."""
-    from erfscope.api.save import SUFFIXES
-
-    named = [text for text in wanted.output if Path(text).suffix.lower() not in SUFFIXES]
-    return [
-        Path(text) for text in named if not Path(text).suffix or text.endswith(("/", os.sep)) or Path(text).is_dir()
-    ]
+    return {"resume": read(found[0])} if is_report(Path(found[0])) else {}
 
 
 def explain_interruption(report: Report, *, stored: bool) -> None:

@@ -84,7 +84,7 @@ def _kept(file: Path) -> KnownNames | None:
 
 def _keep(known: KnownNames, file: Path) -> None:
     from erfscope.errors import ErfscopeError
-    from erfscope.storage.files import write_bytes
+    from erfscope.storage.writing import write_bytes
 
     with contextlib.suppress(OSError, ErfscopeError):
         file.parent.mkdir(parents=True, exist_ok=True)

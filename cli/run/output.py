@@ -15,6 +15,8 @@ from erfscope.cli.options import MAPS, OutputOptions, on_command_line
 from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
+from erfscope.storage.formats import TABLES, suffixes
+from erfscope.storage.writing import check_output, is_folder
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -31,9 +33,6 @@ def check_outputs(wanted: OutputOptions) -> None:
             figure was asked for and no output that could show it; or a range of colours, and a file of a kind of figure
             that shows no map.
     """
-    from erfscope.api.save import SUFFIXES, check_output
-    from erfscope.storage.files import FIGURE_SUFFIXES
-
     seen: set[Path] = set()
     for text in wanted.output:
         path = Path(text)
@@ -43,18 +42,14 @@ def check_outputs(wanted: OutputOptions) -> None:
         if path.resolve() in seen:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
-        check_output(text, force=wanted.replaces(path))
-    figure, suffixes = wanted.figure, [Path(text).suffix.lower() for text in wanted.output]
-    if (
-        figure is not None
-        and on_command_line("figure")
-        and all(suffix in SUFFIXES and suffix not in FIGURE_SUFFIXES for suffix in suffixes)
-    ):
+        check_output(text, force=wanted.replaces(text))
+    figure = wanted.figure
+    if figure is not None and on_command_line("figure") and not (wanted.folders or _figures(wanted)):
         raise ErfscopeError(
             f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
         )
     for option in OF_MAPS:
-        if figure not in (None, *MAPS) and on_command_line(option) and all(suffixes):
+        if figure not in (None, *MAPS) and on_command_line(option) and not wanted.folders:
             raise ErfscopeError(
                 f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none"
             )
@@ -71,15 +66,16 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
     Raises:
         ErfscopeError: the kind needs more or other results, or a wider sheet.
     """
-    from erfscope.api import save
-    from erfscope.storage.files import FIGURE_SUFFIXES
-
-    suffixes = [Path(text).suffix.lower() for text in wanted.output]
     # A folder gets the kind that is named, and of the others those that fit.
-    if any(
-        suffix in FIGURE_SUFFIXES or (wanted.figure is not None and suffix not in save.SUFFIXES) for suffix in suffixes
-    ):
-        save.check_figure(models, options, kind=wanted.figure, width=wanted.style.width)
+    if _figures(wanted) or (wanted.figure is not None and wanted.folders):
+        from erfscope.api.save import check_figure
+
+        check_figure(models, options, kind=wanted.figure, width=wanted.style.width)
+
+
+def _figures(wanted: OutputOptions) -> list[str]:
+    """The figures' files among the outputs."""
+    return [text for text in wanted.output if Path(text).suffix.lower() in suffixes("figure")]
 
 
 @contextlib.contextmanager
@@ -127,7 +123,14 @@ def in_words(computed: Computed) -> str:
     return f"path: graph; {share}, on {size_text(computed.input_size)} px"
 
 
-def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | None = None, drawn: bool = True) -> int:
+def deliver(
+    report: Report,
+    wanted: OutputOptions,
+    *,
+    measures: Sequence[str] | None = None,
+    drawn: bool = True,
+    hint: bool = False,
+) -> int:
     """Write the files, print the report, and give the exit code.
 
     It is 0, 1 if ``--verify`` found a difference, or 3 if a result cannot be used or a file could not be written.
@@ -137,6 +140,7 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
         wanted: What is to be printed and written.
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
+        hint: Whether a terminal shows what to try next.
     """
     from erfscope.view.one_line import quiet_line
 
@@ -150,12 +154,12 @@ def deliver(report: Report, wanted: OutputOptions, *, measures: Sequence[str] | 
     written, failures = _save(report, wanted, drawn=drawn)
     if chosen == "json":
         print_json(report.to_json())
-    elif chosen in ("csv", "markdown", "latex"):
+    elif chosen in TABLES:
         say(report.table(measures, format=chosen).rstrip("\n"))
     elif wanted.quiet and not wanted.explain:
         say("\n".join(map(quiet_line, report)))
     else:
-        _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain)
+        _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain, hint=hint)
     if not is_read:
         for result in report:
             if result.error:
@@ -172,8 +176,8 @@ def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[s
     written: list[str] = []
     failures: list[ErfscopeError] = []
     # Folders come first: they hold what a run can go on with.
-    for path in sorted(wanted.output, key=lambda text: bool(Path(text).suffix)):
-        force = wanted.replaces(Path(path))
+    for path in sorted(wanted.output, key=lambda text: not is_folder(text)):
+        force = wanted.replaces(path)
         try:
             report.save(path, force=force, figure=wanted.figure, drawn=drawn, **dataclasses.asdict(wanted.style))
             written.append(path)
@@ -191,8 +195,9 @@ def _fallback(report: Report) -> Iterator[str]:
             yield f"{result.label}: {text}; erfscope doctor --fix-hint {result.model} says how to get them"
 
 
-def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool) -> None:
-    from erfscope.view.terminal.report import draw_report, next_step
+def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool, hint: bool) -> None:
+    from erfscope.view.terminal.next_step import next_step
+    from erfscope.view.terminal.report import draw_report
 
     screen = Screen(plain=plain)
     screen.print(draw_report(report))
@@ -203,9 +208,7 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
         from erfscope.cli.views.explain import explanation
 
         screen.print(explanation(report))
-    # Who has just read all of it needs no such hint.
-    step = None if explain else next_step(report, stored=bool(written))
-    if step:
+    if hint and not explain and (step := next_step(report, written)):
         screen.print_line(step, style="dim")
     for path in written:
         page = Path(path) / "index.html"

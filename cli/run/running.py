@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import complain
 from erfscope.cli.options import OutputOptions, by_source, keywords
-from erfscope.cli.run.interruption import earlier, explain_interruption, folders, stoppable
+from erfscope.cli.run.interruption import earlier, explain_interruption, stoppable
 from erfscope.cli.run.startup import importing_torch
 from erfscope.options.values import words
 
@@ -48,7 +48,7 @@ def measured(
 
     # A run that goes on reads what there is before it is one of several.
     options |= earlier(wanted)
-    stored = folders(wanted)
+    stored = wanted.folders
     with stoppable() as stop:
         with (
             distributed() as process_group,
@@ -74,9 +74,8 @@ def measured(
         # The folder holds the rows of this run by now.
         wanted = replace(wanted, resume=wanted.resume or bool(stored))
         drawn = not stopped and len(report) <= DRAWN
-        status = deliver(
-            report, wanted, measures=None if given["measures"] == "all" else words(given["measures"]), drawn=drawn
-        )
+        measures = None if given["measures"] == "all" else words(given["measures"])
+        status = deliver(report, wanted, measures=measures, drawn=drawn, hint=True)
         if stopped:
             explain_interruption(report, stored=bool(stored))
         return stop.code if stopped else status

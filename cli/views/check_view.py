@@ -1,4 +1,4 @@
-"""What ``erfscope check`` prints, and what it hands to GitHub."""
+"""What ``erfscope check`` prints, and what it writes for GitHub."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.text import Text
 from erfscope.cli.console.screen import Screen, complain, print_json, say
 from erfscope.cli.console.streams import streams
 from erfscope.errors import ErfscopeError
-from erfscope.gate.markdown import github_commands
-from erfscope.gate.report import CheckReport
-from erfscope.gate.text import Line, report_lines
+from erfscope.gate.verdict import CheckReport
+from erfscope.gate.view import ReportView, report_view
+from erfscope.gate.writers import Line, github_commands, markdown, text_lines
 from erfscope.printable import printable
 
 WORDS = {
@@ -26,7 +26,7 @@ KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 
 def store(report: CheckReport, folder: Path) -> bool:
-    """Write the artifacts; whether that could be done."""
+    """Write the artifacts; return whether they could be written."""
     from erfscope.gate.artifacts import write_artifacts
 
     try:
@@ -39,48 +39,49 @@ def store(report: CheckReport, folder: Path) -> bool:
 
 
 def deliver(report: CheckReport, *, shown: str) -> None:
-    """Print the report, and tell GitHub where that is who asks.
+    """Print the report; where GitHub runs the command, annotate the pull request too.
 
     Args:
         report: What was found.
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
     """
+    view = report_view(report)
     if shown == "json":
         print_json(report.to_json())
     elif shown == "markdown":
-        say(report.markdown().rstrip("\n"))
+        say(markdown(view).rstrip("\n"))
     else:
         screen = Screen(plain=shown != "rich")
-        for line in report_lines(report):
+        for line in text_lines(view):
             screen.print(styled(line), soft_wrap=not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":
-        _tell_github(report)
+        _annotate(view)
 
 
 def styled(line: Line) -> Text:
-    """A line in the colours of what it is."""
+    """A line in the colours of its kind and verdict."""
     text = Text(line.text, style=KINDS.get(line.kind, ""))
-    style = WORDS.get(line.word, "")
+    style = WORDS.get(line.verdict, "")
     if line.kind == "head":
-        text.stylize(style, 0, len(line.word))
+        text.stylize(style, 0, len(line.verdict))
     elif line.kind == "reason":
         text.stylize(style.removeprefix("bold "))
-    elif line.word:
-        text.stylize(style, len(line.text) - len(line.word))
+    elif line.verdict:
+        text.stylize(style, len(line.text) - len(line.verdict))
     return text
 
 
-def _tell_github(report: CheckReport) -> None:
-    """Annotations on stderr, where no format minds them, and the table in the step's summary."""
-    for command in github_commands(report):
+def _annotate(view: ReportView) -> None:
+    """Annotations on stderr, which no format uses, and the table in the step's summary."""
+    for command in github_commands(view):
         # The runner reads commands on both streams, at the beginning of a line.
         print(printable(command), file=streams.err)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(report.markdown())
+                file.write(markdown(view))
         except OSError as error:
             complain(f"cannot write GITHUB_STEP_SUMMARY: {error.strerror or error}")

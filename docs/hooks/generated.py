@@ -28,6 +28,7 @@ from erfscope.measures import MEASURES, Measure
 from erfscope.measures.ratios import SIZED
 from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
+from erfscope.storage.formats import FORMATS
 from erfscope.studies import STUDIES
 from erfscope.view.words import WIDER
 
@@ -223,6 +224,14 @@ def _type(schema: dict[str, Any]) -> str:
     return text
 
 
+def formats() -> str:
+    """Rows for every file that a report can be written to; suffixes that hold the same share one."""
+    found: dict[str, list[str]] = {}
+    for suffix, each in FORMATS.items():
+        found.setdefault(each.holds, []).append(f"`{suffix}`")
+    return "\n".join(f"| {', '.join(names)} | {holds} |" for holds, names in found.items())
+
+
 def kinds() -> str:
     """Every kind of figure: what it shows and needs."""
     rows = [f"| `{kind.name}` | {kind.shows} | {kind.needs} |" for kind in KINDS]
@@ -247,6 +256,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "report-fields": fields,
     "studies": studies,
+    "file-formats": formats,
     "figure-kinds": kinds,
     **{name: partial(_figure, name) for name in PICTURES},
 }

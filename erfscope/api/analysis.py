@@ -23,7 +23,8 @@ from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
-from erfscope.options.settings import FREE, Running, Settings
+from erfscope.options.running import Running
+from erfscope.options.settings import FREE, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth

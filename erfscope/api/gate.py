@@ -18,18 +18,18 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
+from erfscope.gate.compare import compare, objections
 from erfscope.gate.entry import BaselineEntry, entry_of
-from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
-from erfscope.gate.verdict import Verdict, Word, compare, objections
+from erfscope.gate.verdict import CheckReport, Verdict, Word
 from erfscope.options import keywords
 from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
 from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
-from erfscope.storage.files import check_target
+from erfscope.storage.writing import check_target
 
 #: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
 #: pass.

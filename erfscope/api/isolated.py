@@ -19,7 +19,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.model_errors import MODEL
 from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
-from erfscope.options.settings import Running
+from erfscope.options.running import Running
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS

@@ -13,26 +13,18 @@ from erfscope.options.keywords import DEFAULTS, values_of, words
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage import files
-from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, map_bytes, report_bytes, save_directory, write_bytes
+from erfscope.storage.files import report_bytes, save_directory
+from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import check_output, is_folder, write_bytes
 
 if TYPE_CHECKING:
     from erfscope.figures.style import Style
 
-SUFFIXES = (".html", ".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES, ".npz")
 #: The page in the folder of a report.
 PAGE = "index.html"
 #: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
 #: lie apart.
 SIDE = 1 << 16
-
-
-def check_output(path: str | Path, *, force: bool) -> None:
-    """Refuse an output that :meth:`Report.save` could not write; called before anything is measured.
-
-    Raises:
-        ErfscopeError: the target exists, its folder does not, or its suffix is unknown.
-    """
-    files.check_output(path, SUFFIXES, force=force)
 
 
 def check_figure(
@@ -77,39 +69,47 @@ def save(
     """Write a report; see :meth:`erfscope.Report.save`."""
     check_output(path, force=force)
     target = Path(path)
-    suffix = target.suffix.lower()
-    if suffix in FIGURE_SUFFIXES:
-        from erfscope.figures.canvas import figure_bytes
-
-        shown = report.figure(kind=figure, **style)
-        write_bytes(target, figure_bytes(shown, suffix), force=force)
-    elif suffix in TABLE_SUFFIXES:
-        write_bytes(target, report.table(format=TABLE_SUFFIXES[suffix]).encode(), force=force)
-    elif suffix == ".html":
-        from erfscope.api.page import html
-
-        write_bytes(target, html(report, **style).encode(), force=force)
-    elif suffix == ".json":
-        write_bytes(target, report_bytes(report.to_json()), force=force)
-    elif suffix == ".npz":
-        write_bytes(target, map_bytes(list(report.results)), force=force)
-    elif not drawn:
-        save_directory(report.to_json, list(report.results), target, others=[], force=force)
-    else:
-        from erfscope.api.page import html
-        from erfscope.figures.draw import folder_figures
-
-        others = [(PAGE, html(report, **style).encode())]
-        # A figure that does not fit is no reason to lose everything else.
-        misfit = None
-        try:
-            others += folder_figures(report.results, kind=figure, **style)
-        except ErfscopeError as error:
-            misfit = error
-            others += folder_figures(report.results, **style)
+    if is_folder(path):
+        others, misfit = _drawn(report, figure, **style) if drawn else ([], None)
         save_directory(report.to_json, list(report.results), target, others=others, force=force)
         if misfit is not None:
             raise misfit
+    else:
+        write_bytes(target, _content(report, target.suffix.lower(), figure, **style), force=force)
+
+
+def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[Style]) -> bytes:
+    """The one file that a report is written to."""
+    kind = FORMATS[suffix]
+    if kind.content == "page":
+        from erfscope.api.page import html
+
+        return html(report, **style).encode()
+    if kind.content == "figure":
+        from erfscope.figures.canvas import figure_bytes
+
+        return figure_bytes(report.figure(kind=figure, **style), suffix)
+    if kind.content == "table":
+        return report.table(format=kind.writer).encode()
+    if kind.content == "maps":
+        maps: bytes = getattr(files, kind.writer)(list(report.results))
+        return maps
+    return report_bytes(report.to_json())
+
+
+def _drawn(
+    report: Report, figure: str | None, **style: Unpack[Style]
+) -> tuple[list[tuple[str, bytes]], ErfscopeError | None]:
+    """The page and the figures of a folder, and why the kind of figure that was asked for is not among them: no reason
+    to lose everything else."""
+    from erfscope.api.page import html
+    from erfscope.figures.draw import folder_figures
+
+    page = (PAGE, html(report, **style).encode())
+    try:
+        return [page, *folder_figures(report.results, kind=figure, **style)], None
+    except ErfscopeError as error:
+        return [page, *folder_figures(report.results, **style)], error
 
 
 def save_result(result: Result, path: str | Path, **options: Any) -> None:

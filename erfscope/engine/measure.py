@@ -215,10 +215,7 @@ def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Pla
             f" recorded operations show; here the model itself is run: {hooked}"
         )
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
-        text = (
-            f"{settings.method} runs several copies of an image as one batch, and these may see each other through"
-            f" {mixing}"
-        )
+        text = f"{settings.method} runs several copies of an image as one batch, which {mixing} may mix"
         raise MeasurementError(f"{text}; use --method gradient")
     centre = model.recording.default_unit(layer, settings.wrt)
     _check_channels(settings, model.layer(layer).shape[1], layer)

@@ -26,7 +26,7 @@ from erfscope.measures import with_errors
 from erfscope.model_errors import ErrorCause, cause_of
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
-from erfscope.results.findings import of_model, of_recording
+from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
@@ -149,15 +149,13 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
     """Why images were measured one at a time, where no operation mixes them."""
     model = plan.model
     if model.draws_random_numbers:
-        text = (
-            "identical passes may differ: the model draws random numbers in its forward pass; measured one image at a"
-        )
-        yield Finding(code="not_repeatable", text=f"{text} time")
+        text = f"identical passes may differ: the model draws random numbers in its forward pass; {ONE_BY_ONE}"
+        yield Finding(code="not_repeatable", text=text)
     elif model.recording.needed_numbers:
         why = "the path through the model may depend on the other images"
-        yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
+        yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
     elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):
-        text = f"measured one image at a time: {why}, which may carry the gradient of one image to another"
+        text = f"{ONE_BY_ONE}: {why}, which may carry the gradient of one image to another"
         yield Finding(code="one_by_one", text=text)
 
 

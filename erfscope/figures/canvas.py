@@ -19,7 +19,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from erfscope.errors import ErfscopeError
 from erfscope.figures.lettering import TEXT, TITLE, wrapped
 from erfscope.figures.lines import legend
-from erfscope.storage.files import FIGURE_SUFFIXES, write_bytes
+from erfscope.storage.formats import suffixes
+from erfscope.storage.writing import write_bytes
 
 #: Inches: around the sheet and every panel, over the keys and the words under all panels, and how high a sheet is
 #: before it is cut.
@@ -138,20 +139,20 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file that is no image.
+    """Refuse a file that is not an image.
 
     Raises:
-        ErfscopeError: another suffix than .png, .svg or .pdf.
+        ErfscopeError: its suffix is not that of a figure.
     """
-    if path.suffix.lower() not in FIGURE_SUFFIXES:
-        raise ErfscopeError(f"a figure is saved as .png, .svg or .pdf, not {path.suffix or path.name!r}")
+    *others, last = suffixes("figure")
+    if path.suffix.lower() not in (*others, last):
+        raise ErfscopeError(f"a figure is saved as {', '.join(others)} or {last}, not {path.suffix or path.name!r}")
 
 
-def save(figure: Figure, path: Path) -> None:
+def write_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a .png, .svg or .pdf file, whole or not at all; a file of that name is replaced.
 
     Raises:
-        ErfscopeError: another suffix, or the file cannot be written.
+        ErfscopeError: the file cannot be written.
     """
-    check_suffix(path)
     write_bytes(path, figure_bytes(figure, path.suffix), force=True)

@@ -15,12 +15,22 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import MARGIN, check_suffix, drawing, finish, inches, lay_out, save, sheet, write_title
+from erfscope.figures.canvas import (
+    MARGIN,
+    check_suffix,
+    drawing,
+    finish,
+    inches,
+    lay_out,
+    sheet,
+    write_figure,
+    write_title,
+)
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
 from erfscope.figures.lines import legend, line_style, plain_ticks, tidy
 from erfscope.figures.maps import MARKS
-from erfscope.figures.pixels import colour_map, common_peak
+from erfscope.figures.pixels import colour_map, common_peak, scaled
 from erfscope.figures.style import TWO_COLUMNS
 
 #: Inches: from a chart's axis to its keys, and the height of a chart.
@@ -55,7 +65,7 @@ def draw(picture: Picture, *, path: str | Path | None = None) -> Figure:
     with drawing():
         figure = _drawn(picture)
     if path is not None:
-        save(figure, Path(path))
+        write_figure(figure, Path(path))
     return figure
 
 
@@ -158,8 +168,7 @@ def _mark(number: int) -> dict[str, Any]:
 def _map(ax: Axes, panel: Shown) -> None:
     values = np.asarray(panel.values, dtype=np.float64)
     if panel.log:
-        total = np.abs(values).sum() or 1.0
-        values = np.sign(values) * np.log10(1 + np.abs(values) / total * values.size)
+        values = scaled(values / (np.abs(values).sum() or 1.0) * values.size, "log")
     peak = common_peak([values])
     norm = Normalize(vmin=-peak if panel.signed else 0.0, vmax=peak)
     ax.imshow(values, cmap=colour_map(signed=panel.signed), norm=norm, interpolation="nearest")

@@ -72,7 +72,7 @@ def _longest(curves: Sequence[Curve]) -> int:
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, str]]) -> list[tuple[str, list[Result]]]:
-    """Group results by their keys. The name of a group is its label, and what tells it from others of that label."""
+    """Group results by their keys. The name of a group is its label, and how it differs from others of that label."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for result in results:
         groups.setdefault(tuple({"label": result.label, **key(result)}.items()), []).append(result)
@@ -105,7 +105,7 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
 
 
 def reach(result: Result) -> float:
-    """Side of the local TRF: it never shrinks along a network. Layers of one size stay as they were asked for."""
+    """Side of the local TRF: it never shrinks along a network. Layers of one size keep their order."""
     return 0.0 if result.trf is None else math.prod(result.trf.local_size_px) ** (1 / len(result.trf.local_size_px))
 
 

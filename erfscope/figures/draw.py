@@ -9,7 +9,7 @@ from typing import Unpack
 from matplotlib.figure import Figure
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, save
+from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.figures.kinds import FIGURES, refuse_narrow
 from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle, Style
 from erfscope.results.result import Result
@@ -48,7 +48,7 @@ def figure_of(
     with drawing():
         figure = FIGURES[kind].draw(results, chosen)
     if path is not None:
-        save(figure, Path(path))
+        write_figure(figure, Path(path))
     return figure
 
 

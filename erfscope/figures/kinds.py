@@ -1,5 +1,5 @@
 """The table of the kinds of figures. The module that a row names holds two functions: one draws the kind, the other
-says what results lack for it. Imports no matplotlib."""
+returns what results lack for it. Imports no matplotlib."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FIGURES = {kind.name: kind for kind in KINDS}
 
 
 def refuse_unasked(kind: str, several: Mapping[str, bool], *, width: str | None) -> None:
-    """Refuse a kind of figure that cannot be drawn of what was asked for.
+    """Refuse a kind of figure that the options rule out.
 
     Args:
         kind: A name in ``FIGURES``.

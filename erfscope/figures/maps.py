@@ -116,7 +116,7 @@ def marks(result: Result, look: Look) -> set[str]:
     assert result.map is not None
     plane = result.map.plane
     contours = ["contours"] if look.contours and min(plane.values.shape) > 1 else []
-    return {*radii(result), *(["TRF"] if _field_box(plane) else []), *contours, "unit"}
+    return {*radii(result), *(["TRF"] if field_box(plane) else []), *contours, "unit"}
 
 
 def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> None:
@@ -199,7 +199,7 @@ def _rings(ax: Axes, result: Result, plane: ErfMap) -> dict[str, float]:
     return reached
 
 
-def _field_box(plane: ErfMap) -> tuple[float, float, float, float] | None:
+def field_box(plane: ErfMap) -> tuple[float, float, float, float] | None:
     """Left, top, width and height of the TRF where any side of it lies inside the map."""
     if plane.trf is None or plane.trf.is_global:
         return None
@@ -212,7 +212,7 @@ def _field_box(plane: ErfMap) -> tuple[float, float, float, float] | None:
 
 def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
     """The box of the TRF, and how many points it reaches from the unit."""
-    box = _field_box(plane)
+    box = field_box(plane)
     if box is None:
         return {}
     reach = max(box[2:]) / 2 * _points(ax, plane)

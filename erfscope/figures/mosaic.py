@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
 from erfscope.figures.maps import Look, draw_map, frame_map, keys, marks
-from erfscope.figures.pixels import colour_map, common_peak, display, peak_of
+from erfscope.figures.pixels import colour_map, common_peak, display
 from erfscope.figures.style import COLOURS, ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
@@ -66,7 +67,7 @@ def mosaic(
         tiles: The panels; None leaves a place empty.
         columns: Panels per row.
         style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each,
-            which says it.
+            named under the map.
         heading: Over all panels.
         notes: What holds for all panels, in short.
 
@@ -79,7 +80,10 @@ def mosaic(
     width, signed = style.inches(_needed(columns)), any(tile.result.scale == "signed" for tile in present)
     planes = [tile.result.map.plane for tile in present if tile.result.map is not None]
     views = [display(each, style.scale, longest=round(canvas.DPI * width / columns * TALLEST)) for each in planes]
-    looks = _looks(views, style, signed=signed)
+    each_view = [[view] for view in views] if style.colours == "own" else [views] * len(views)
+    peaks = [common_peak(found, style.scale) for found in each_view]
+    same: dict[str, Any] = {"scale": style.scale, "contours": style.outlined, "cmap": style.cmap}
+    looks = [Look(peak=peak, signed=signed, **same) for peak in peaks]
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
     for ((row, _), tile), plane in zip(placed, planes, strict=True):
@@ -99,7 +103,8 @@ def mosaic(
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
         title = f"{letter(number)}\u00a0{tile.title}" if len(present) > 1 else tile.title
         write_over(ax, name_lines(figure, title, side), wrapped(figure, tile.above, side))
-        below = tile.below if has_bar else (*tile.below, _colour_range(look))
+        peak = f"{look.peak:.3g}"
+        below = tile.below if has_bar else (*tile.below, f"colours {f'−{peak}' if signed else '0'} to {peak}")
         write_under(ax, [line for words in below for line in wrapped(figure, [words], side)])
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
     notes = [*notes, *_notes(present, views, looks, style.scale), TRF]
@@ -114,26 +119,6 @@ def mosaic(
     if bar is not None:
         _shorten(bar)
     return figure
-
-
-def _looks(views: Sequence[FloatArray], style: FigureStyle, *, signed: bool) -> list[Look]:
-    """The colours of every map."""
-    each = [[view] for view in views] if style.colours == "own" else [views] * len(views)
-    return [
-        Look(
-            peak=peak_of(found, style.scale),
-            signed=signed,
-            scale=style.scale,
-            contours=style.outlined,
-            cmap=style.cmap,
-        )
-        for found in each
-    ]
-
-
-def _colour_range(look: Look) -> str:
-    peak = f"{look.peak:.3g}"
-    return f"colours −{peak} to {peak}" if look.signed else f"colours 0 to {peak}"
 
 
 def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
@@ -188,6 +173,6 @@ def _shorten(bar: Colorbar) -> None:
     width, length = inches(bar.ax)
     if length > LONGEST:
         bar.ax.set_box_aspect(LONGEST / width)
-    # The line under the maps says the rest.
+    # The line under the maps holds the full text.
     if text_width(bar.ax.figure, bar.ax.get_ylabel()) > length + 0.2:
         bar.set_label("density", labelpad=2)

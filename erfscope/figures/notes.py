@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
-from erfscope.view.words import conditions, field_lines, lengths_text, radii, read_alone
+from erfscope.view.words import conditions, field_lines, lengths_text, radii
 
 
 def condition_words(result: Result) -> dict[str, str]:
     """The conditions under which a map holds, by name, each as it reads alone; its layer and unit stand elsewhere."""
-    found = {name: text for name, text in conditions(result).items() if name not in ("layer", "unit", "seed")}
-    reference = {} if result.wrt == IMAGE else {"wrt": result.wrt}
-    return {name: read_alone(name, text) for name, text in (found | reference).items() if text}
+    left_out = ("layer", "unit", "seed")
+    found = {name: each.alone for name, each in conditions(result).items() if each.text and name not in left_out}
+    return found | ({} if result.wrt == IMAGE else {"wrt": f"wrt {result.wrt}"})
 
 
 def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:

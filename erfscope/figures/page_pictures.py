@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from erfscope.figures.draw import default_kind, png_bytes
-from erfscope.figures.maps import COVER, grey, round_length
-from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display, peak_of
+from erfscope.figures.maps import COVER, field_box, grey, round_length
+from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display
 from erfscope.figures.style import SCALES, FigureStyle
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.window import CloseUp, close_up
@@ -107,7 +107,7 @@ def _view(
     erf = part.erf
     rows, cols = erf.values.shape
     strip = rows == 1
-    box = _field(erf)
+    box = field_box(erf)
     return Drawing(
         width=cols,
         height=max(float(rows), STRIP * cols) if strip else rows,
@@ -120,8 +120,7 @@ def _view(
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
         rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
         field=box,
-        field_seen=box is not None
-        and (box[0] > -0.5 or box[1] > -0.5 or box[0] + box[2] < cols - 0.5 or box[1] + box[3] < rows - 0.5),
+        field_seen=box is not None,
         bar=round_length(cols / 4),
         zoom="".join(part.words),
     )
@@ -162,7 +161,7 @@ def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> 
     signed = result.scale == "signed"
     for scale in SCALES:
         values = display(part.erf, scale, longest=longest)
-        strength = np.clip(values / peak_of([values], scale), -1, 1).astype(np.float32)
+        strength = np.clip(values / common_peak([values], scale), -1, 1).astype(np.float32)
         enlarged = max(values.shape) < max(size)
         fitted = Image.fromarray(strength).resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BOX)
         levels = np.asarray(fitted, dtype=np.float64)
@@ -174,11 +173,3 @@ def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> 
         yield Shown(
             uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS
         )
-
-
-def _field(erf: ErfMap) -> tuple[float, float, float, float] | None:
-    trf = erf.trf
-    if trf is None or trf.is_global:
-        return None
-    (top, bottom), (left, right) = trf.box_px
-    return left - 0.5, top - 0.5, float(right - left + 1), float(bottom - top + 1)

@@ -34,7 +34,11 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
     Returns:
         Values of the shape of ``erf.values``, or as many as are drawn.
     """
-    density = drawn_cells(erf.values * erf.values.size, longest)
+    return scaled(drawn_cells(erf.values * erf.values.size, longest), scale)
+
+
+def scaled(density: FloatArray, scale: str) -> FloatArray:
+    """A density, relative to the uniform map, on one of the scales."""
     if scale == "share":
         return np.sign(density) * brightness(np.abs(density))
     if scale == "log":
@@ -50,17 +54,14 @@ def drawn_cells(values: FloatArray, longest: int | None) -> FloatArray:
     return averaged(values, [max(1, round(side / shrink)) for side in values.shape]) if shrink > 1 else values
 
 
-def peak_of(views: Iterable[FloatArray], scale: str) -> float:
-    """The value that several maps show as the end of their common scale; brightness, on the scale ``share``, ends at
-    1."""
-    return 1.0 if scale == "share" else common_peak(views)
-
-
-def common_peak(views: Iterable[FloatArray]) -> float:
+def common_peak(views: Iterable[FloatArray], scale: str = "linear") -> float:
     """The value that several maps show as the end of their common scale: the largest of their 99.9th percentiles.
 
-    Where that is 0, all maps being but a few cells, it is their peak; 1 where they are zero or not finite.
+    Where that is 0, all maps being but a few cells, it is their peak; 1 where they are zero or not finite, and of
+    brightness, on the scale ``share``.
     """
+    if scale == "share":
+        return 1.0
     sizes = [np.abs(view[np.isfinite(view)]) for view in views]
     bright = max((float(np.quantile(size, BRIGHTEST)) for size in sizes if size.size), default=0.0)
     return bright or max((float(size.max()) for size in sizes if size.size), default=0.0) or 1.0

@@ -53,10 +53,12 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     keys.append(Line2D([], [], label="uniform map", **UNIFORM))
     figure = sheet(width)
     panels = list(figure.subplots(1, 2) if width > ONE_COLUMN else figure.subplots(2, 1))
+    ends = [(each.radius_px, int(np.searchsorted(each.enclosed, SHOWN))) for each in found]
+    last = max(2.0, *(float(radii[min(end, len(radii) - 1)]) for radii, end in ends))
     for number, ax in enumerate(panels):
         tidy(ax)
         write_over(ax, letter(number))
-        ax.set_xlim(0, max(_last_radius(each) for each in found))
+        ax.set_xlim(0, last)
         ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
     _densities(panels[0], found, fits, scale)
     _enclosed(panels[1], shown, found)
@@ -109,8 +111,3 @@ def _enclosed(ax: Axes, results: Sequence[Result], found: Sequence[RadialProfile
     ax.set_ylim(0, 1.02)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1.0])
     ax.set_ylabel("enclosed share of the ERF, linear axis", labelpad=3)
-
-
-def _last_radius(profile: RadialProfile) -> float:
-    inside = int(np.searchsorted(profile.enclosed, SHOWN))
-    return max(float(profile.radius_px[min(inside, len(profile.radius_px) - 1)]), 2.0)

@@ -70,9 +70,7 @@ def _index(result: Result) -> tuple[int, ...]:
 
 def unfit_positions(results: Sequence[Result]) -> str | None:
     """What a figure of positions needs and these results lack; None where it can be drawn."""
-    if not _with_positions(results):
-        return FIGURES["positions"].needs
-    return None
+    return None if _with_positions(results) else FIGURES["positions"].needs
 
 
 def positions(results: Sequence[Result], style: FigureStyle) -> Figure:

@@ -4,12 +4,12 @@ May import: ``figures`` and below.
 """
 
 from erfscope.gate.baseline import FILE, baseline_bytes, read, update
+from erfscope.gate.compare import compare
 from erfscope.gate.entry import BaselineEntry, BaselineMeasure, entry_of
 from erfscope.gate.judge import MeasureVerdict, judge
-from erfscope.gate.report import CheckReport
 from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
 from erfscope.gate.tolerance import GUARDED, Tolerance, defaults, from_pairs, parse, tolerances
-from erfscope.gate.verdict import Verdict, compare
+from erfscope.gate.verdict import CheckReport, Verdict
 
 __all__ = [
     "FILE",

@@ -1,4 +1,4 @@
-"""Maps and figures of what did not pass, for whoever has to find out why."""
+"""Maps and figures of checks that do not pass."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.panels import panel_with_expected
-from erfscope.gate.report import CheckReport
-from erfscope.gate.verdict import Verdict
+from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.results.result import slug
-from erfscope.storage.files import map_bytes, write_bytes
+from erfscope.storage.files import map_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.view.words import RADII
 
 

@@ -16,15 +16,15 @@ from msgspec import Struct
 from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import BaselineEntry, entry_from_json
 from erfscope.results.json_values import convert, parse
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 
 SCHEMA = "erfscope.baseline/1"
-#: Where a baseline lies unless another place is named.
+#: The default name of a baseline.
 FILE = "erf-baseline.json"
 
 
 class StoredBaseline(Struct, frozen=True, kw_only=True):
-    """What the file holds; each entry is read by itself, as a :class:`~erfscope.gate.entry.BaselineEntry`."""
+    """The file's content; each entry is read by itself, as a :class:`~erfscope.gate.entry.BaselineEntry`."""
 
     schema: str
     entries: Mapping[str, Mapping[str, Any]]
@@ -42,7 +42,7 @@ def read(path: Path) -> dict[str, BaselineEntry]:
     try:
         if path.exists() and not path.is_file():
             # A device may have no end.
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
@@ -94,7 +94,7 @@ def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, each key of which stands there once: twice is a merge that kept both sides."""
+    """An object whose keys are unique: a key that is there twice comes from a merge that kept both sides."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -118,7 +118,7 @@ def _refuse_other(document: Any, path: Path) -> None:
     family, _, version = str(found).rpartition("/")
     if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
         raise ErfscopeError(
-            f"{path} is no erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
+            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
         )
     newer = int(version) > int(SCHEMA.rpartition("/")[2])
     fix = (

@@ -1,4 +1,4 @@
-"""One entry of a baseline: what was asked, what was found, and on what."""
+"""One entry of a baseline: the settings, what was found, and on which machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from erfscope.results.comparability import CONDITIONS, Condition, Use
 from erfscope.results.json_values import convert, from_json, plain, to_json
 from erfscope.results.result import Result
 
-#: Parts of a protocol that a result does not know, or knows only as what became of them.
+#: Settings as they were asked for: a result holds none of them, or only what they led to.
 ASKED = ("layer", "unit", "model_kwargs")
 #: Significant digits that are stored: float32 has no more, and a diff of two baselines can be read.
 DIGITS = 7
 
 
 class Question(TypedDict):
-    """What every check asks."""
+    """The settings of every check."""
 
     model: str
     insert: str | None
@@ -35,7 +35,7 @@ class Question(TypedDict):
 
 
 class Protocol(Question, total=False):
-    """What was asked; what begins with the convention is asked only where images were shown."""
+    """The settings of a check; those from the convention on exist only where images were shown."""
 
     #: As they were asked for.
     layer: str | None
@@ -50,7 +50,7 @@ class Protocol(Question, total=False):
     seed: int
     dtype: str
     amp_dtype: str | None
-    #: "own" are told by their hash.
+    #: "own" are identified by their hash.
     weights: Literal["random", "random-raw", "own"]
     #: Options that are not the default, by name.
     options: Mapping[str, Any]
@@ -71,12 +71,12 @@ class BaselineMeasure:
     leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)] = ()
 
     def as_measured(self, name: str) -> MeasureValue:
-        """The value as the statistics take it."""
+        """The value as a measured one, for the statistics of differences."""
         return MeasureValue(value=self.value, se=self.se, leave_one_out=self.leave_one_out, kind=MEASURES[name].kind)
 
 
 class UsedWeights(TypedDict, total=False):
-    """Where a model's numbers come from; empty where none were needed."""
+    """The source of a model's weights; empty where none were needed."""
 
     source: str
     sha256: str | None
@@ -84,9 +84,9 @@ class UsedWeights(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEntry:
-    """Everything that is kept of one check, or was found by one."""
+    """All that a baseline keeps of one check, or that a check finds."""
 
-    #: What was asked; only the same questions can be compared.
+    #: The settings; only entries of the same settings can be compared.
     protocol: Mapping[str, Any] = field(default_factory=dict)
     structure: Structure | None = None
     weights: UsedWeights = field(default_factory=UsedWeights)
@@ -98,7 +98,7 @@ class BaselineEntry:
 
     @property
     def questions(self) -> dict[str, Any]:
-        """The protocol, with the options that are not the default beside what else was asked."""
+        """The settings, options that are not the default among them."""
         asked = dict(self.protocol)
         options: Mapping[str, Any] = asked.pop("options", {})
         return asked | {
@@ -118,8 +118,8 @@ def entry_from_json(document: Any, name: str) -> BaselineEntry:
         name: What to call it in errors.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. What is no number would
-            pass every comparison, and a question that is not there is not asked.
+        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. Values that are no
+            numbers would pass every comparison, and settings that are missing are not compared.
     """
     for measure, values in document["measures"].items():
         # By itself, so that an error names it.
@@ -137,7 +137,7 @@ def entry_from_json(document: Any, name: str) -> BaselineEntry:
 def entry_of(
     result: Result, *, asked: Mapping[str, Any] | None = None, names: Sequence[str] | None = None
 ) -> BaselineEntry:
-    """What a check keeps of a result.
+    """The entry of a result.
 
     Args:
         result: The result.
@@ -169,7 +169,7 @@ def protocol_conditions(*, measured: bool) -> list[Condition]:
 
 
 def _protocol(result: Result) -> dict[str, Any]:
-    """What was asked, as far as a result knows; a model that failed has seen no images, whatever was asked for."""
+    """The settings that a result holds; a model that failed was shown no images, and has none of theirs."""
     measured = result.input.n_images > 0
     found = {each.gate: plain(each.of(result)) for each in protocol_conditions(measured=measured)}
     return {**found, "options": plain(result.options)} if measured and result.options else found
@@ -192,7 +192,7 @@ def _rounded(value: object) -> float | None:
 
 
 def _circumstances(result: Result) -> dict[str, Any]:
-    """What may differ from one machine to the next, flat."""
+    """Versions, device and the like, which may differ from one machine to the next, as a flat mapping."""
     around = environment()
     found = {**around["versions"], **{name: around[name] for name in ("python", "system", "threads")}}
     found |= {"device": result.device, "transform": result.input.transform}

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from erfscope.errors import ErfscopeError
 from erfscope.gate.entry import BaselineMeasure
-from erfscope.gate.measure_range import check_tolerance_guards
+from erfscope.gate.measure_range import objection
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.measures.differences import paired_difference
@@ -19,8 +20,8 @@ Word = Literal["pass", "fail", "cannot tell"]
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
 #: Standard errors of the difference that count as noise.
 NOISE = 3.0
-#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice what it will be
-#: next time.
+#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice as large next
+#: time.
 MARGIN = 2.0
 #: Samples that are proposed where there are too few for an error bar: what is measured unless asked otherwise.
 SAMPLES = 20
@@ -30,7 +31,7 @@ MOST = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureVerdict:
-    """What became of one measure."""
+    """The verdict on one measure."""
 
     name: str
     word: Word
@@ -47,7 +48,7 @@ class MeasureVerdict:
     needed: int | None = None
     #: Why it is not a pass; "" where it is.
     reason: str = ""
-    #: What is no failure but should be known.
+    #: A clear change in the unguarded direction; "" where there is none.
     notice: str = ""
 
 
@@ -73,12 +74,14 @@ def judge(
         size: Spatial size of the reference; None where it is not known.
 
     Raises:
-        ErfscopeError: the tolerance guards nothing, see :func:`erfscope.gate.measure_range.check_tolerance_guards`.
+        ErfscopeError: the tolerance guards nothing, see :func:`erfscope.gate.measure_range.objection`.
     """
 
     blank = MeasureVerdict(name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance)
     if expected is not None and expected.value is not None:
-        check_tolerance_guards(name, tolerance, expected.value, size=size)
+        pointless = objection(name, tolerance, expected.value, size=size)
+        if pointless is not None:
+            raise ErfscopeError(pointless)
     if expected is None or obtained is None:
         return replace(blank, reason=f"{name} {'is not in the baseline' if expected is None else 'was not measured'}")
     if expected.value is None or obtained.value is None:
@@ -107,8 +110,7 @@ def _word(move: float, limit: float, noise: float) -> Word:
 
 
 def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
-    """Obtained minus expected, and its standard error; 0 for a measure that never has one, which was asked for all the
-    same."""
+    """Obtained minus expected, and its standard error; 0 for a measure that never has one."""
     difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
     assert difference is not None
     if not MEASURES[name].has_se:
@@ -130,7 +132,7 @@ def _needed(n: int, noise: float, limit: float) -> int | None:
 
 
 def _improvement_notice(name: str, tolerance: Tolerance, difference: float, se: float, limit: float) -> str:
-    """What to say of a clear move the other way."""
+    """The notice of a clear move the other way."""
     wider = MEASURES[name].wider
     if tolerance.side == "both" or wider is None or -tolerance.move(difference, wider) <= max(limit, NOISE * se):
         return ""
@@ -156,7 +158,8 @@ def _explained(found: MeasureVerdict) -> MeasureVerdict:
     )
     if found.needed is None:
         return replace(
-            found, reason=f"{text}: {noise}, and no practical number of samples would change that; widen the tolerance"
+            found,
+            reason=f"{text}: {noise}, and no practical number of samples would change that; write a larger tolerance",
         )
     word = "draws" if found.obtained is not None and found.obtained.over == "draws" else "samples"
     return replace(found, reason=f"{text}: {noise}; {found.needed} {word} would settle it")

@@ -1,12 +1,10 @@
-"""How far a measure can move at all from where a baseline has it: a tolerance that leaves no move beyond it guards
-nothing."""
+"""How far a measure can move from its value in a baseline: a tolerance of that size or more guards nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from erfscope.errors import ErfscopeError
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 
@@ -16,10 +14,8 @@ _SIZES = ("radius", "width", "sigma", "area")
 _QUARTER_TURN = 90.0
 
 
-def check_tolerance_guards(
-    name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None
-) -> None:
-    """Refuse a tolerance that a measure cannot exceed, however much of the ERF is lost.
+def objection(name: str, tolerance: Tolerance, expected: float, *, size: Sequence[int] | None = None) -> str | None:
+    """Why a tolerance guards nothing: a measure cannot exceed it, however much of the ERF is lost.
 
     A percentage below 100 % is what it says, also of a value that cannot move by it: 5 % of a share of 0.97 is
     tolerated to its end.
@@ -30,27 +26,24 @@ def check_tolerance_guards(
         expected: What the baseline has.
         size: Spatial size of the reference; None where it is not known.
 
-    Raises:
-        ErfscopeError: says what to write instead.
+    Returns:
+        What is wrong and what to write instead; None where the tolerance guards.
     """
     limit = tolerance.limit(expected)
     if tolerance.relative and tolerance.amount < 1:
-        return
+        return None
     fall, rise = room_to_move(name, expected, size)
     wider = MEASURES[name].wider
     if wider is None:
-        # It has no direction, and either move is seen.
-        if limit >= max(fall, rise):
-            raise ErfscopeError(_text(name, tolerance, expected, f"move by more than {max(fall, rise):.4g}"))
-        return
+        # Without a direction, moves both ways are guarded.
+        most = max(fall, rise)
+        return _text(name, tolerance, expected, f"move by more than {most:.4g}") if limit >= most else None
     narrower, broader = (fall, rise) if wider == 1 else (rise, fall)
     guarded = (
         broader if tolerance.side == "wider" else narrower if tolerance.side == "narrower" else min(narrower, fall)
     )
-    if limit >= guarded:
-        raise ErfscopeError(
-            _text(name, tolerance, expected, f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}")
-        )
+    move = f"{'fall' if guarded == fall else 'rise'} by more than {guarded:.4g}"
+    return _text(name, tolerance, expected, move) if limit >= guarded else None
 
 
 def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> tuple[float, float]:
@@ -73,15 +66,14 @@ def room_to_move(name: str, value: float, size: Sequence[int] | None = None) -> 
 
 
 def _largest(kind: str, unit: str, size: Sequence[int] | None) -> float:
-    """What no length or area on a reference exceeds: twice its diagonal, for squares around a corner, and all of its
-    cells."""
+    """The largest length or area on a reference: twice its diagonal, for squares around a corner, or all its cells."""
     if not size or unit not in ("px", "px2"):
         return math.inf
     return float(math.prod(size)) if kind == "area" else 2 * math.hypot(*size)
 
 
 def _text(name: str, tolerance: Tolerance, expected: float, move: str) -> str:
-    """What is wrong, and what to write instead: a percentage, which grows and shrinks with the value."""
+    """The message: the tolerance, and what to write instead: a percentage, which grows and shrinks with the value."""
     text = (
         f"the tolerance {str(tolerance)!r} of {name} guards nothing: it is {expected:.4g} in the baseline, and cannot"
         f" {move}"

@@ -1,4 +1,4 @@
-"""What a unit can see at all and where it is: the part of a check that needs no weights and knows no noise."""
+"""A unit's theoretical receptive field and place: the part of a check that needs no weights and has no noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from erfscope.geometry.box import size_text
 from erfscope.geometry.receptive_field import Trf
 from erfscope.results.result import Result
 
-#: Places that differ by less are the same: they are sums of strides and halves.
+#: Positions that differ by less are equal: they are sums of strides and halves.
 SAME_PX = 1e-6
 
 
@@ -35,7 +35,7 @@ class Structure:
 
     @property
     def trf_text(self) -> str:
-        """The TRF in words."""
+        """The TRF as text."""
         if self.global_by is not None:
             return f"whole input (global operation: {self.global_by})"
         return ("" if self.exact else "at most ") + size_text(self.trf_px)
@@ -48,7 +48,7 @@ class Structure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructureChange:
-    """One thing that is not as it was."""
+    """A part of the structure that differs from the baseline's."""
 
     what: str
     expected: str
@@ -103,7 +103,7 @@ def refuse_unsound(found: Structure | None) -> None:
 
 
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
-    """What differs between two structures of the same question, most important first.
+    """Differences between two structures that were measured with the same settings, most important first.
 
     A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew and a layer of another
     name are notices. A global operation makes a TRF infinite; where both are, the TRFs without global operations are
@@ -130,15 +130,15 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
     else:
         shrank, grew = expected.global_by is not None, obtained.global_by is not None
     if expected.exact and not obtained.exact and not shrank:
-        # A bound that is as large proves nothing of what it bounds.
-        what, now = "theoretical receptive field (TRF) is only bounded now", f"at most {size_text(ours)}"
+        # An upper bound that is as large does not prove that the TRF is.
+        what, now = "TRF is only bounded now", f"at most {size_text(ours)}"
         yield StructureChange(what=what, expected=expected.trf_text, obtained=now, verdict="cannot tell")
         return
     if not shrank and not grew:
         return
     texts = [size_text(ours), size_text(theirs)] if both_global else [obtained.trf_text, expected.trf_text]
-    what = "theoretical receptive field (TRF)" + (" without global operations" if both_global else "")
-    # A bound that is lower than a bound says nothing of what it bounds.
+    what = "TRF" + (" without global operations" if both_global else "")
+    # Of two upper bounds, the lower one does not prove a smaller TRF.
     verdict: Literal["fail", "cannot tell", "notice"] = (
         "notice" if not shrank else "fail" if expected.exact else "cannot tell"
     )

@@ -1,4 +1,4 @@
-"""How far a measure may move: words such as "-5%", and what they mean for one measure."""
+"""How far a measure may move: texts such as "-5%", and what they mean for one measure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES
 
 Side = Literal["narrower", "wider", "both"]
-#: What is guarded where nothing is named.
+#: The measures that are guarded by default.
 GUARDED = ("r50", "r90", "far_mass")
 #: The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have
 #: moved.
@@ -35,7 +35,7 @@ class Tolerance:
     relative: bool
 
     def __post_init__(self) -> None:
-        """Refuse what would let everything pass.
+        """Refuse a tolerance that lets everything pass.
 
         Raises:
             ErfscopeError: an amount that is negative, no finite number, or larger than any measure; or no such side.
@@ -62,16 +62,16 @@ class Tolerance:
 
     @property
     def sign(self) -> str:
-        """What stands before the number: "-", "+" or nothing."""
+        """The sign before the number: "-", "+" or nothing."""
         return next(sign for sign, side in _SIDES.items() if side == self.side)
 
     def __str__(self) -> str:
-        """The word, as it is written in a configuration: ``-5%``."""
+        """The text, as it is written in a configuration: ``-5%``."""
         return f"{self.sign}{abs(self.amount) * 100:g}%" if self.relative else f"{self.sign}{abs(self.amount):g}"
 
 
 def parse(name: str, word: object) -> Tolerance:
-    """What a word means for one measure.
+    """The tolerance that a text means for one measure.
 
     Args:
         name: The measure.
@@ -79,22 +79,22 @@ def parse(name: str, word: object) -> Tolerance:
             the same without a percent sign, in the measure's own unit; also a number, or a :class:`Tolerance`.
 
     Raises:
-        ErfscopeError: no such measure, one that is no number, a word that cannot be read, a sign where the measure has
-            no direction, or a tolerance that guards nothing whatever the baseline has; where that depends on it,
+        ErfscopeError: no such measure, one that is not a number, a text that cannot be read, a sign where the measure
+            has no direction, or a tolerance that guards nothing whatever the baseline has; where that depends on it,
             :func:`erfscope.gate.judge` refuses it.
     """
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES, limit=40)
     measure = MEASURES[name]
     if measure.kind == "shape":
-        raise ErfscopeError(f"{name} is a word and no number, so it has no tolerance")
+        raise ErfscopeError(f"{name} is a word, not a number, and takes no tolerance")
     found = word if isinstance(word, Tolerance) else _read(name, word)
     _refuse_pointless(name, found, str(word).strip())
     return found
 
 
 def _read(name: str, word: object) -> Tolerance:
-    """A tolerance from its word; the measure's name is for errors."""
+    """A tolerance from its text; the measure's name is for errors."""
     found = None if isinstance(word, bool) else _WORD.fullmatch(str(word).strip())
     if found is None:
         raise ErfscopeError(
@@ -115,7 +115,7 @@ def _read(name: str, word: object) -> Tolerance:
 
 
 def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
-    """Refuse what no value of a measure could exceed, or has no meaning for it."""
+    """Refuse a tolerance that no value of a measure could exceed, or that has no meaning for it."""
     measure, sign = MEASURES[name], found.sign
     if sign and measure.wider is None:
         bare = word.lstrip("+-") if word.startswith(("+", "-")) else str(replace(found, side="both"))
@@ -123,7 +123,7 @@ def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
             f"{name} does not say which of two ERFs is larger, so {word!r} guards nothing; write {bare!r} for both ways"
         )
     if found.relative and measure.kind == "angle":
-        raise ErfscopeError(f"{name} is an angle, of which there is no percentage; write degrees, such as 5")
+        raise ErfscopeError(f"{name} is an angle and takes no percentage; write degrees, such as 5")
     falls = found.side == "both" or sign == ("-" if measure.wider == 1 else "+")
     if found.relative and found.amount >= 1 and falls and measure.wider is not None:
         other = "" if sign else f", or {('+' if measure.wider == 1 else '-') + word!r} for one way"
@@ -157,7 +157,7 @@ def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
     """Tolerances from ``"r50=-5%"`` or ``"r50=-5%,r90=5%"``, as the command line has them.
 
     Raises:
-        ErfscopeError: text that is no MEASURE=TOLERANCE.
+        ErfscopeError: a text that is not MEASURE=TOLERANCE.
     """
     found: dict[str, Tolerance] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -173,7 +173,7 @@ def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
 
 
 def defaults(*, same_weights: bool) -> dict[str, Tolerance]:
-    """What is guarded where nothing was asked for.
+    """The tolerances of a check that names none.
 
     Args:
         same_weights: Whether the weights are those of the baseline.

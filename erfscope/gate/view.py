@@ -1,67 +1,122 @@
-"""What outputs show of a verdict: rows of obtained, expected and tolerance, and what must be said of them."""
+"""The view of what a check found: all that is shown of it, as text, built once; writers only format it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict, moved, shown_word, unit_of
 from erfscope.printable import number, with_error
-from erfscope.view.words import DASH, IN_PLANE, IN_PLANE_MEANS
+from erfscope.view.words import DASH, IN_PLANE, IN_PLANE_MEANS, gloss_of
 
 if TYPE_CHECKING:
-    from erfscope.gate.verdict import Verdict
-
-COLUMNS = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
-Kind = Literal["reason", "notice", "accept"]
+    from erfscope.gate.verdict import CheckReport, Verdict
 
 
-def rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    """A row of :data:`COLUMNS` for everything that was compared: changes of the structure, and measures."""
-    for change in verdict.structure:
-        what = change.what.replace("theoretical receptive field (TRF)", "TRF")  # a cell, no sentence
-        yield what, change.obtained, change.expected, DASH, DASH, shown_word(change.verdict)
-    yield from map(_row, verdict.measures)
+class Row(NamedTuple):
+    """A row of the table: a change of the structure, or a measure."""
+
+    what: str
+    obtained: str
+    expected: str
+    tolerance: str
+    difference: str
+    verdict: str
 
 
-def said(verdict: Verdict) -> Iterator[tuple[Kind, str]]:
-    """What must be said of a verdict, most important first: reasons and notes; the command that accepts it is
-    ``verdict.accept``."""
-    yield from (("reason", text) for text in reasons(verdict))
-    if verdict.needed is not None:
-        yield "accept", f"to settle it: measure the baseline's model and this one with {verdict.needed} of them"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictView:
+    """All that is shown of one verdict."""
+
+    name: str
+    #: The verdict as people read it.
+    shown: str
+    ok: bool
+    cause: str
+    #: The unit's geometry in one line; "" where it is not known.
+    structure: str
+    rows: tuple[Row, ...]
+    #: Changes of the structure that count against the model.
+    changes: tuple[str, ...]
+    #: Why the check does not pass, most important first.
+    reasons: tuple[str, ...]
+    #: What would settle an inconclusive verdict; "" where nothing would.
+    advice: str
+    #: What was found and compared with nothing, and what sizes mean.
+    facts: tuple[str, ...]
+    notices: tuple[str, ...]
+    #: The command that accepts what was found; "" where there is nothing to accept.
+    accept: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportView:
+    """All that is shown of a run."""
+
+    verdicts: tuple[VerdictView, ...]
+    #: What the measures mean.
+    gloss: str
+    notices: tuple[str, ...]
+    summary: str
+    #: Name of the baseline's file.
+    file: str
+
+
+def report_view(report: CheckReport) -> ReportView:
+    """The view of a run."""
+    shown = (name for verdict in report for name in ([m.name for m in verdict.measures] or verdict.obtained.measures))
+    return ReportView(
+        verdicts=tuple(map(verdict_view, report)),
+        gloss=gloss_of(shown),
+        notices=report.notices,
+        summary=report.summary,
+        file=report.baseline.name,
+    )
+
+
+def verdict_view(verdict: Verdict) -> VerdictView:
+    """The view of one verdict."""
+    structure, reasons = verdict.obtained.structure, [verdict.reason, *(each.reason for each in verdict.measures)]
+    changes = [Row(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in verdict.structure]
+    over = {each.obtained.over for each in verdict.measures if each.needed is not None and each.obtained is not None}
+    count = f"{verdict.needed} {'draws' if over == {'draws'} else 'samples'}"
+    return VerdictView(
+        name=verdict.name,
+        shown=verdict.shown,
+        ok=verdict.ok,
+        cause=verdict.cause,
+        structure="" if structure is None else str(structure),
+        rows=(*changes, *map(_row, verdict.measures)),
+        changes=tuple(change.text for change in verdict.structure if change.verdict != "notice"),
+        reasons=tuple(filter(None, reasons)),
+        advice=""
+        if verdict.needed is None
+        else f"to settle it: measure the baseline's model and this one with {count}",
+        facts=tuple(_facts(verdict)),
+        notices=verdict.notices,
+        accept=verdict.accept,
+    )
+
+
+def _facts(verdict: Verdict) -> Iterator[str]:
     found = verdict.obtained
     if found.measures and not verdict.measures:
-        texts = (f"{name} {_value(measure, name)}" for name, measure in found.measures.items())
-        yield "notice", f"found: {', '.join(texts)}"
+        yield f"found: {', '.join(f'{name} {_value(each, name)}' for name, each in found.measures.items())}"
     if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
-        yield "notice", f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}"
-    yield from (("notice", f"note: {text}") for text in verdict.notices)
+        yield f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}"
 
 
-def reasons(verdict: Verdict) -> list[str]:
-    """Why it is no pass."""
-    texts = [verdict.reason, *(measure.reason for measure in verdict.measures)]
-    return [text for text in texts if text]
-
-
-def measures_of(verdict: Verdict) -> list[str]:
-    """The measures that stand in the rows of a verdict."""
-    return [measure.name for measure in verdict.measures] or list(verdict.obtained.measures)
-
-
-def _row(measure: MeasureVerdict) -> tuple[str, ...]:
-    limit = ""
-    if measure.limit is not None and measure.tolerance.relative:
-        limit = f" ({number(measure.limit)}{unit_of(measure.name)})"
-    return (
-        measure.name,
-        _value(measure.obtained, measure.name),
-        _value(measure.expected, measure.name),
-        f"{measure.tolerance}{limit}",
-        DASH if measure.difference is None else moved(measure.difference, measure.se, measure.name),
-        shown_word(measure.word),
+def _row(measure: MeasureVerdict) -> Row:
+    has_limit = measure.limit is not None and measure.tolerance.relative
+    return Row(
+        what=measure.name,
+        obtained=_value(measure.obtained, measure.name),
+        expected=_value(measure.expected, measure.name),
+        tolerance=str(measure.tolerance) + (f" ({number(measure.limit)}{unit_of(measure.name)})" if has_limit else ""),
+        difference=DASH if measure.difference is None else moved(measure.difference, measure.se, measure.name),
+        verdict=shown_word(measure.word),
     )
 
 

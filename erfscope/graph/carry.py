@@ -51,8 +51,9 @@ def reshape_numbers(array: FloatArray, old: Shape, new: Shape) -> FloatArray:
     return compress(np.broadcast_to(array, full).reshape(made))
 
 
-def arrange(array: FloatArray, step: Dims, goals: Sequence[int | None]) -> FloatArray:
+def arrange(array: FloatArray, step: Dims) -> FloatArray:
     """The array with its dimensions where the output has them; those that go nowhere have one index left."""
+    goals = step.goals
     order = [i for i, goal in enumerate(goals) if goal is not None]
     order.sort(key=lambda i: goals[i] or 0)
     gone = [i for i, goal in enumerate(goals) if goal is None]

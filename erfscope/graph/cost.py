@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from torch import fx
 
-from erfscope.graph.graph import Graph, arguments, name_of, shape_of, value
+from erfscope.graph.graph import Graph, name_of, shape_of, value
 from erfscope.graph.rules.parts import Part
-from erfscope.graph.rules.reading import MOVES
+from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, call_of
 from erfscope.graph.run import Crop
 
 FLOAT64 = INT64 = 8
+#: Operations that only move elements.
+MOVES = frozenset(name for name, known in OPERATIONS.items() if known.moves)
 #: Operations whose backward pass needs neither what they took nor what they gave.
 _KEEP_NOTHING = frozenset(
     (
@@ -40,8 +41,8 @@ def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
 
 def _multiply_adds(node: fx.Node, cells: int) -> int:
     """Multiply-adds of an operation that makes so many cells of its output; 0 for all but products."""
-    count = _PER_CELL.get(name_of(node).rstrip("_"))
-    return 0 if count is None else cells * count(node)
+    count = OPERATIONS.get(name_of(node).rstrip("_"), UNNAMED).multiply_adds
+    return 0 if count is None else cells * count(call_of(node))
 
 
 def pass_bytes(crop: Crop) -> int:
@@ -77,48 +78,3 @@ def _cells(part: Part) -> int:
 def _bytes(node: fx.Node, part: Part) -> int:
     itemsize: int = value(node).dtype.itemsize
     return itemsize * (_cells(part) if part else math.prod(shape_of(node)))
-
-
-def _of_weight(node: fx.Node) -> int:
-    return math.prod(shape_of(arguments(node)["weight"])[1:])
-
-
-def _of_rows(node: fx.Node) -> int:
-    given = arguments(node)
-    rows: fx.Node = given.get("mat1") or given.get("batch1") or given["self"]
-    return shape_of(rows)[-1]
-
-
-def _of_attention(node: fx.Node) -> int:
-    """Two products: of queries with keys, and of their weights with values."""
-    given = arguments(node)
-    keys, features = shape_of(given["key"])[-2:]
-    return keys + keys * features // max(shape_of(given["value"])[-1], 1)
-
-
-def _of_transposed(node: fx.Node) -> int:
-    given = arguments(node)
-    weight, taken, made = shape_of(given["weight"]), shape_of(given["input"])[2:], shape_of(node)[2:]
-    inputs: int = weight[0] // given["groups"]
-    return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(made)
-
-
-def _of_equation(node: fx.Node) -> int:
-    given = arguments(node)
-    terms, _, out = given["equation"].replace(" ", "").partition("->")
-    sizes = {
-        letter: side
-        for term, each in zip(terms.split(","), given["tensors"], strict=True)
-        for letter, side in zip(term, shape_of(each), strict=False)
-    }
-    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(given["tensors"]) > 1 else 0
-
-
-_PER_CELL: dict[str, Callable[[fx.Node], int]] = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _of_weight),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _of_transposed),
-    **dict.fromkeys(("matmul", "mm", "bmm", "addmm", "baddbmm", "mv"), _of_rows),
-    "linear": _of_weight,
-    "scaled_dot_product_attention": _of_attention,
-    "einsum": _of_equation,
-}

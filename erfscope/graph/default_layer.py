@@ -13,7 +13,7 @@ from erfscope.geometry.names import INPUT, OUTPUT
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import NamedTensor
 from erfscope.graph.recording import Recording
-from erfscope.graph.rules.reading import MOVES, Dims, Whole, call_of
+from erfscope.graph.rules.reading import Dims, Whole, call_of
 
 #: Operations that only copy.
 COPIES = frozenset(["clone", "_to_copy", "to", "contiguous", "alias", "detach"])
@@ -136,7 +136,7 @@ def _positions(recording: Recording, seen: NamedTensor) -> int:
 def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:
     """What a tensor is a view of, or a copy."""
     edges = recording.positions.edges
-    while len(found := edges.get(node, [])) == 1 and call_of(node).name in MOVES | COPIES:
+    while len(found := edges.get(node, [])) == 1 and ((call := call_of(node)).operation.moves or call.name in COPIES):
         node = found[0].source
     return node
 

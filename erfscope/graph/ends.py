@@ -53,43 +53,32 @@ def may_be_blind(step: Step) -> bool:
 
 
 def carry_ends(
-    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, led: bool
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, follows: bool
 ) -> tuple[FloatArray, Mixes]:
     """The ends after the steps of an edge, and whether it mixes all positions."""
     mixes: Mixes = ""
     for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
-        if not isinstance(step, Dims):
-            ends = reshape_numbers(ends, shape, step.shape)
+        if isinstance(step, Dims):
+            columns = edge.columns if follows and number == 0 else None
+            reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
+            ends, mixed = _mix(ends, reads, place.centers[0])
+            mixes = mixes or mixed
+            for i, read in enumerate(reads):
+                if isinstance(read, Taps):
+                    ends = _tap(ends, i, read, place.slope[i] / cell if place.ends_with(i) else 0.0)
+            ends = arrange(ends, step._replace(reads=tuple(reads)))
         else:
-            columns = edge.columns if led and number == 0 else None
-            ends, all_of = _read(ends, step, shape, place, cell, columns=columns)
-            mixes = mixes or all_of
+            ends = reshape_numbers(ends, shape, step.shape)
         shape = step.shape
-    if led:
+    if follows:
         ends = ends.copy()
         ends[BARE] = np.inf
     return ends, mixes
 
 
-def _read(
-    ends: FloatArray, step: Dims, shape: Shape, place: Place, cell: float, *, columns: int | None
-) -> tuple[FloatArray, Mixes]:
-    """The ends after each dimension was read."""
-    reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
-    whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
-    ends, mixes = _mix(ends, reads, whole, place.centers[0])
-    goals: list[int | None] = []
-    for i, read in enumerate(reads):
-        if isinstance(read, Taps):
-            ends = _tap(ends, i, shape[i], read, place.slope[i] / cell if place.ends_with(i) else 0.0)
-        goals.append(read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read)
-    return arrange(ends, step, goals), mixes
-
-
-def _mix(
-    ends: FloatArray, reads: Sequence[int | Whole | Taps], whole: Sequence[int], centers: FloatArray
-) -> tuple[FloatArray, Mixes]:
+def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], centers: FloatArray) -> tuple[FloatArray, Mixes]:
     """The ends after dimensions were read whole, and whether that mixes all positions."""
+    whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
     varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
     if not varying:
         return ends, ""
@@ -105,9 +94,8 @@ def _mix(
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
-    return compress(found), "blind" if blind else "all" if all_of else "some" if any(
-        centers.shape[i] > 1 for i in whole
-    ) else ""
+    some = any(centers.shape[i] > 1 for i in whole)
+    return compress(found), "blind" if blind else "all" if all_of else "some" if some else ""
 
 
 def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
@@ -126,7 +114,7 @@ def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
     return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
 
 
-def _tap(ends: FloatArray, dim: int, size: int, read: Taps, slope: float) -> FloatArray:
+def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:
     """The ends after taps along one dimension."""
     trailing = (1,) * (ends.ndim - 2 - dim)
     free, there = read.unbounded != ABSENT, read.inside >= 0

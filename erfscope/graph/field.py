@@ -8,8 +8,8 @@ around the boxes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch import fx
@@ -37,14 +37,13 @@ from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
-from erfscope.graph.units import line_of, places_of_units
+from erfscope.graph.units import UnitCenters
 
-T = TypeVar("T")
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
 ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
 
-class Met(NamedTuple):
+class PathOperations(NamedTuple):
     """What lies on the ways from the reference: the first operations that mix all positions, and those that are not
     understood.
     """
@@ -55,7 +54,7 @@ class Met(NamedTuple):
     inexact: tuple[str, ...] = ()
 
 
-class Fields:
+class Fields(UnitCenters):
     """What every element of every tensor reads of a reference.
 
     Args:
@@ -75,28 +74,16 @@ class Fields:
         name: str = "image",
         axes: Sequence[int] | None = None,
     ) -> None:
-        self.positions, self.reference, self.layout, self.name = positions, reference, layout, name
+        super().__init__(positions, reference, layout)
+        self.name = name
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
-        #: Spatial size of the reference.
-        self.sizes = tuple(layout.space(shape_of(reference)))
-        self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
         self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
         #: For elements that stand on the image, and for all, tokens beside a map among them.
-        self._met: dict[fx.Node, tuple[Met, Met]] = {}
+        self._on_paths: dict[fx.Node, tuple[PathOperations, PathOperations]] = {}
         self._words: dict[fx.Node, str] = {}
-        self._found: dict[object, Any] = {}
-        start = self._start()
-        nodes = positions.graph.nodes
-        for node in nodes[positions.order[start] + 1 :]:
+        for node in positions.graph.nodes[positions.order[self._start()] + 1 :]:
             if node in positions.edges:
                 self._visit(node)
-
-    def _once(self, asked: object, find: Callable[[], T]) -> T:
-        """What is the same for tensors whose elements stand and read alike, found once."""
-        if asked not in self._found:
-            self._found[asked] = find()
-        found: T = self._found[asked]
-        return found
 
     def __contains__(self, node: fx.Node) -> bool:
         return node in self._ends
@@ -107,10 +94,9 @@ class Fields:
         """
         node, positions = self.reference, self.positions
         known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
-        while (
-            known and node in positions.edges and len(positions.edges[node]) == 1 and is_view(positions.edges[node][0])
-        ):
-            node = positions.edges[node][0].source
+        # A model may read what a stage's map is a view of, and leave the view alone.
+        while known and len(edges := positions.edges.get(node, [])) == 1 and is_view(edges[0]):
+            node = edges[0].source
         shape, found = shape_of(node), []
         for axis in self.axes:
             if known:
@@ -122,8 +108,10 @@ class Fields:
             # Whole numbers of cells are exact in half the memory.
             found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)).astype(np.float32))
         self._ends[node] = tuple(found)
-        met = Met((None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",))
-        self._met[node] = met, met
+        met = PathOperations(
+            (None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",)
+        )
+        self._on_paths[node] = met, met
         return node
 
     def _visit(self, node: fx.Node) -> None:
@@ -134,23 +122,25 @@ class Fields:
         ]
         if not pairs:
             return
-        found, ours, everyones = list[list[FloatArray]](), list[Met](), list[Met]()
+        found, on_map, everywhere = list[list[FloatArray]](), list[PathOperations](), list[PathOperations]()
         for edge, before in pairs:
             arrays, mixes = list(self._ends[edge.source]), list[Mixes]()
             for k, axis in enumerate(self.axes):
-                led = edge.follows and self.positions.led[node][axis]
+                follows = edge.follows and self.positions.has_leading_input[node][axis]
                 places = [each[axis] for each in before]
-                arrays[k], mixed = carry_ends(arrays[k], edge, places, self._cell(axis), shape_of(edge.source), led=led)
+                arrays[k], mixed = carry_ends(
+                    arrays[k], edge, places, self._cell(axis), shape_of(edge.source), follows=follows
+                )
                 mixes.append(mixed)
             found.append(arrays)
-            here, there = self._own(node, edge, mixes), self._met[edge.source]
-            everyones += [there[1], here]
+            here, there = self._added_by(node, edge, mixes), self._on_paths[edge.source]
+            everywhere += [there[1], here]
             if self._reaches_map(node, arrays):
-                ours += [there[1] if any(mixes) else there[0], here]
+                on_map += [there[1] if any(mixes) else there[0], here]
         self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
-        self._met[node] = self._join(ours or everyones), self._join(everyones)
+        self._on_paths[node] = self._join(on_map or everywhere), self._join(everywhere)
 
-    def _own(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> Met:
+    def _added_by(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> PathOperations:
         """What an operation itself adds to what is met by one of its inputs."""
         over = {k for k, each in enumerate(mixes) if each == "all"}
         present = {
@@ -160,7 +150,7 @@ class Fields:
             self._words.setdefault(node, edge.mixing)
         unsure = edge.inexact and ("blind" in mixes or not any(map(may_be_blind, edge.steps)))
         first = tuple(node if k in over else None for k in range(len(mixes)))
-        return Met(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
+        return PathOperations(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
         """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a
@@ -181,13 +171,13 @@ class Fields:
     def _long(self, k: int) -> bool:
         return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
 
-    def _join(self, met: Sequence[Met]) -> Met:
+    def _join(self, met: Sequence[PathOperations]) -> PathOperations:
         def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
             return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
 
         first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
         names = dict.fromkeys(name for each in met for name in each.inexact)
-        return Met(first, earliest([each.all_axes for each in met]), tuple(names))
+        return PathOperations(first, earliest([each.all_axes for each in met]), tuple(names))
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
@@ -203,7 +193,14 @@ class Fields:
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # Whether a path leads around an inner reference is each tensor's own.
         own = None if self.reference is self.positions.image else node
-        asked = tuple(map(id, self._ends[node])), self._met[node], self.positions.key(node), layout, tuple(unit), own
+        asked = (
+            tuple(map(id, self._ends[node])),
+            self._on_paths[node],
+            self.positions.key(node),
+            layout,
+            tuple(unit),
+            own,
+        )
         return self._once(asked, lambda: self._trf(node, layout, tuple(unit)))
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
@@ -220,10 +217,10 @@ class Fields:
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
         centers, reason = self.centers(node, layout, unit)
         strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
-        names = self._met[node][0].inexact
+        names = self._on_paths[node][0].inexact
         indices = unit if len(unit) == len(self.sizes) else (0,) * len(self.sizes)
         return Trf(
-            size_px=tuple(last - first + 1 for first, last in filter(None, boxes)),
+            size_px=_sizes(boxes),
             box_px=tuple(filter(None, boxes)),
             stride_px=tuple(strides),
             center_px=centers,
@@ -231,7 +228,7 @@ class Fields:
             center_exact=not reason,
             center_inexact_reason=reason,
             global_by=self._global_by(node, found),
-            local_size_px=tuple(last - first + 1 for first, last in filter(None, local_boxes)),
+            local_size_px=_sizes(local_boxes),
             local_box_px=tuple(filter(None, local_boxes)),
             exact=not names,
             inexact_by=names,
@@ -248,7 +245,7 @@ class Fields:
         mixed wholly.
         """
         needed = [k for k in range(len(self.axes)) if self._long(k)]
-        met = self._met[node][0]
+        met = self._on_paths[node][0]
         first = [each for k in needed if (each := met.first[k]) is not None]
         if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
             return None
@@ -260,73 +257,6 @@ class Fields:
             )
             words = "softmax attention" if near else "dot-product attention"
         return f"{words} ({module})" if module else words
-
-    def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
-        """Cells of the reference from one unit to the next along one of its axes."""
-
-        def find() -> float:
-            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-            if mine is None or theirs is None:
-                return self.sizes[axis] / self._units(node, layout)[axis]
-            return mine[0][1] / theirs[0][1]
-
-        return self._once(("stride", self.positions.key(node), layout, axis), find)
-
-    def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        """How many units there are along each axis of the reference: one where the map has others."""
-        space = layout.space(shape_of(node))
-        return space if len(space) == len(self.sizes) else (1,) * len(self.sizes)
-
-    def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
-        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
-
-        Where branches disagree it is the place by the one that the model's operation names first, or, where
-        that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
-        whose coarse maps drift; where no operation tells, it is this.
-        """
-
-        def find() -> tuple[tuple[float, ...], str]:
-            found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
-            # The only unit along an axis stands in its middle, whatever it was made from.
-            doubts = [d for (_, d), count in zip(found, self._units(node, layout), strict=True) if d and count > 1]
-            return tuple(float(centers[0]) for centers, _ in found), next(iter(doubts), "")
-
-        return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
-
-    def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
-        """The same of several units, (units, axes of the map), along one axis."""
-        count, size, theirs = self._units(node, layout)[axis], self.sizes[axis], self.lines[axis]
-        index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
-        natural = (index + 0.5) * size / count - 0.5
-        at = places_of_units(self.positions, node, layout, units, axis)
-        place = self.positions.places(node)[axis] if node in self.positions else None
-        if not np.isfinite(at).any() or theirs is None or place is None:
-            return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
-        seen = np.concatenate([(at - offset) / step for offset, step in theirs])
-        off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
-        nearest = seen[
-            np.where(off[0] <= abs(self.stride(node, layout, axis)), 0, off.argmin(0)), np.arange(len(units))
-        ]
-        reason = place.inexact_reason or self.positions.places(self.reference)[axis].inexact_reason
-        return np.where(np.isnan(nearest), natural, nearest), reason
-
-    def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
-        one with the larger index.
-        """
-        return self._once(("nearest", self.positions.key(node), layout), lambda: self._nearest_unit(node, layout))
-
-    def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        space = layout.space(shape_of(node))
-        nearest = [side // 2 for side in space]
-        for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
-            units = np.zeros((space[axis], len(space)), dtype=np.intp)
-            units[:, axis] = np.arange(space[axis])
-            stride = self.stride(node, layout, axis)
-            off = np.abs(self._center(node, layout, units, axis)[0] - (size - 1) / 2)
-            # Rounding must not decide between two.
-            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(stride))[-1])
-        return tuple(nearest)
 
     def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
         """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
@@ -346,6 +276,10 @@ class Fields:
                 found.append(each)
         first = min(found, key=self.positions.order.__getitem__, default=None)
         return "" if first is None else describe(first, self._words.get(first, ""))
+
+
+def _sizes(boxes: Sequence[tuple[int, int] | None]) -> tuple[int, ...]:
+    return tuple(last - first + 1 for first, last in filter(None, boxes))
 
 
 def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:

@@ -36,11 +36,11 @@ class Place(NamedTuple):
     #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
     why: str = ""
     #: Whether elements may come from other places than they stand at, by what ``why`` names.
-    astray: bool = False
+    may_be_elsewhere: bool = False
     #: Operations since one place was picked of many; -1 where that was not so.
-    age: int = -1
+    steps_since_pick: int = -1
     #: Of frequencies: the place of what was transformed.
-    under: Place | None = None
+    before_transform: Place | None = None
 
     @property
     def exists(self) -> bool:
@@ -50,7 +50,7 @@ class Place(NamedTuple):
     @property
     def is_picked(self) -> bool:
         """Whether all elements stand at one place that was picked of many."""
-        return self.age >= 0 and self.exists and self.centers[0].size == 1
+        return self.steps_since_pick >= 0 and self.exists and self.centers[0].size == 1
 
     def ends_with(self, dim: int) -> bool:
         """Whether a border of this dimension is one of the map, and none of a window in it."""
@@ -60,7 +60,7 @@ class Place(NamedTuple):
         return bool(abs(self.slope[dim]) * first.shape[dim] > np.nanmax(first) - np.nanmin(first))
 
 
-def turn_product(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
+def swap_operands(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
     """The edges of a product, the second operand leading where its columns are positions and the rows of the first
     are none.
     """
@@ -86,22 +86,19 @@ def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Nod
     """The place after a step."""
     if isinstance(step, Reshape):
         centers = reshape_numbers(place.centers, shape, step.shape)
-        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), under=None)
-    if edge.transform == "back" and place.under is not None:
-        return place.under
-    goals: list[int | None] = []
+        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), before_transform=None)
+    if edge.transform == "back" and place.before_transform is not None:
+        return place.before_transform
     slope = [0.0] * len(step.shape)
     merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
     before = place
-    place = _mix_away(place, merged, step, edge, node=node, shape=shape)
-    for i, read in enumerate(step.reads):
-        goal = read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
+    place = _mix_away(place, merged, step, edge, node)
+    for i, (read, goal) in enumerate(zip(step.reads, step.goals, strict=True)):
         if isinstance(read, Taps):
-            place = _tap(place, i, shape[i], read, node)
-        goals.append(goal)
-        if goal is not None and i not in merged:
+            place = _tap(place, i, read, node)
+        if goal is not None:
             slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
-    centers = arrange(place.centers, step, goals)
+    centers = arrange(place.centers, step)
     lost = before.exists and not np.isfinite(centers[0]).any()
     # As many cells as before may well be the same cells: a matrix over tokens.
     like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
@@ -110,9 +107,16 @@ def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Nod
         isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1
         for i, read in enumerate(step.reads)
     )
-    under = before if edge.transform == "forth" else place.under
+    transformed = before if edge.transform == "forth" else place.before_transform
     return Place(
-        centers, tuple(slope), place.step, place.inexact_reason, why, place.astray, 0 if picked else place.age, under
+        centers,
+        tuple(slope),
+        place.step,
+        place.inexact_reason,
+        why,
+        place.may_be_elsewhere,
+        0 if picked else place.steps_since_pick,
+        transformed,
     )
 
 
@@ -181,7 +185,7 @@ def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[
     return tuple(slope)
 
 
-def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node: fx.Node, shape: Shape) -> Place:
+def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.Node) -> Place:
     """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
     centers = place.centers
     varying = [dim for dim in dims if centers.shape[1 + dim] > 1]
@@ -189,7 +193,7 @@ def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, *, node
         return place
     if any(read.blind for read in step.reads if isinstance(read, Whole)):
         nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
-        return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), astray=True)
+        return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), may_be_elsewhere=True)
     answers, size = list[FloatArray](), place.step
     reason = place.inexact_reason
     for answer in centers:
@@ -252,7 +256,7 @@ def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
     return bool(((np.abs(one - other) <= SAME * abs(step)) | (np.isnan(one) & np.isnan(other))).all())
 
 
-def _tap(place: Place, dim: int, size: int, read: Taps, node: fx.Node) -> Place:
+def _tap(place: Place, dim: int, read: Taps, node: fx.Node) -> Place:
     """The place after taps along one dimension; its slope is still that before them."""
     centers, slope, reason = place.centers, place.slope[dim], place.inexact_reason
     moves = slope or centers.shape[1 + dim] > 1
@@ -284,15 +288,15 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
     some = [place for place in leading if place.exists] or [place for place in places if place.exists]
     lost = next((place for place in places if place.why), None)
     if not some:
-        return places[0] if lost is None else places[0]._replace(why=lost.why, astray=lost.astray)
+        return places[0] if lost is None else places[0]._replace(why=lost.why, may_be_elsewhere=lost.may_be_elsewhere)
     if len(some) > 1 and all(place.is_picked for place in some):
-        some = [min(some, key=lambda place: place.age)]  # a step of a recurrence, and the state before it
-    base = some[0]._replace(age=some[0].age + (some[0].age >= 0))
+        some = [min(some, key=lambda place: place.steps_since_pick)]  # a step of a recurrence, and the state before it
+    base = some[0]._replace(steps_since_pick=some[0].steps_since_pick + (some[0].steps_since_pick >= 0))
     reason = next((place.inexact_reason for place in some if place.inexact_reason), "")
-    if lost is not None and lost.astray:
+    if lost is not None and lost.may_be_elsewhere:
         reason = reason or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
     if len(some) == 1:
-        return base._replace(inexact_reason=reason, why="", astray=False)
+        return base._replace(inexact_reason=reason, why="", may_be_elsewhere=False)
     answers = base.centers
     for place in some[1:]:
         answers = np.where(np.isnan(answers), place.centers[:1], answers)

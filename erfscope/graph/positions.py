@@ -16,10 +16,9 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
-from erfscope.graph.places import Place, carry_place, join_places, refine_places, turn_product
+from erfscope.graph.places import Place, carry_place, join_places, refine_places, swap_operands
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
-    MOVES,
     Dims,
     Edge,
     FloatArray,
@@ -56,7 +55,7 @@ class Positions:
         #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
         self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
         #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
-        self.led: dict[fx.Node, tuple[bool, ...]] = {}
+        self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
         self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
         dims = [*range(2, len(shape)), 0]
@@ -91,18 +90,22 @@ class Positions:
                 shape = step.shape
             self.before[node].append(before)
             found.append(here)
-        found = self._beside(found, edges, node)
-        edges = self.edges[node] = turn_product(edges, found)
+        found = self._align_repeated_queries(found, edges, node)
+        edges = self.edges[node] = swap_operands(edges, found)
         leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
-        self.led[node] = tuple(any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1))
-        found = self._side_by_side(found, edges, node)
+        self.has_leading_input[node] = tuple(
+            any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
+        )
+        found = self._merge_channels(found, edges, node)
         self._places[node] = tuple(self._shared(join_places(each, edges, node)) for each in zip(*found, strict=True))
 
     def _shared(self, place: Place) -> Place:
         asked = place.centers.shape, place.centers.tobytes()
         return place._replace(centers=self._centers.setdefault(asked, place.centers))
 
-    def _beside(self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node) -> list[tuple[Place, ...]]:
+    def _align_repeated_queries(
+        self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
+    ) -> list[tuple[Place, ...]]:
         """The places that edges give an output; where the leading input is the same in all windows, those of
         what it is compared with.
         """
@@ -110,20 +113,20 @@ class Positions:
         if first is None or not any(place.exists for place in found[first]):
             return found
         for edge in edges:
-            if (step := edge.twin) is None:
+            if (step := edge.alignment) is None:
                 continue
-            twin = tuple(
+            aligned = tuple(
                 carry_place(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source]
             )
             varies = [
                 [any(place.centers.shape[1 + d] > 1 for place in places[:-1]) for d in range(len(step.shape) - 2)]
-                for places in (twin, found[first])
+                for places in (aligned, found[first])
             ]
             if any(varies[0]) and not any(mine and own for mine, own in zip(*varies, strict=True)):
-                return [*found[:first], twin, *found[first + 1 :]]
+                return [*found[:first], aligned, *found[first + 1 :]]
         return found
 
-    def _side_by_side(
+    def _merge_channels(
         self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
     ) -> list[tuple[Place, ...]]:
         """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor
@@ -156,7 +159,7 @@ class Positions:
 
     def _moved_from(self, node: fx.Node) -> fx.Node:
         """The tensor of which another is a view or a part."""
-        while len(edges := self.edges.get(node, [])) == 1 and call_of(node).name in MOVES:
+        while len(edges := self.edges.get(node, [])) == 1 and call_of(node).operation.moves:
             node = edges[0].source
         return node
 
@@ -171,7 +174,7 @@ class Positions:
     def key(self, node: fx.Node) -> object:
         """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
         places = self._places.get(node, ())
-        kept = ((place.slope, place.step, place.inexact_reason, place.why, place.astray) for place in places)
+        kept = ((place.slope, place.step, place.inexact_reason, place.why, place.may_be_elsewhere) for place in places)
         return shape_of(node), *(id(place.centers) for place in places), *kept
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:

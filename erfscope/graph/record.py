@@ -113,17 +113,17 @@ def _record(
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
-    twin = copy.deepcopy(module, dict(stand_ins))
+    copied = copy.deepcopy(module, dict(stand_ins))
     args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
     for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)
-    _drop_backward_hooks(twin, tape)
+    _drop_backward_hooks(copied, tape)
     calls: dict[str, list[Mark]] = {}
     turns = itertools.count()
-    for name, part in twin.named_modules():
+    for name, part in copied.named_modules():
         _mark_calls(name, part, calls.setdefault(name, []), turns, tape)
     with _recording(tape, mode):
-        returned = _nodes(forward(twin, *args, **named), tape)
+        returned = _nodes(forward(copied, *args, **named), tape)
     marks = by_name(mark for found in calls.values() for mark in found if mark.order >= 0)
     return _graph(tape, marks, returned, "shapes" if mode else "path taken")
 
@@ -159,9 +159,9 @@ def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
         holders = [each for each in holders if isinstance(each, tuple | dict)]
 
 
-def _drop_backward_hooks(twin: nn.Module, tape: Tape) -> None:
+def _drop_backward_hooks(copied: nn.Module, tape: Tape) -> None:
     """Backward hooks would ask for gradients, of which the pass has none."""
-    for name, part in twin.named_modules():
+    for name, part in copied.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             tape.note("has backward hooks", name)
             part._backward_hooks.clear()

@@ -14,34 +14,15 @@ from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
-from erfscope.graph.graph import Graph, name_of
+from erfscope.graph.graph import Graph
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
 from erfscope.graph.tape import DRAWS
-from erfscope.graph.unrecorded import FORWARD_PASS
 
 FIRST = Layout(order="channels_first")
-#: Operations without a derivative, or with one that is zero almost everywhere.
-WITHOUT_DERIVATIVE = frozenset(
-    (
-        *("detach", "round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "heaviside"),
-        *("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
-        *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
-        *("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "quantize_per_tensor", "quantize_per_channel"),
-    )
-)
-#: Operations behind which a sum of channels may be the same whatever they are, so that its gradient is rounding noise:
-#: those that subtract a mean or divide by a sum, and those that nothing is known of.
-NORMALISING = frozenset(
-    (
-        *("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm", "rms_norm"),
-        *("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "logsumexp", "mean", "sum"),
-        *("var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", str(FORWARD_PASS)),
-    )
-)
 #: What a user can do about positions that are not known.
 WAYS_OUT = (
     "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
@@ -305,7 +286,7 @@ class Recording(Pass):
         """Whether the gradient of a sum of channels may be rounding noise: some operation normalises, or may do so."""
         calls = [call_of(node) for node in self._way(layer, wrt)]
         return any(
-            call.name in NORMALISING or ("batch_norm" in call.name and call.args.get("training")) for call in calls
+            call.operation.normalises or ("batch_norm" in call.name and call.args.get("training")) for call in calls
         )
 
     def doubts(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
@@ -313,10 +294,11 @@ class Recording(Pass):
         order of execution."""
         found = dict[str, str]()
         for node in self._way(layer, wrt):
-            if (name := name_of(node).rstrip("_")) in WITHOUT_DERIVATIVE:
-                found[describe(node, name)] = module_of(node)
+            call = call_of(node)
+            if not call.operation.has_derivative:
+                found[describe(node, call.name)] = module_of(node)
             elif node.meta["no_grad"]:
-                found[describe(node, f"{name} without gradients")] = module_of(node)
+                found[describe(node, f"{call.name} without gradients")] = module_of(node)
             elif node.meta.get("draws"):
                 found[describe(node, "random numbers")] = module_of(node)
         return found | {why: module for why, module in self.graph.unfaithful.items() if not why.endswith(DRAWS)}

@@ -21,8 +21,8 @@ from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, evaluate, shape_of, value
 from erfscope.graph.layouts import channels_of_unit, unit_box
 from erfscope.graph.places import describe
+from erfscope.graph.rules.mixing import scale_and_shift
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
-from erfscope.graph.rules.runs import scale_and_shift
 
 #: Gives the number of a node that does not depend on the input, or None.
 Numbers = Callable[[fx.Node], Tensor | None]

@@ -1,6 +1,9 @@
-"""Where the units of a map stand on the image."""
+"""Where the units of a map stand on the image, and in cells of a reference."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import fx
@@ -11,6 +14,8 @@ from erfscope.graph.graph import shape_of
 from erfscope.graph.layouts import boxes_of_units
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import FloatArray, IntArray, is_tensor
+
+T = TypeVar("T")
 
 
 def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> FloatArray:
@@ -46,3 +51,94 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> l
         return [(center, slope) for center in first]
     found = [(low, high - low) for low, high in zip(first, second, strict=True)]
     return found if all(step for _, step in found) else None
+
+
+class UnitCenters:
+    """Where units stand in cells of a reference.
+
+    Args:
+        positions: Where the elements stand on the image.
+        reference: The tensor whose cells are counted.
+        layout: How it holds a map.
+    """
+
+    def __init__(self, positions: Positions, reference: fx.Node, layout: Layout) -> None:
+        self.positions, self.reference, self.layout = positions, reference, layout
+        #: Spatial size of the reference.
+        self.sizes = tuple(layout.space(shape_of(reference)))
+        self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
+        self._found: dict[object, Any] = {}
+
+    def _once(self, asked: object, find: Callable[[], T]) -> T:
+        """What is the same for tensors whose elements stand and read alike, found once."""
+        if asked not in self._found:
+            self._found[asked] = find()
+        found: T = self._found[asked]
+        return found
+
+    def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
+        """Cells of the reference from one unit to the next along one of its axes."""
+
+        def find() -> float:
+            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
+            if mine is None or theirs is None:
+                return self.sizes[axis] / self._units(node, layout)[axis]
+            return mine[0][1] / theirs[0][1]
+
+        return self._once(("stride", self.positions.key(node), layout, axis), find)
+
+    def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """How many units there are along each axis of the reference: one where the map has others."""
+        space = layout.space(shape_of(node))
+        return space if len(space) == len(self.sizes) else (1,) * len(self.sizes)
+
+    def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
+        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
+
+        Where branches disagree it is the place by the one that the model's operation names first, or, where
+        that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
+        whose coarse maps drift; where no operation tells, it is this.
+        """
+
+        def find() -> tuple[tuple[float, ...], str]:
+            found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
+            # The only unit along an axis stands in its middle, whatever it was made from.
+            doubts = [d for (_, d), count in zip(found, self._units(node, layout), strict=True) if d and count > 1]
+            return tuple(float(centers[0]) for centers, _ in found), next(iter(doubts), "")
+
+        return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
+
+    def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
+        """The same of several units, (units, axes of the map), along one axis."""
+        count, size, theirs = self._units(node, layout)[axis], self.sizes[axis], self.lines[axis]
+        index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
+        natural = (index + 0.5) * size / count - 0.5
+        at = places_of_units(self.positions, node, layout, units, axis)
+        place = self.positions.places(node)[axis] if node in self.positions else None
+        if not np.isfinite(at).any() or theirs is None or place is None:
+            return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
+        seen = np.concatenate([(at - offset) / step for offset, step in theirs])
+        off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
+        nearest = seen[
+            np.where(off[0] <= abs(self.stride(node, layout, axis)), 0, off.argmin(0)), np.arange(len(units))
+        ]
+        reason = place.inexact_reason or self.positions.places(self.reference)[axis].inexact_reason
+        return np.where(np.isnan(nearest), natural, nearest), reason
+
+    def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
+        one with the larger index.
+        """
+        return self._once(("nearest", self.positions.key(node), layout), lambda: self._nearest_unit(node, layout))
+
+    def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
+        space = layout.space(shape_of(node))
+        nearest = [side // 2 for side in space]
+        for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
+            units = np.zeros((space[axis], len(space)), dtype=np.intp)
+            units[:, axis] = np.arange(space[axis])
+            stride = self.stride(node, layout, axis)
+            off = np.abs(self._center(node, layout, units, axis)[0] - (size - 1) / 2)
+            # Rounding must not decide between two.
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(stride))[-1])
+        return tuple(nearest)

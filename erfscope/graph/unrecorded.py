@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from erfscope.graph.graph import Graph, Mark, Path, by_name
 from erfscope.graph.record import Forward, tensors_in
+from erfscope.graph.rules.reading import rule
 
 
 class _ForwardPass:
@@ -30,6 +31,7 @@ class _ForwardPass:
 
 
 FORWARD_PASS = _ForwardPass()
+rule(str(FORWARD_PASS), normalises=True)(lambda call: None)  # nothing is known of it
 #: How such a graph was made.
 UNRECORDED = "shapes of a pass"
 

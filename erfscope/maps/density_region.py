@@ -12,7 +12,7 @@ from erfscope.maps.erf_map import FloatArray
 #: Shares of an ERF, and how bright the cells are drawn that complete them; between two of them brightness is linear.
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 BRIGHTNESS = (1.0, 0.86, 0.58, 0.3, 0.1, 0.0)
-#: Digits to which weights relative to the strongest are told apart: means of equal cells differ by rounding.
+#: Weights relative to the strongest are compared at this many digits: means of equal cells differ by rounding.
 DIGITS = 12
 
 

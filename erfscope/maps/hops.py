@@ -1,8 +1,8 @@
 """Distances along a graph, and how much of a mass over its nodes lies how many hops from one of them.
 
-An adjacency A has A[p, i] not zero where node p receives from node i; its weights are not looked at. The distance from
-p to i is the smallest number of layers after which i can move p: steps along rows, 0 to p itself, infinite where no
-path leads."""
+An adjacency A has A[p, i] not zero where node p receives from node i; only whether a weight is zero matters. The
+distance from p to i is the smallest number of layers after which i can move p: steps along rows, 0 to p itself,
+infinite where no path leads."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from erfscope.maps.erf_map import FloatArray
 Over = Literal["images", "draws"]
 #: Images are dealt to this many groups (fewer if there are fewer images): group = global image index mod GROUPS.
 GROUPS = 10
-#: A jackknife over fewer groups says nothing: no error is given.
+#: A jackknife over fewer groups is meaningless: no error is given.
 MIN_GROUPS = 4
 #: Axes are the same after half a turn: the period of an angle, in degrees.
 HALF_TURN = 180.0

@@ -1,4 +1,4 @@
-"""What forward passes with noise say of a gradient: whether it is the model's derivative, where it is large, and how
+"""Tests of a gradient by forward passes with noise: whether it is the model's derivative, where it is large, and how
 far it holds.
 
 A unit's scalar f moves by df where noise of standard deviation sigma moves the reference, and the gradient g predicts g
@@ -25,7 +25,7 @@ TENTH = 0.1
 
 
 class _Joined(Protocol):
-    """What is known of some images, and can be joined with the same of others."""
+    """Values of some images that can be joined with those of others."""
 
     def joined(self, other: Self, /) -> Self: ...
 
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """What forward passes with noise say of one unit's gradient."""
+    """The test of one unit's gradient by forward passes with noise."""
 
     #: Noise everywhere, at sigmas that are small against the reference's spread and large against rounding.
     gradient: tuple[Probe, ...]
@@ -91,7 +91,7 @@ class Trust:
     #: Where the gradient disagrees, the module of the first operation whose gradient may not be its derivative, as the
     #: model's recording tells; "" for the model's own forward, None where no operation is known to be one.
     module: str | None = None
-    #: Why no passes were made in float64, in words; "" where they were, or were not needed.
+    #: Why no passes were made in float64; "" where they were, or were not needed.
     not_in_double: str = ""
     #: Whether the user accepts a gradient that disagrees.
     accepted: bool = False
@@ -120,20 +120,17 @@ class Trust:
 
     @property
     def silent_because(self) -> str:
-        """Why forward passes do not tell whether a gradient is right, in words; "" where they do, or where there is
-        none."""
+        """Why forward passes do not show whether a gradient is right; "" where they do, or where there is none."""
         if self.disagrees:
             return ""
         why = f" ({self.not_in_double})" if self.not_in_double else ""
         if self.ratio is not None:
             value, se = self.ratio
-            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to tell{why}" if se > VAGUE else ""
+            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}" if se > VAGUE else ""
         if self.not_finite:
-            return "nothing is said of the gradient: noise makes NaN or infinity of the unit or its gradient"
+            return "the gradient is untested: noise makes the unit or its gradient NaN or infinite"
         return (
-            f"nothing is said of the gradient, which predicts no more than rounding errors{why}"
-            if self.lost_in_rounding
-            else ""
+            f"the gradient is untested: it predicts no more than rounding errors{why}" if self.lost_in_rounding else ""
         )
 
     @property
@@ -148,7 +145,7 @@ class Trust:
 
     @property
     def is_in_double(self) -> bool:
-        """Whether passes in float64 of a model of another type say something of the gradient."""
+        """Whether passes in float64 of a model of another type test the gradient."""
         return any(probe.dtype == "float64" for probe in self.gradient)
 
     @property
@@ -184,7 +181,7 @@ def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
 
 
 def join(parts: Sequence[Trust]) -> Trust:
-    """What is said of all images, of what is said of some of them each.
+    """Join the tests of several parts of the images.
 
     Args:
         parts: Of the same unit, probed alike; at least one.

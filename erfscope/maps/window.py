@@ -29,7 +29,7 @@ class CloseUp:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What a reader must be told: nothing of the whole map."""
+        """The note on the zoom; none for the whole map."""
         return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
 
     def of(self, picture: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What the table says of one measure."""
+"""A row of the table of measures."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Measure:
     #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where
     #: it is near 0.
     corrected_as: Literal["value", "square"] = "value"
-    #: What no map goes below and above; None where the kind says it, as for shares and sizes, or where there is no such
-    #: limit.
+    #: Limits of its values; None where the kind implies them, as for shares and sizes, or where there is none.
     least: float | None = None
     most: float | None = None
     #: Whether it moves in steps, such as a count of cells, which rounding moves further than anything smooth.
@@ -43,7 +42,7 @@ class Measure:
     #: One line.
     formula: str
     source: str = "erfscope"
-    #: What it must not be used for; reads on from "not for".
+    #: Wrong uses of it; continues the words "not for".
     not_for: str = ""
     #: None where the measure does not exist for a map; non-finite numbers count as None.
     function: Callable[[Prepared], Value]

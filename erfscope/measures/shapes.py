@@ -20,7 +20,7 @@ import numpy as np
 from erfscope.maps.erf_map import FloatArray
 
 Shape = Literal["gaussian", "box", "laplace"]
-#: A shape that explains less of the map is no description of it; what is said where that is true of all shapes.
+#: A shape that explains less of the map does not describe it; the name of the best shape where no shape does.
 MIN_R2, NO_SHAPE = 0.5, "none"
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
 Profile = tuple[FloatArray, FloatArray, FloatArray]
@@ -30,7 +30,7 @@ Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 LOG_SCALE_REACH = 5.0
 #: Newton's steps at the end of a Gaussian's fit: how many, over which distance the gradient's change is taken, how far
 #: one may lead, after how short a one the curvature is kept, how short the last one is where they have arrived and when
-#: more would change nothing, and which ratio of curvatures is too flat to say anything.
+#: more would change nothing, and which ratio of curvatures is too flat to locate the minimum.
 POLISH_ROUNDS, POLISH_PROBE, POLISH_REACH, POLISH_KEPT, POLISH_ARRIVED, POLISH_ENOUGH, POLISH_FLAT = (
     6,
     1e-4,
@@ -173,7 +173,7 @@ def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:
 def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray | None:
     """The minimum near ``steps``, as the zero of the gradient.
 
-    Near a minimum the loss itself is flat: what it says of the place is no better than the root of the rounding error,
+    Near a minimum the loss itself is flat: it gives the place no better than the root of the rounding error,
     1e-8, and so two maps that differ by rounding (sums of shards and ranks in another order) would have scales that
     differ by as much. The gradient is not flat there. Newton's method, its matrix by central differences of the
     gradient, which is kept once the steps are short; steps at a limit stay there.

@@ -13,34 +13,6 @@ from erfscope.measures.shapes import MIN_R2
 from erfscope.measures.squares import area_inside, mass_inside
 
 
-def _radius(share: float) -> Callable[[Prepared], Value]:
-    return lambda erf: erf.radial.radius(share)
-
-
-def _context_radius(share: float) -> Callable[[Prepared], Value]:
-    return lambda erf: None if erf.context is None else erf.context.radius(share)
-
-
-def _side(share: float) -> Callable[[Prepared], Value]:
-    return lambda erf: erf.side(share)
-
-
-def _area(share: float) -> Callable[[Prepared], Value]:
-    return lambda erf: area_inside(erf.side(share), erf.geometry.center_px, erf.geometry.shape)
-
-
-def _sigma(axis: int) -> Callable[[Prepared], Value]:
-    return lambda erf: math.sqrt(erf.moments.variance[axis])
-
-
-def _principal_sigma(index: int) -> Callable[[Prepared], Value]:
-    return lambda erf: erf.moments.principal[index]
-
-
-def _kurtosis(axis: int) -> Callable[[Prepared], Value]:
-    return lambda erf: erf.moments.excess_kurtosis[axis]
-
-
 def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
     def function(erf: Prepared) -> Value:
         fitted = erf.fit("gaussian")
@@ -97,7 +69,7 @@ _ENTRIES: list[Measure] = [
                 "comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input"
                 " cuts off"
             ),
-            function=_radius(share / 100),
+            function=lambda erf, q=share / 100: erf.radial.radius(q),
         )
         for share in (50, 90, 95)
     ),
@@ -114,7 +86,7 @@ _ENTRIES: list[Measure] = [
                 "how much a model looks beyond its own cell: it says how far, even where almost nothing is there (see"
                 " center_share)"
             ),
-            function=_context_radius(share / 100),
+            function=lambda erf, q=share / 100: None if erf.context is None else erf.context.radius(q),
         )
         for share in (50, 90)
     ),
@@ -130,7 +102,7 @@ _ENTRIES: list[Measure] = [
                 "maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy"
                 " maps only"
             ),
-            function=_sigma(axis),
+            function=lambda erf, axis=axis: math.sqrt(erf.moments.variance[axis]),
         )
         for word, axis in AXES
     ),
@@ -142,7 +114,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"root of the {size} eigenvalue of the 2 x 2 covariance of p around its centroid",
             not_for="maps with several separate peaks, and with far tails, which rule a second moment",
-            function=_principal_sigma(index),
+            function=lambda erf, index=index: erf.moments.principal[index],
         )
         for index, (word, size) in enumerate((("major", "larger"), ("minor", "smaller")))
     ),
@@ -197,7 +169,7 @@ _ENTRIES: list[Measure] = [
                 "Ding et al.'s tables, which take log10(x + 1) first and centre on the image: the `published` block has"
                 " those"
             ),
-            function=_side(share / 100),
+            function=lambda erf, q=share / 100: erf.side(q),
         )
         for share in (20, 30, 50, 99)
     ),
@@ -212,7 +184,7 @@ _ENTRIES: list[Measure] = [
                 "units away from the centre, whose squares are cut at the border, nor for Ding et al.'s tables (see"
                 " side)"
             ),
-            function=_area(share / 100),
+            function=lambda erf, q=share / 100: area_inside(erf.side(q), erf.geometry.center_px, erf.geometry.shape),
         )
         for share in (20, 30, 50, 99)
     ),
@@ -344,7 +316,7 @@ _ENTRIES: list[Measure] = [
                 f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace"
             ),
             not_for="small or cut maps: fourth moments hang on the outermost cells",
-            function=_kurtosis(axis),
+            function=lambda erf, axis=axis: erf.moments.excess_kurtosis[axis],
         )
         for word, axis in AXES
     ),

@@ -1,4 +1,4 @@
-"""A live model that is measured again and again: its structure is recorded once, its weights are told anew."""
+"""A live model that is measured again and again: its structure is recorded once, its weights are hashed each time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def module_of(model: Live) -> nn.Module:
     """The module itself.
 
     Raises:
-        ErfscopeError: something that is not alive, such as a spec.
+        ErfscopeError: something else, such as a spec.
     """
     if not isinstance(model, nn.Module | ModuleAdapter):
         raise ErfscopeError(
@@ -33,13 +33,13 @@ def module_of(model: Live) -> nn.Module:
 
 def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
     """A live model at the input size asked for, and the images that the options name."""
-    # What an adapter says of its weights is told anew later on, and a caller's own is not for us to change.
+    # The record of its weights is replaced later on; a caller's own adapter stays as it is.
     own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
     loaded = load_model(own, options, size=sizes(options.get("input_size"))[0], weights="auto")
     return loaded, feed_of(options, loaded.adapter.preprocess)
 
 
-def tell_weights(loaded: LoadedModel) -> None:
-    """Say which weights the model has now."""
+def hash_weights(loaded: LoadedModel) -> None:
+    """Record the hash of the model's present weights."""
     adapter = loaded.adapter
     adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))

@@ -1,4 +1,4 @@
-"""``ErfMonitor``: measure a model now and then while it is trained, and say what that costs."""
+"""``ErfMonitor``: measure a model now and then while it is trained, within a budget of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.monitoring.live import Live, module_of, opened, tell_weights
+from erfscope.monitoring.live import Live, hash_weights, module_of, opened
 from erfscope.options import keywords
 from erfscope.options.keywords import Options, settings_of, sizes, words
 from erfscope.printable import with_error
@@ -50,8 +50,8 @@ class ErfMonitor:
     """Measures one unit of a model every so many steps.
 
     The model is left as it was found, gradients, running statistics, training flags and random states (PyTorch's,
-    NumPy's and Python's) included; autocast and inference mode around the call change nothing. A wrapper is looked
-    through: DistributedDataParallel, an average of weights (EMA), ``torch.compile``. Compiled modules run uncompiled
+    NumPy's and Python's) included; autocast and inference mode around the call change nothing. Wrappers are
+    opened: DistributedDataParallel, an average of weights (EMA), ``torch.compile``. Compiled modules run uncompiled
     here and stay compiled, and activations are kept where the training recomputes them (``torch.utils.checkpoint``).
     Under ``torch.distributed`` only rank 0 measures; the others return at once.
 
@@ -73,7 +73,7 @@ class ErfMonitor:
         quiet: bool = False,
         **options: Any,
     ) -> None:
-        """Nothing is measured yet.
+        """Check the options; nothing is measured yet.
 
         Args:
             model: The module that is trained, or a wrapper of it; or what :func:`erfscope.wrap` made of one that is
@@ -179,12 +179,11 @@ class ErfMonitor:
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
     def _prepared(self) -> tuple[LoadedModel, Feed]:
-        """The model with what one recorded forward pass says about it, and the images; a model that is edited needs
-        another monitor."""
+        """The model with its recorded forward pass, and the images; a model that is edited needs another monitor."""
         if self._ready is None:
             self._ready = opened(_inner(self.model), self._options)
         loaded, feed = self._ready
-        tell_weights(loaded)
+        hash_weights(loaded)
         return loaded, feed
 
 
@@ -245,12 +244,12 @@ def _budget(budget: float | str | None) -> tuple[float, float]:
 def _line(moment: Moment) -> str:
     result = moment.result
     r50 = result.measures.get("r50")
-    told = result.error or result.status
+    text = result.error or result.status
     if result.ok and r50 is not None:
-        told = f"r50 {with_error(r50.value, r50.se)} {'px' if result.wrt == 'image' else 'cells'}"
+        text = f"r50 {with_error(r50.value, r50.se)} {'px' if result.wrt == 'image' else 'cells'}"
     elif result.ok:
-        told = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])
-    return f"erfscope: step {moment.step}: {told} ({moment.seconds:.1f} s)"
+        text = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])
+    return f"erfscope: step {moment.step}: {text} ({moment.seconds:.1f} s)"
 
 
 def _whole(name: str, value: object, *, least: int | None = None) -> int:

@@ -1,20 +1,19 @@
-"""Every option of the Python functions, declared once: its type, default and limits, its line of the help, and what it
-means for two results to differ in it. Nothing heavy is imported here: ``--help`` must be quick."""
+"""Options of a measurement, declared once: type, default and limits, the line of the help, and what it means for two
+results to differ in one; and the table of these and all others. Imports nothing heavy: ``--help`` must be quick."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.input_size import Size
-from erfscope.geometry.layout import NAMES as LAYOUTS
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
-from erfscope.options.option import COMPUTATION, IMAGES, MODEL, WHAT, Option, declared
-from erfscope.options.values import channels, draws, numbers, percent
+from erfscope.options.building import Building, Choices
+from erfscope.options.option import COMPUTATION, IMAGES, WHAT, Option, declared
+from erfscope.options.running import Running
+from erfscope.options.values import channels, draws, percent
 
 #: Samples where none were asked for: synthetic stimuli and directories.
 SAMPLES = 20
@@ -24,139 +23,6 @@ UNTIL_SE_LIMIT = 1000
 SEED_LIMIT = 2**63
 
 
-class Choices(TypedDict, total=False):
-    """Options of which weights and images are measured."""
-
-    weights: Annotated[
-        str | Sequence[str],
-        Option(
-            "{words}; a comma list sweeps.",
-            MODEL,
-            default="auto",
-            words=("auto", "pretrained", "random", "random-raw"),
-        ),
-    ]
-    images: Annotated[
-        Any,
-        Option(
-            "Image, directory or quoted glob; repeatable.",
-            IMAGES,
-            metavar="PATH",
-            flags=("--image", "--images"),
-            is_file=True,
-            is_repeatable=True,
-            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor (B, C_in, *space).",
-        ),
-    ]
-    image: Annotated[Any, Option("Another name of images.")]
-    synthetic: Annotated[
-        str | None,
-        Option(
-            "Synthetic images, not files: {words}. Default without --image: leaves.",
-            IMAGES,
-            metavar="KIND",
-            words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
-        ),
-    ]
-
-
-class Building(TypedDict, total=False):
-    """Options that say how a model is built."""
-
-    checkpoint: Annotated[
-        str | Path | None,
-        Option(".safetensors or .pth file with the model's weights.", MODEL, metavar="FILE", is_file=True),
-    ]
-    unsafe_load: Annotated[
-        bool, Option("Also read files that may run code, such as pickled weights, if you trust them.", MODEL)
-    ]
-    model_kwargs: Annotated[
-        Mapping[str, object] | None,
-        Option("Passed to whatever builds the model; repeatable.", MODEL, metavar="K=V", is_repeatable=True),
-    ]
-    input_size: Annotated[
-        Size | Sequence[Size] | None,
-        Option(
-            "Input size; a comma list sweeps; auto: doubled until the ERF fits. Default: own.",
-            MODEL,
-            metavar="N|HxW",
-            flags=("--input-size", "--img-size"),
-        ),
-    ]
-    in_chans: Annotated[int | None, Option("Input channels. Default: the model's own.", MODEL, metavar="N", least=1)]
-    mean: Annotated[
-        float | Sequence[float] | None,
-        Option("Mean per channel, for models without a timm configuration.", MODEL, metavar="A,B,C", read=numbers),
-    ]
-    std: Annotated[
-        float | Sequence[float] | None,
-        Option("Standard deviation per channel, likewise.", MODEL, metavar="A,B,C", read=numbers),
-    ]
-    layout: Annotated[
-        str | None,
-        Option(
-            "Read every layer as NCHW, NHWC or NLC, whatever the operations say of its positions.",
-            MODEL,
-            metavar="NAME",
-            words=tuple(LAYOUTS),
-            is_closed=True,
-        ),
-    ]
-    prefix_tokens: Annotated[
-        int | None, Option("With --layout NLC: tokens before those of the map.", MODEL, metavar="N", least=0)
-    ]
-    insert: Annotated[
-        Any,
-        Option(
-            "Insert a block, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; repeatable.",
-            MODEL,
-            metavar="BLOCK@LAYER",
-            words=(
-                *("nonlocal", "attention", "gcn", "gat", "gatv2", "gin", "cheb", "chebygin", "gc", "large_kernel"),
-                *("topk", "threshold"),
-            ),
-            is_repeatable=True,
-            in_python="Also (block, layer), where the block is a module or what makes one; one or several.",
-        ),
-    ]
-    alpha: Annotated[
-        float | str | Sequence[float] | None,
-        Option(
-            "Share of what inserted blocks add, 0 to leave them out; a comma list sweeps. Default: 1.",
-            MODEL,
-            metavar="A",
-        ),
-    ]
-    transform: Annotated[
-        Callable[..., Any] | None, Option("Image -> tensor (C, H, W), instead of the model's own transform.")
-    ]
-    label: Annotated[str | None, Option("What tables and figures call the model.")]
-
-
-class Running(TypedDict, total=False):
-    """What a run goes on with, and what it calls; nothing of what was asked for."""
-
-    resume: Annotated[Any, Option("What was measured before, to be added to: a report, or the folder of one.")]
-    retry_failed: Annotated[
-        bool, Option("With --resume: measure models that failed by themselves again, too.", COMPUTATION)
-    ]
-    keep_in: Annotated[
-        str | Path | None,
-        Option(
-            "Folder in which each finished row is stored as it ends, so that a run that was killed can resume them."
-            " What it holds of another run is replaced."
-        ),
-    ]
-    stop: Annotated[Callable[[], bool] | None, Option("Called after every batch; true ends the run with what it has.")]
-    tell: Annotated[
-        Callable[[str], None] | None,
-        Option("Called with a line about what each measurement will take, before it begins."),
-    ]
-    progress: Annotated[
-        Callable[[str, int, int], None] | None, Option("Called with (description, images done, images in all).")
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Options of one measurement, the same in Python and on the command line."""
@@ -164,7 +30,7 @@ class Settings:
     layer: Annotated[
         str | None,
         Option(
-            "Layer, NAME[2] or NAME[key] inside a container; a comma list or `stages` sweeps.",
+            "Layer, NAME[2] or NAME[key] for one of several outputs; a comma list or `stages` measures each.",
             WHAT,
             metavar="NAME",
             accepts="str | Sequence[str] | None",
@@ -173,7 +39,7 @@ class Settings:
     unit: Annotated[
         str | Sequence[Any],
         Option(
-            "centre, corner, edge, grid:N or r,c; a comma list sweeps. all: each.",
+            "centre, corner, edge, grid:N or r,c; a comma list measures each, all takes every unit.",
             WHAT,
             words=("centre", "corner", "edge", "all"),
         ),
@@ -182,7 +48,7 @@ class Settings:
     channels: Annotated[
         tuple[int, ...] | None,
         Option(
-            "Channels of the layer to read, together, from 0 on. Default: all.",
+            "Channels of the layer that are read together, counted from 0. Default: all.",
             WHAT,
             metavar="N,N",
             counts="recorded",
@@ -193,7 +59,7 @@ class Settings:
     convention: Annotated[
         Any,
         Option(
-            "{words}; a comma list sweeps.",
+            "{words}; a comma list measures each.",
             WHAT,
             words=("jacobian", "energy", "luo", "signed", "replknet", "kim"),
             in_python="Also a Convention or a pair (readout, contribution).",
@@ -202,7 +68,7 @@ class Settings:
     wrt: Annotated[
         str,
         Option(
-            "Reference: the image, NAME's output, or NAME:in; a comma list sweeps.",
+            "Reference: image, the output of layer NAME, or its input, NAME:in; a comma list measures each.",
             WHAT,
             accepts="str | Sequence[str]",
         ),
@@ -223,7 +89,7 @@ class Settings:
     draws: Annotated[
         int | Literal["all"] | None,
         Option(
-            "Random draws per image; `all` is exact. Default: 8 in all, at least one each.",
+            "Random draws per image; `all` is exact. Default: 8 over all images, at least one for each.",
             WHAT,
             metavar="N|all",
             words=("all",),
@@ -246,7 +112,7 @@ class Settings:
     until_se: Annotated[
         float | None,
         Option(
-            "Add images until the relative standard error of r50 is below this, e.g. 2%.",
+            "Add images until the standard error of r50 is below this share of it, e.g. 2%.",
             IMAGES,
             metavar="PERCENT",
             read=percent,
@@ -255,7 +121,7 @@ class Settings:
     shard: Annotated[
         str | None,
         Option(
-            "Measure the I-th of N equal parts of the images; `erfscope merge` puts them together.",
+            "Measure the I-th of N parts of the images; `erfscope merge` puts the parts together.",
             IMAGES,
             metavar="I/N",
         ),
@@ -263,11 +129,11 @@ class Settings:
     squash: Annotated[
         bool,
         Option(
-            "Resize images whole to the input size; else the model's resize and crop, which cuts borders off.",
+            "Resize whole images to the input size; the model's own resize and crop cuts borders off.",
             IMAGES,
         ),
     ] = False
-    keep_going: Annotated[bool, Option("Name and skip images that cannot be read, instead of stopping.", IMAGES)] = (
+    keep_going: Annotated[bool, Option("Skip and name images that cannot be read, instead of stopping.", IMAGES)] = (
         False
     )
     seed: Annotated[
@@ -303,7 +169,7 @@ class Settings:
     plain: Annotated[
         bool,
         Option(
-            "Run the model itself, whole, in the place of the operations that the unit needs.",
+            "Run the whole model, instead of only the operations that the unit needs.",
             COMPUTATION,
             counts="free",
         ),
@@ -312,7 +178,7 @@ class Settings:
     verify: Annotated[
         bool,
         Option(
-            "Compare the first image with the plain model in float64; exit 1 where they differ.",
+            "Compare the first image with the whole model in float64; exit with 1 if they differ.",
             COMPUTATION,
             counts="free",
         ),
@@ -321,7 +187,7 @@ class Settings:
     trust: Annotated[
         bool,
         Option(
-            "Compare the gradient with forward passes with noise, which share no backward code.",
+            "Check the gradient by forward passes with noise, which share no code with it.",
             COMPUTATION,
             counts="free",
         ),
@@ -329,7 +195,7 @@ class Settings:
     accept: Annotated[
         str | None,
         Option(
-            "Accept despite this finding: {words}.",
+            "Accept results in spite of this finding: {words}.",
             COMPUTATION,
             metavar="CODE",
             words=("gradient_disagrees",),

@@ -12,7 +12,7 @@ from erfscope.geometry.box import size_text
 from erfscope.maps.window import share_outside
 from erfscope.measures import measure
 from erfscope.parallel import RankGone, current
-from erfscope.results.findings import CUT_OFF
+from erfscope.results.findings import CUT_OFF, outside_text
 from erfscope.results.result import Result
 
 #: The model's own size is doubled at most so often.
@@ -137,7 +137,7 @@ def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
             else []
         )
         if row.trf is not None and not row.trf.is_global and (not shown or _clipped(row) <= CUT_OFF):
-            shown.append(f"{_clipped(row):.0%} of the theoretical receptive field (TRF) lies outside {size}")
+            shown.append(f"{outside_text(_clipped(row))} {size}")
         about = " and ".join(shown) or "how much the border cuts is not known"
         text = f"input size auto ends at {size}: {about}; {reason or 'large enough'}"
         found = Finding(code="border_cuts", text=text) if reason else Finding(code="input_enlarged", text=text)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
+#: What is done where the images of a batch may change each other; the reason stands behind it.
+ONE_BY_ONE = "measured one image at a time"
 #: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
 
@@ -35,10 +37,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
-        text = (
-            f"input too small: sizes are underestimates; {clipped:.0%} of the {whole}theoretical receptive field (TRF)"
-            " lies outside"
-        )
+        text = f"input too small: sizes are underestimates; {outside_text(clipped, whole)}"
         yield Finding(code="clipped", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
@@ -68,6 +67,11 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         )
 
 
+def outside_text(share: float, of: str = "") -> str:
+    """How much of the TRF, or ``of`` it, the input does not hold."""
+    return f"{share:.0%} of the {of}theoretical receptive field (TRF) lies outside"
+
+
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
     if n := adapter.weights.reactivated:
@@ -81,7 +85,7 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
         )
     if normalised and (numbers := [name for name in adapter.preprocess.assumed if name != "size"]):
         yield Finding(
-            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.steps_text}"
+            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.scale_text}"
         )
     yield from adapter.remarks
     for note in adapter.notes:
@@ -99,7 +103,7 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
     if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
         alone = "the model does not take a batch of two, or computes it in another way"
         why = f"the images of a batch may see each other through {mixing}" if mixing else alone
-        yield Finding(code="one_by_one", text=f"measured one image at a time: {why}")
+        yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
     if (resized := recording.own_resizing(layer)) is not None:
         before, after = ("x".join(map(str, size)) for size in resized)
         yield Finding(

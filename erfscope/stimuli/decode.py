@@ -1,4 +1,4 @@
-"""Files to 8-bit images: the one place that knows about orientation, alpha, palettes and 16-bit files."""
+"""Files to 8-bit images: orientation, alpha, palettes and 16-bit files are handled here alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from erfscope.stimuli.stream import MID_GREY
 
 Crop = Callable[[Image.Image], Pixels]
 
-#: What Pillow may take a file for. Not all it knows: EPS would start Ghostscript, some formats fit almost any bytes,
-#: and in 16-bit RGB JPEG 2000 white comes out black.
+#: Formats that Pillow may read a file as. Not all: EPS would start Ghostscript, some formats fit almost any
+#: bytes, and in 16-bit RGB JPEG 2000 white comes out black.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
 #: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30
@@ -89,7 +89,7 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
     except UnidentifiedImageError as error:
         raise ErfscopeError(
-            f"cannot read {name!r}: it is no image that Pillow knows; give one of {', '.join(FORMATS)}"
+            f"cannot read {name!r}: it is not an image that Pillow reads; give one of {', '.join(FORMATS)}"
         ) from error
     except (
         Exception
@@ -203,7 +203,7 @@ def _upright_8_bit(image: Image.Image, channels: int) -> Image.Image:
     bits, zero_is_white = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16") and (bits < 16 or zero_is_white):
-        # Pillow minds neither of the two in files of more than 8 bits.
+        # Pillow ignores both in files of more than 8 bits.
         values = np.asarray(upright).astype(np.uint16) << (16 - bits)
         upright = Image.fromarray(np.uint16(65535) - values if zero_is_white else values)
     upright.format = kind  # Lost in the copy that exif_transpose makes.

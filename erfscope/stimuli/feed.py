@@ -53,7 +53,7 @@ class Feed(Protocol):
         """What :attr:`text` is."""
 
     def preprocess(self, own: Preprocess) -> Preprocess:
-        """The measured model's own preprocessing, in the words of what was done to these inputs."""
+        """The measured model's own preprocessing, with the resize and crop of these inputs."""
 
     def name(self, index: int) -> str:
         """What to call one input."""
@@ -77,7 +77,7 @@ class PictureFeed:
     normalise: Callable[[NDArray[np.uint8]], Tensor]
     #: Whether that looks at each pixel alone, so that a part of an image may be normalised by itself.
     pixelwise: bool = False
-    #: The resize and crop, in words, of the model that made the pixels; "" where it is the measured model itself.
+    #: The resize and crop, as text, of the model that made the pixels; "" where it is the measured model itself.
     cropped_as: str = ""
 
     @property

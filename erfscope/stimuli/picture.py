@@ -86,7 +86,7 @@ class Stimuli:
 
 
 def at_least_one(samples: int | None) -> None:
-    """Refuse a number of samples that is no number of samples.
+    """Refuse a number of samples below one.
 
     Raises:
         ErfscopeError: ``samples`` is below 1.

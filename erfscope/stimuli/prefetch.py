@@ -1,4 +1,4 @@
-"""Images on their way to the model: read when they are asked for, or before that by worker processes."""
+"""Inputs of a model, read when a batch needs them, or earlier by worker processes."""
 
 from __future__ import annotations
 

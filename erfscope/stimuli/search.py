@@ -43,7 +43,7 @@ def find(asked: str | Path) -> Found:
     Raises:
         ErfscopeError: there is none.
     """
-    if not str(asked):  # Path("") would be the working directory, which nobody asked for.
+    if not str(asked):  # Path("") would be the working directory.
         raise ErfscopeError(f"an empty path was given; {_HINT}")
     try:
         return _find(asked, Path(asked).expanduser())

@@ -1,18 +1,14 @@
-"""Reports on disk: written whole or not at all, never over something else unless told to."""
+"""Reports as files: a folder with maps beside the JSON, or the bytes of one file; and back."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import math
-import os
-import shutil
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,13 +21,8 @@ from erfscope.storage.documents import StoredReport
 from erfscope.storage.json_format import SCHEMA, result_from_json
 from erfscope.storage.positions import position_arrays
 from erfscope.storage.sums import part_arrays
+from erfscope.storage.writing import REPORT, new_directory
 
-REPORT = "report.json"
-#: Folder in that of a report for the rows of a run that has not ended, a report each: see :mod:`erfscope.storage.rows`.
-ROWS = ".erfscope-rows"
-#: Files that a figure, and that a table goes into; the format of each table.
-FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-TABLE_SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 #: What readers of archives and arrays raise on damaged files.
 DAMAGED = (
     OSError,
@@ -47,217 +38,6 @@ DAMAGED = (
 #: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold
 #: any number.
 LARGEST_ARRAYS = 1 << 30
-
-
-def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool, holding: str = REPORT) -> None:
-    """Refuse an output that cannot be written: a file with one of these suffixes, or a folder; called before anything
-    is measured.
-
-    Args:
-        path: The output, which is a folder if its name ends with a separator.
-        suffixes: What names of files may end in, such as ".json".
-        force: Whether an output of that name is to be replaced.
-        holding: As for :func:`check_directory`.
-
-    Raises:
-        ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
-    """
-    target = Path(path)
-    refuse_broken_link(target)
-    suffix = target.suffix.lower()
-    with _one_line(target):
-        is_file = not str(path).endswith(("/", os.sep)) and not target.is_dir() and (bool(suffix) or target.exists())
-    if suffix in suffixes:
-        check_target(target, force=force)
-    elif is_file:
-        known = ", ".join(suffixes)
-        raise ErfscopeError(
-            f"cannot write {target.name!r}; an output is a folder (end its name with /), or a file ending in {known}"
-        )
-    else:
-        check_directory(target, force=force, holding=holding)
-
-
-def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a file that exists, or whose folder does not; called before anything is measured.
-
-    Raises:
-        ErfscopeError: the file cannot be written.
-    """
-    with _one_line(path):
-        path.exists()  # raises where the name is too long
-    if path.is_dir():
-        raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
-    if path.exists() and not force:
-        raise ErfscopeError(f"{path} exists already; choose another name or add --force")
-    _try_folder(path.parent, path.name)
-
-
-def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
-    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is
-    measured.
-
-    Args:
-        path: The folder.
-        force: Whether a report of that name is to be replaced.
-        holding: The file by which a report is known.
-
-    Raises:
-        ErfscopeError: the folder cannot be written.
-    """
-    with _one_line(path):
-        path.exists()
-    if path.exists() and not path.is_dir():
-        raise ErfscopeError(
-            f"{path} is a file; name a folder, or a file ending in .html, .json, .csv, .md, .tex, .png, .svg, .pdf or"
-            " .npz"
-        )
-    if path.is_dir():
-        if path.resolve() == Path.cwd():
-            raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
-        if (path / ROWS).is_dir() and not force and not (path / holding).is_file():
-            raise ErfscopeError(
-                f"{path} exists already, with a run that has not ended; add --resume to go on with it, or --force to"
-                " begin anew"
-            )
-        if any(path.iterdir()) and not force:
-            raise ErfscopeError(f"{path} exists already; choose another name or add --force")
-        if any(path.iterdir()) and not ((path / holding).is_file() or (path / ROWS).is_dir()):
-            raise ErfscopeError(
-                f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name"
-            )
-    _try_folder(path if _is_filled_in_place(path) else path.parent, path.name)
-
-
-def _try_folder(folder: Path, name: str) -> None:
-    """Refuse a folder in which no file can be made: by making one without a name."""
-    if not folder.is_dir():
-        raise ErfscopeError(f"the folder {folder} for {name} does not exist; create it first")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        text = f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
-        raise ErfscopeError(text) from error
-
-
-def _is_filled_in_place(path: Path) -> bool:
-    """Whether a folder stays when a report is written to it: an empty one, one that holds rows, a mount point, and one
-    that its own folder does not let go."""
-    if not path.is_dir():
-        return False
-    holds_nothing = not any(path.iterdir()) or (path / ROWS).is_dir()
-    return path.is_mount() or holds_nothing or not os.access(path.parent, os.W_OK)
-
-
-@contextlib.contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    """Say in one line what the system said of writing ``path``: no space, no permission, a name that is too long."""
-    try:
-        yield
-    except OSError as error:
-        raise ErfscopeError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
-
-
-def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file in one step: it is there whole or not at all.
-
-    Raises:
-        ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
-    """
-    check_target(path, force=force)
-    with _one_line(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            _to_disk(Path(temporary))
-            os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-
-@contextlib.contextmanager
-def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
-    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of
-    that name.
-
-    An empty folder stays, as does one that cannot be renamed, such as a mount point: the files are moved into it when
-        the block has ended.
-
-    Raises:
-        ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
-    """
-    check_directory(path, force=force, holding=holding)
-    with _one_line(path):
-        path = path.resolve()
-        in_place = _is_filled_in_place(path)
-        temporary = Path(tempfile.mkdtemp(dir=path if in_place else path.parent, prefix=f".{path.name[:40]}."))
-        try:
-            yield temporary
-            for file in temporary.iterdir():
-                _to_disk(file)
-            if in_place:
-                _fill(path, temporary, holding)
-            else:
-                temporary.chmod(0o777 & ~_umask())
-                _take_place(temporary, path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-
-def _to_disk(file: Path) -> None:
-    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power
-    failure."""
-    if file.is_file():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-
-
-def _take_place(new: Path, path: Path) -> None:
-    """Give ``new`` the name ``path``; what had it is put aside first, and back if that fails."""
-    if not path.is_dir():
-        new.replace(path)
-        return
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
-    old = path.rename(aside / "old")
-    try:
-        new.replace(path)
-    except BaseException:
-        old.rename(path)
-        aside.rmdir()
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _fill(path: Path, new: Path, holding: str) -> None:
-    """Move the files of ``new``, a folder in ``path``, into that; what was there is put aside first, and back if that
-    fails.
-
-    The file by which a report is known goes first and comes last, so that there is never one beside the files of
-    another. The rows that it is made of stay until it is there."""
-    aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
-    kept = (new, aside, path / ROWS)
-    old = sorted((each for each in path.iterdir() if each not in kept), key=lambda each: each.name != holding)
-    fresh = sorted(new.iterdir(), key=lambda each: each.name == holding)
-    try:
-        for each in old:
-            each.rename(aside / each.name)
-        for each in fresh:
-            each.rename(path / each.name)
-    except BaseException:
-        for each in fresh:
-            if not each.exists():
-                (path / each.name).rename(each)
-        for each in aside.iterdir():
-            each.rename(path / each.name)
-        aside.rmdir()
-        raise
-    shutil.rmtree(path / ROWS, ignore_errors=True)
-    shutil.rmtree(aside, ignore_errors=True)
-    new.rmdir()
 
 
 def map_bytes(results: list[Result]) -> bytes:
@@ -396,9 +176,3 @@ def _array(content: bytes) -> np.ndarray[Any, Any]:
     buffer.seek(0)
     array: np.ndarray[Any, Any] = np.load(buffer, allow_pickle=False)
     return array
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

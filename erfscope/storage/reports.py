@@ -7,8 +7,9 @@ from pathlib import Path
 
 from erfscope.results.comparability import place_of
 from erfscope.results.report import Report, unique_ids
-from erfscope.storage.files import REPORT, read_document
+from erfscope.storage.files import read_document
 from erfscope.storage.rows import rows_of
+from erfscope.storage.writing import REPORT
 
 
 def read(path: str | Path) -> Report:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from erfscope.errors import ErfscopeError
 from erfscope.results.report import Report
-from erfscope.storage.files import REPORT, ROWS, save_directory
+from erfscope.storage.files import save_directory
+from erfscope.storage.writing import REPORT, ROWS
 
 
 def is_report(path: Path) -> bool:

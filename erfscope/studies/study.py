@@ -12,8 +12,11 @@ from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Picture
 from erfscope.results.json_values import plain
-from erfscope.storage import files
-from erfscope.storage.files import FIGURE_SUFFIXES, TABLE_SUFFIXES, new_directory, report_bytes, write_bytes
+from erfscope.storage import writing
+from erfscope.storage.files import report_bytes
+from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import new_directory, write_bytes
+from erfscope.studies.text import FORMATS as TABLES
 from erfscope.studies.text import text_table
 
 SCHEMA = "erfscope.study/1"
@@ -21,7 +24,9 @@ Progress = Callable[[str, int, int], None]
 #: The file that identifies a study's folder.
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = (".json", *TABLE_SUFFIXES, *FIGURE_SUFFIXES)
+SUFFIXES = tuple(
+    suffix for suffix, each in FORMATS.items() if each.content in ("report", "figure") or each.writer in TABLES
+)
 #: How much a study computes: all in at most ten minutes, enough to show the claim in less than one, or just enough for
 #: a test.
 Effort = Literal["full", "quick", "smoke"]
@@ -228,11 +233,11 @@ class StudyResult:
                 (folder / name).write_bytes(self._content(Path(name).suffix))
 
     def _content(self, suffix: str) -> bytes:
-        if suffix in FIGURE_SUFFIXES:
+        if FORMATS[suffix].content == "figure":
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=TABLE_SUFFIXES[suffix]).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].writer).encode()
 
     def _repr_markdown_(self) -> str:
         return self.table()
@@ -267,4 +272,4 @@ def check_output(path: str | Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
-    files.check_output(path, SUFFIXES, force=force, holding=STORED)
+    writing.check_output(path, SUFFIXES, force=force, holding=STORED)

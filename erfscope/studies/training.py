@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.storage.files import write_bytes
+from erfscope.storage.writing import write_bytes
 from erfscope.studies.study import StudyOptions
 
 #: Raise this when the code would train other nets than the stored ones.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from erfscope.geometry.names import IMAGE
 from erfscope.results.result import Result
 from erfscope.view.latex_text import escaped
-from erfscope.view.words import error_words, listed, names, read_alone, shared
+from erfscope.view.words import cells_note, error_words, listed, names, shared
 
 #: Millimetres: a wider figure spans both columns of a paper.
 COLUMN = 90.0
@@ -17,18 +16,18 @@ COLUMN = 90.0
 def latex_figure(
     results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
 ) -> str:
-    """A figure environment with its caption, to be put into a paper and changed there.
+    """A figure environment with its caption, for a paper.
 
     Args:
         results: What the figure shows.
         shown: What this kind of figure shows.
         file: Name of the image's file.
-        colour: What the colours of its maps are, in words; "" where it shows none.
+        colour: Text of what the colours of its maps stand for; "" for a figure without maps.
         contours: Per cents of the ERF whose highest-density regions are outlined.
         width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
-    common = [read_alone(name, text) for name, text in shared(drawn).items()]
+    common = [condition.alone for condition in shared(drawn).values()]
     sentences = [f"{shown} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     if colour:
         sentences.append(
@@ -37,11 +36,10 @@ def latex_figure(
         if contours:
             regions = listed(f"{each:g} %" for each in contours)
             sentences.append(f"Outlines: highest-density regions of {regions}, of the map smoothed.")
-    if any(result.wrt != IMAGE for result in drawn):
-        sentences.append("Sizes are in cells of the reference.")
+    sentences += filter(None, [cells_note(drawn)])
     sentences += [f"{words}." for words in error_words(drawn, "±")]
     name = "figure*" if width_mm > COLUMN else "figure"
-    # Labels and names of files are not text to LaTeX: there is no way to write every character in them.
+    # LaTeX cannot escape every character in labels and names of files.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]

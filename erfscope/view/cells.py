@@ -1,4 +1,4 @@
-"""Numbers as they are read: each with its error, its unit and its place in the JSON."""
+"""Cells of tables: numbers as text, each with its error, its unit and its place in the JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from erfscope.view import words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What stands at one place: a text, and where it is a number the number itself."""
+    """A text, and the number that it shows, if any."""
 
-    text: str = ""
+    text: str
+    #: Whether the result has nothing here.
+    is_missing: bool = False
     value: Any = None
     #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`; "" for words.
     pointer: str = ""
     error: Cell | None = None
-    #: What the number differs by from that of the row it is compared with.
+    #: The difference to the number of the row it is compared with.
     difference: Cell | None = None
     #: The unit, where a column's rows do not share one.
     unit: str = ""
-    #: What rows are sorted by, where that is neither the number nor the text.
+    #: The key of sorting, where that is neither the number nor the text.
     order: float | None = None
 
     def __str__(self) -> str:
@@ -40,15 +42,18 @@ class Cell:
 
     @property
     def sort(self) -> str:
-        """What rows are sorted by: a number or words; "" where there is nothing."""
+        """The key of sorting: a number or a text; "" where there is neither."""
         if self.order is not None:
             return repr(self.order)
-        return self.full or (self.text if self.text != words.DASH and not self.pointer else "")
+        return self.full or ("" if self.is_missing or self.pointer else self.text)
 
     @property
     def signed(self) -> str:
         """A difference, its sign before it."""
         return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
+
+
+MISSING = Cell(text=words.DASH, is_missing=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
     """One measure of a result with its error; r50 and r90 of one result have the same decimals."""
     measure = result.measures.get(name)
     if measure is None:
-        return Cell(text=words.DASH)
+        return MISSING
     pointer = f"/results/{index}/measures/{name}"
     return number_cell(measure.value, measure.se, pointer, places=_places(result) if name in words.RADII else None)
 
@@ -102,7 +107,7 @@ def unit_of(name: str, result: Result) -> str:
     """The unit of a measure as people write it."""
     unit = MEASURES[name].unit if name in MEASURES else ""
     text = unit if result.wrt == IMAGE else unit.replace("px", "cells")
-    flat = f" {words.IN_PLANE}" if result.is_in_plane and text.startswith(("px", "cells")) else ""
+    flat = f" {words.IN_PLANE}" if result.is_in_plane and unit in ("px", "px2") else ""
     return UNIT_SIGNS.get(text, text) + flat
 
 

@@ -29,6 +29,8 @@ class Tick:
 
     at: float
     text: str
+    #: Whether it is where the density of a uniform map lies.
+    is_uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
         marks.append((name, LEFT + (RIGHT - LEFT) * float(radius) / reach, BOTTOM - (BOTTOM - SPLIT) * share))
     step = 2 if top - bottom > 4 else 1
     decades = [
-        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e))
+        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e), is_uniform=e == 0)
         for e in range(bottom, top + 1)
         if not e % step
     ]

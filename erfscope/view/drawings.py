@@ -14,7 +14,7 @@ class Shown:
     scale: str
     #: "shared" by all maps of the page, or "own", or both where that makes no difference.
     spans: tuple[str, ...]
-    #: What the first and the last colour stand for, in words.
+    #: Text of what the first and the last colour stand for.
     least: str = ""
     peak: str = ""
 

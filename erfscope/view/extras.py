@@ -1,5 +1,5 @@
-"""Numbers that some results have beside their sizes: of removed nodes, hops on a graph, frames, all units of a layer,
-other tools' own, and noise."""
+"""Numbers that some results have beside their sizes: for all units of a layer, noise, removed nodes, hops on a graph,
+frames, and published tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Extra:
 
 
 def extras(result: Result, index: int) -> Iterator[Extra]:
-    """What stands beside the sizes of a result.
+    """The numbers beside the sizes of a result.
 
     Args:
         result: The result.

@@ -1,4 +1,4 @@
-"""What a page says first: its title, the smallest and the largest ERF, and whether these two can be compared."""
+"""The head of a page: its title, the smallest and the largest ERF, and whether these two can be compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from erfscope.view.words import listed_up_to, steps_of_one
 
 
 def title(view: ReportView) -> str:
-    """What the page is about."""
+    """The title of the page."""
     results = view.results
     if not view.is_usable:
         return "Nothing could be measured"
@@ -52,8 +52,8 @@ def unranked(view: ReportView) -> Iterator[str]:
     """Why the largest r50 is not the widest ERF nor the smallest the most concentrated, as half sentences; nothing
     where they are.
 
-    These are the uses that r50 is said to be not for: maps that are mostly the unit's own cell, fields that the input
-    cuts off; and what no size is compared across: other settings, and differences within their errors.
+    These are the cases in which r50 must not be compared: maps that are mostly the unit's own cell, fields that the
+    input cuts off, different settings, and differences within their errors.
     """
     rows = _ranked(view)
     own = [row.name for row in rows if _is_above(row.result, "center_share", OWN_CELL, "own_cell_dominated")]
@@ -73,7 +73,7 @@ def unranked(view: ReportView) -> Iterator[str]:
 
 
 def _is_above(result: Result, measure: str, limit: float, code: str) -> bool:
-    """Whether a share is above its limit; where it was not measured, whether that was found."""
+    """Whether a measured share is above its limit, or the result has the finding ``code``."""
     share = result.measures.get(measure)
     above = share is not None and isinstance(share.value, float) and share.value > limit
     return above or any(finding.code == code for finding in result.findings)

@@ -1,9 +1,8 @@
-"""What a paper says of a run: the methods paragraph, filled in from the report, one for each group of results with the
-same settings."""
+"""The methods section of a paper: a paragraph for each group of results with the same settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,15 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import CENTRE
 from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
-from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, listed, option_values, read_alone
+from erfscope.view.trust import trust_sentence
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, JACKKNIFE, listed, option_values
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
 #: Packages whose version a reader needs, by the name they are known under.
 PACKAGES = {"torch": "PyTorch", "timm": "timm"}
-#: What else has to be said of Captum's methods.
+#: The parameters of Captum's methods.
 METHODS = {
     "integrated_gradients": f" (Captum; {IG_STEPS} steps from a baseline of zeros)",
     "smoothgrad": f" (Captum; {NOISE_SAMPLES} samples with Gaussian noise of {NOISE_STDEV:.0%} of the input's range)",
@@ -44,8 +44,7 @@ def methods_sentence(report: Report) -> str:
 
 
 def methods_paragraphs(report: Report) -> list[str]:
-    """The methods section of a paper, as far as this report goes: plain text, one paragraph per group of results with
-    the same settings.
+    """The methods section of a paper, in plain text: one paragraph per group of results with the same settings.
 
     Args:
         report: Any report. Results that cannot be used are named with their reason in the last paragraph.
@@ -68,39 +67,23 @@ def methods_paragraphs(report: Report) -> list[str]:
 def _shared(result: Result) -> tuple[object, ...]:
     """What the results of one paragraph have in common."""
     shown = result.input
-    pictures = (shown.source, shown.text, shown.transform, shown.n_dead)
     versions = tuple(sorted((name, str(version)) for name, version in (result.versions or {}).items()))
-    return (*values(result, Use.COMPARE), *pictures, versions, result.wrt, result.is_in_plane, _error_text(result))
+    return (
+        *values(result, Use.COMPARE),
+        *(shown.source, shown.text, shown.transform, shown.n_dead),
+        *(versions, result.wrt, result.is_in_plane, _error_text(result)),
+    )
 
 
 def _paragraph(report: Report, group: Sequence[Result]) -> str:
     first = group[0]
-    return " ".join(
-        (
-            (
-                f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)}"
-                f" of {_models(group)}, with respect to {_reference(first)}, at an input size of"
-                f" {' x '.join(str(side) for side in first.input.size)} pixels."
-            ),
-            f"{_convention(first)} {_pictures(first)} {_error_text(first)}",
-            *_trusted(group),
-            *([f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}."] if first.is_in_plane else []),
-        )
+    measured = (
+        f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)}"
+        f" of {_models(group)}, with respect to {_reference(first)}, at an input size of"
+        f" {' x '.join(str(side) for side in first.input.size)} pixels."
     )
-
-
-def _trusted(group: Sequence[Result]) -> Iterator[str]:
-    """What forward passes say of the gradients, where all of them were compared."""
-    trusts = [result.trust for result in group if result.trust is not None and result.trust.ratio is not None]
-    if not trusts or len(trusts) < len(group):
-        return
-    ratios = [trust.ratio.value for trust in trusts if trust.ratio is not None]
-    found = f"{min(ratios):.3f}" if len(ratios) == 1 else f"{min(ratios):.3f} to {max(ratios):.3f}"
-    passes = sum(trust.passes for trust in trusts)
-    yield (
-        f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of"
-        " their energy."
-    )
+    sentences = [measured, _convention(first), _pictures(first), _error_text(first), trust_sentence(group)]
+    return " ".join(filter(None, (*sentences, f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}." * first.is_in_plane)))
 
 
 def _software(report: Report, result: Result) -> str:
@@ -111,7 +94,7 @@ def _software(report: Report, result: Result) -> str:
 
 
 def _units(report: Report, group: Sequence[Result]) -> str:
-    """The unit in the word it was asked by, where that is one unit of every map; else by index."""
+    """The unit in words where ``--unit`` names one of every map, such as the centre; else its index."""
     word = report.settings.get("unit")
     if isinstance(word, str) and word.strip().lower() in UNITS:
         return UNITS[word.strip().lower()]
@@ -145,7 +128,7 @@ def _weights(weights: Weights) -> str:
         if count
         else ""
     )
-    # The name of a checkpoint says enough; where it lay is nobody's business.
+    # The path of a checkpoint is private; its name identifies it.
     origin = (
         "" if not weights.origin else f" {weights.origin if '://' in weights.origin else Path(weights.origin).name}"
     )
@@ -177,7 +160,7 @@ def _convention(result: Result) -> str:
         how = "" if result.method == "gradient" else f", by the attribution method {result.method}"
         return f"The maps follow a custom convention{how} ({result.scale})."
     if result.method != "gradient":
-        # Nothing of the convention but its readout and its way of averaging says what these maps are.
+        # Of the convention these maps depend on the readout and the averaging alone.
         removal = result.method == "occlusion" and result.wrt != IMAGE
         about = " (each node of the reference set to zero in turn)" if removal else METHODS.get(result.method, "")
         readout = f"the readout {convention.readout_text} of the {convention.name} convention"
@@ -191,20 +174,16 @@ def _convention(result: Result) -> str:
     if exact:
         summed = "the sum of g_s^2 over all channels s of the reference and all channels of the unit"
         texts = [summed, convention.exact_source or convention.source]
+    scale = "signed influence" if result.scale == "signed" else result.scale
     return (
-        f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {_scale(result.scale)};"
+        f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {scale};"
         f" {_averaged(convention)}."
     )
 
 
 def _averaged(convention: Convention) -> str:
-    if convention.per_image:
-        return "each image's contributions are divided by their total before images are averaged"
-    return "contributions are averaged over images as they are"
-
-
-def _scale(scale: str) -> str:
-    return {"signed": "signed influence"}.get(scale, scale)
+    divided = "each image's contributions are divided by their total before images are averaged"
+    return divided if convention.per_image else "contributions are averaged over images as they are"
 
 
 def _pictures(result: Result) -> str:
@@ -223,7 +202,7 @@ def _pictures(result: Result) -> str:
         every = " per image" if several else ""
         draws = f"{shown.n_draws} draw{'s' * (shown.n_draws != 1)} of random signs{every} (seed {result.seed})"
         parts.append("summed exactly over all channels" if shown.n_draws == "all" else f"with {draws}")
-    parts += [f"with {read_alone(name, text)}" for name, text in option_values(result).items()]
+    parts += [f"with {option.alone}" for option in option_values(result).values()]
     autocast = f" under autocast to {result.amp_dtype}" if result.amp_dtype else ""
     return f"{', '.join(parts)}, in {result.dtype}{autocast}."
 
@@ -233,4 +212,4 @@ def _error_text(result: Result) -> str:
     if not groups:
         return "No standard errors are given, since there are fewer than four groups of images."
     what = "draws of random signs" if result.se_over == "draws" else "groups of images"
-    return f"Errors are delete-one-group jackknife standard errors over {max(groups)} {what}."
+    return f"Errors are {JACKKNIFE}s over {max(groups)} {what}."

@@ -32,7 +32,7 @@ def quiet_line(result: Result) -> str:
 
 
 def _line(result: Result, words: Sequence[str]) -> str:
-    """Name, status and first size of a result, and what else is to be said of it."""
+    """Name, status and first size of a result, and further ``words``."""
     sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}" for name in radii(result)]
     named = filter(None, (result.label, result.layer, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"

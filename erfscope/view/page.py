@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from erfscope.attribution.convention import CONVENTIONS
+from erfscope.geometry.names import IMAGE
 from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.json_values import plain
 from erfscope.view import charts, explanation, headline, words
 from erfscope.view.drawings import Drawings
+from erfscope.view.identity import identity, provenance
 from erfscope.view.report_view import ReportView
 
 
@@ -60,6 +63,43 @@ def _assets() -> dict[str, object]:
     return {"style": Markup(_text("style.css").strip()), "script": Markup(script), "script_hash": digest}
 
 
+#: What a formula is set by: marks of the text that it is written in, and HTML. One-letter variables alone have
+#: subscripts, so that names of measures, such as sigma_major, stay as they are.
+SETTING = (
+    (r"\bsum_([a-z])\b", r"Σ<sub>\1</sub>"),
+    (r"\bmean_([a-z])\b", r"mean<sub>\1</sub>"),
+    (r"\bsum(?= p\b)", "Σ"),
+    (r"\bsqrt(?=\()", "√"),
+    (r"\b([A-Za-z])_([a-z]+)\b", r"<i>\1</i><sub>\2</sub>"),
+    (r"\b([rc])0\b", r"<i>\1</i><sub>0</sub>"),
+    (r"\bR2\b", "<i>R</i><sup>2</sup>"),
+    (r"\^(\d)", r"<sup>\1</sup>"),
+    (r"(?<![\w<>/&;'])([pdewgnkrcsyHWA])(?=[ ,;:.)(|<]|$)", r"<i>\1</i>"),
+    (r"(?<=; )a(?=\))|(?<=\()a(?= \+)|(?<=\d)a\b|\ba(?= =)", "<i>a</i>"),
+)
+
+
+def formula(text: str) -> Markup:
+    """A formula as HTML: variables in italics, subscripts, powers, and signs of sums and roots."""
+    markup = str(escape(printable(text, keep="\n")))
+    for pattern, setting in SETTING:
+        markup = re.sub(pattern, setting, markup)
+    return Markup(markup)
+
+
+def with_formulas(text: str) -> Markup:
+    """A sentence in which the formulas of conventions are set; names in it stay as they are."""
+    known = {part for each in CONVENTIONS.values() for part in (each.readout_text, each.contribution_text)}
+    pattern = "|".join(map(re.escape, (*sorted(known, key=len, reverse=True), "g_s^2")))
+    parts = re.split(f"({pattern})", text)
+    return Markup("").join(formula(part) if part in (*known, "g_s^2") else printable(part) for part in parts)
+
+
+def breakable(name: str) -> Markup:
+    """A name that a browser breaks after its marks, where it needs several lines."""
+    return Markup("<wbr>").join(words.name_pieces(printable(name)))
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -70,7 +110,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.globals |= {"words": words, "MEASURES": MEASURES, "drawing": charts}
+    environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
+    environment.globals |= {"MEASURES": MEASURES, "IMAGE": IMAGE, "drawing": charts}
+    environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable}
     return environment
 
 

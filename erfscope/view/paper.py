@@ -1,5 +1,5 @@
-"""What a paper's table shows of a report: columns in which rows differ, a caption with what they share, and letters for
-what must be said of single rows."""
+"""A report as a paper's table: columns in which rows differ, a caption with what they share, and letters for findings
+and notes of single rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from erfscope.view import words
-from erfscope.view.cells import Cell
+from erfscope.view.cells import MISSING, Cell
 from erfscope.view.report_view import Column, ReportView, Row
 
-#: What a paper has no room for where rows differ in it; it stands in the terminal and in CSV.
+#: Columns that a paper has no room for; the terminal and CSV have them.
 LEFT_OUT = ("stride", "params", "GMACs", "seed")
-#: How columns are headed whose name is not said well by itself.
+#: Heads of columns that differ from the name.
 HEADS = {
     "erf_trf": "ERF/TRF",
     "center_share": "centre share",
@@ -22,14 +22,14 @@ HEADS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """A table as both formats show it; the name of each row's model stands before its cells."""
+    """A table as LaTeX and Markdown show it; each row begins with its model's name, which is no cell."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str
     #: (name, meaning) of the columns, for the end of the caption.
     terms: tuple[tuple[str, str], ...]
-    #: (letter, text) of what must be said of rows.
+    #: (letter, text) of findings and notes of rows.
     notes: tuple[tuple[str, str], ...]
     #: The letters behind the name of each row; "" for none.
     marks: tuple[str, ...]
@@ -62,18 +62,18 @@ def _has_column(view: ReportView, column: Column) -> bool:
     if column.kind == "measure":
         return True
     if column.name == "weights" and any(row.result.weights.fallback for row in view.rows):
-        # Random weights in place of pretrained ones stay in their rows, whatever all rows share.
+        # Rows name random weights in place of pretrained ones even where all rows share them.
         return True
     if column.name == "unit":
-        # Units of different layers differ wherever they are; they matter where nothing else tells rows apart.
-        return any(words.unit_text(row.result) in row.name.split(" · ") for row in view.rows)
+        # Indices of units of different layers differ anyway, so that they only matter within a layer.
+        return any("unit" in row.told_apart_by for row in view.rows)
     return column.differs and column.name not in LEFT_OUT
 
 
 def _cell(row: Row, column: Column) -> Cell:
     if column.kind == "measure" and not row.result.ok:
-        return Cell(text=words.DASH)
-    return row.cells.get(column.name, Cell(text=words.DASH))
+        return MISSING
+    return row.cells.get(column.name, MISSING)
 
 
 def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
@@ -85,37 +85,31 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = words.listed(dict.fromkeys(result.se_over for result in shown))
-        yield f"± is the delete-one-group jackknife standard error over {over}."
-    if note := words.plane_note(shown):
-        yield note
-    if len({row.result.wrt == "image" for row in view.rows if row.result.ok}) > 1:
-        yield "Sizes of rows with respect to a feature map are in cells of the map."
+        yield f"± is the {words.JACKKNIFE} over {over}."
+    yield from filter(None, (words.plane_note(shown), words.cells_note(shown)))
 
 
 def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
-    """What all rows share and no column says."""
+    """What all rows share and no column holds."""
     given = {column.name for column in columns}
-    yield from (words.read_alone(name, text) for name, text in view.shared.items() if name not in given)
+    yield from (condition.alone for name, condition in view.shared.items() if name not in given)
     for column in view.columns:
         if column.kind == "structure" and not column.differs:
-            (text,) = {row.cells[column.name].text for row in view.rows if row.result.ok} or {words.DASH}
-            unit = f" {column.unit}" if column.unit else ""
-            if text != words.DASH:
-                yield {"params": f"{text} parameters", "GMACs": f"{text} GMACs"}.get(
-                    column.name, f"{column.name} {text}{unit}"
-                )
+            cell = next((row.cells[column.name] for row in view.rows if row.result.ok), MISSING)
+            text = f"{column.name} {cell} {column.unit}".rstrip()
+            if not cell.is_missing:
+                yield {"params": f"{cell} parameters", "GMACs": f"{cell} GMACs"}.get(column.name, text)
 
 
 def _terms(view: ReportView, columns: list[Column]) -> Iterator[tuple[str, str]]:
-    """What the caption has to explain: every measure, and what each is said by."""
+    """(name, meaning) of all columns, and of the terms in these meanings."""
     names = [column.name for column in columns]
     names += ["TRF"] if any(result.trf is not None for result in words.usable(view.results)) else []
-    # That of context_r50 is said after that of r50.
+    # The meaning of context_r50 refers to r50.
     names += ["r50"] if "context_r50" in names else []
     yield from ((name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT)
     if note := words.global_note(view.results):
-        name, _, meaning = note.partition(": ")
-        yield name, meaning
+        yield note
 
 
 def _letter(place: int) -> str:

@@ -1,5 +1,5 @@
-"""What every output shows of a report, built once: columns, rows of cells, what all rows share, and what must be said
-of them. Outputs choose of it and format it; they make no words of their own."""
+"""The view of a report, built once: columns, rows of cells, shared conditions, findings and notes. Writers select from
+it and format it; they add no words."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from erfscope.results.pairing import COMPARED, Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.cells import MISSING, Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.extras import Extra, extras
 from erfscope.view.methods import methods_paragraphs
 
-#: Columns that say what the layer and the model are.
+#: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "params", "GMACs")
-#: Up to this many measures stand in a table unless others are asked for; of more, those of a comparison.
+#: By default a table has all measures of its results up to this number, else those of a comparison.
 FEW = 6
 
 
@@ -42,12 +42,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What must be said of some rows."""
+    """A finding or a failure of some rows."""
 
     #: That of a finding, or "failed".
     code: str
     text: str
-    #: Positions of the rows that it is true of; the text is that of the first.
+    #: Positions of its rows; the text is that of the first.
     rows: tuple[int, ...]
 
 
@@ -59,11 +59,15 @@ class Row:
     result: Result
     #: Its label with what tells it from other rows of that label.
     name: str
+    #: Names of the conditions in that difference.
+    told_apart_by: tuple[str, ...]
     cells: Mapping[str, Cell]
-    #: Position of the row that it is compared with; None for none.
+    #: Position of the row to which it has differences; None for none.
     partner: int | None
-    #: What that row is called: "first", "host" or its name; "" for none.
+    #: That row in the head of the differences: "first", "host" or its name; "" without differences.
     minus: str
+    #: Whether that row is the model without the inserted block.
+    has_host: bool
     sizes: tuple[Size, ...]
     extras: tuple[Extra, ...]
 
@@ -75,14 +79,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportView:
-    """A report as outputs show it."""
+    """Everything that outputs show of a report."""
 
     report: Report
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     #: The conditions that all usable rows share, by name.
-    shared: Mapping[str, str]
-    #: Findings and failures, each once for a model; of several rows without what is a mere notice.
+    shared: Mapping[str, words.Condition]
+    #: Findings and failures, each once for a model; notices only where there is one row.
     notes: tuple[Note, ...]
 
     @property
@@ -104,7 +108,7 @@ class ReportView:
 
     @property
     def shouts(self) -> list[str]:
-        """What makes numbers those of another thing than a reader expects: random weights, and of which rows."""
+        """The warning of random weights, with the rows that have them."""
         found: dict[str, list[str]] = {}
         measured = [result for result in self.results if result.map is not None or result.measures]
         for result in measured:
@@ -117,13 +121,23 @@ class ReportView:
 
     @property
     def below(self) -> list[str]:
-        """What a table needs said once below it: what columns mean, what rows share, what inserted blocks cost."""
+        """The lines below a table: what columns mean, what rows share, what inserted blocks cost."""
+        shared = " · ".join(self.texts()) if self.is_usable else ""
+        notes = filter(None, (words.plane_note(self.results), shared))
+        return [*self.meanings, *notes, *self.costs]
+
+    @property
+    def meanings(self) -> list[str]:
+        """What columns and their cells mean, as far as their names do not say it."""
         gloss = words.gloss_of(column.name for column in self.columns)
         units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
         gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
-        shared = " · ".join(self.texts()) if self.is_usable else ""
-        notes = (words.global_note(self.results), gloss, words.plane_note(self.results), shared)
-        return [*filter(None, notes), *dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results)))]
+        return [*filter(None, (": ".join(words.global_note(self.results) or ()), gloss))]
+
+    @property
+    def costs(self) -> list[str]:
+        """What inserted blocks cost, one line each."""
+        return list(dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results))))
 
     def _cost_of_blocks(self, result: Result) -> str:
         host = self.report.compared_with(result) if result.host else None
@@ -140,10 +154,10 @@ class ReportView:
 
     def texts(self) -> list[str]:
         """The shared conditions as they read alone."""
-        return [words.read_alone(name, text) for name, text in self.shared.items()]
+        return [condition.alone for condition in self.shared.values()]
 
     def note_text(self, note: Note) -> str:
-        """A note with the row it is of, and how many more it is true of."""
+        """A note with its first row and the number of the others."""
         more = len(note.rows) - 1
         of = f" (and {more} more row{'s' * (more != 1)} of this model)" if more else ""
         return f"{self.rows[note.rows[0]].name}: {note.text}{of}"
@@ -157,7 +171,7 @@ def report_view(
     Args:
         report: The report.
         measures: The measures that have columns; where None, those that a comparison shows, or all where there are few.
-        compared: Those that have differences to the row that each is compared with; the JSON has those of a comparison.
+        compared: Measures whose cells have differences to another row.
     """
     results = report.results
     chosen = list(measures) if measures is not None else chosen_measures(results)
@@ -180,24 +194,29 @@ def chosen_measures(results: Sequence[Result]) -> list[str]:
 
 
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:
-    results, names = report.results, words.names(report.results)
+    results, names, apart = report.results, words.names(report.results), words.distinctions(report.results)
     differences = report.differences([name for name in measures if name in compared])
-    # Of a column whose rows have several units, each cell says its own.
+    # In a column with several units each cell has its own.
     mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
     for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
         partner = next((place for place, each in enumerate(results) if each is other), None)
-        cells = {name: Cell(text=text or words.DASH) for name, text in words.conditions(result).items()}
-        cells |= dict.fromkeys(STRUCTURE, Cell(text=words.DASH)) | dict(_structure(result, index))
+        cells = {
+            name: Cell(text=each.text) if each.text else MISSING for name, each in words.conditions(result).items()
+        }
+        cells |= dict.fromkeys(STRUCTURE, MISSING) | dict(_structure(result, index))
         for name in measures:
             cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
-        minus = "" if partner is None else "host" if result.host == results[partner].id else names[partner]
+        has_host = partner is not None and result.host == results[partner].id
+        minus = "" if partner is None else "host" if has_host else "first" if partner == 0 else names[partner]
         yield Row(
             index=index,
             result=result,
             name=names[index],
+            told_apart_by=tuple(apart[index]),
             cells=cells,
             partner=partner,
-            minus=("first" if partner == 0 and minus != "host" else minus) if differences[index] else "",
+            minus=minus if differences[index] else "",
+            has_host=has_host,
             sizes=tuple(
                 size_of(result, name, index)
                 for name in dict.fromkeys((*words.GLOSS, *result.measures))
@@ -213,7 +232,7 @@ def _measure(result: Result, name: str, index: int, changes: Differences, *, mix
     difference = None if change is None else number_cell(*change, f"/results/{index}/differences/{name}")
     if not mixed or not cell.pointer:
         return replace(cell, difference=difference)
-    # Of sizes of which some are in cells, image pixels can be compared.
+    # Sizes in cells are sorted by their image pixels.
     pixel = image_cell(result)
     order = cell.value * pixel if pixel and MEASURES[name].unit == "px" and isinstance(cell.value, float) else None
     return replace(cell, difference=difference, unit=unit_of(name, result), order=order)
@@ -225,7 +244,7 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
     if unit is not None:
         yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
     if trf is not None:
-        yield "TRF", Cell(text=words.field_cell(result), order=float(max(trf.size_px)))
+        yield "TRF", Cell(text=words.field_cell(trf), order=float(max(trf.size_px)))
     if cost is not None:
         yield (
             "params",
@@ -237,14 +256,14 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
 def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
     results = [row.result for row in rows]
     cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
-    lengths = words.cells([r for r in results if r.trf is not None] or results)
+    lengths = {words.cells_text(r) for r in results if r.trf is not None} or {words.cells_text(r) for r in results}
     for name in dict.fromkeys(name for row in cells for name in row if name not in (*STRUCTURE, *measures)):
         if any(name in row and row[name].sort for row in cells):
             differs = len({row[name].text if name in row else "" for row in cells}) > 1
             yield Column(name=name, kind="condition", unit="px" if name == "input" else "", differs=differs)
     shown = STRUCTURE if any(result.cost is not None for result in results) else STRUCTURE[:2]
     for name in shown:
-        unit = "" if name not in ("stride", "TRF") or " or " in lengths else lengths
+        unit = min(lengths) if name in ("stride", "TRF") and len(lengths) == 1 else ""
         differs = len({row[name].text for row in cells}) > 1
         yield Column(name=name, kind="structure", unit=unit, gloss=words.GLOSS[name], differs=differs)
     for name in measures:

@@ -16,7 +16,6 @@ from erfscope.view.latex import latex
 from erfscope.view.markdown import markdown
 from erfscope.view.report_view import ReportView, Row, report_view
 
-FORMATS = ("csv", "markdown", "latex", "plain")
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
 #: Columns of a CSV that say what the layer and the model are.
@@ -36,15 +35,15 @@ def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[st
     Raises:
         ErfscopeError: unknown format or measure.
     """
-    if format not in FORMATS:
-        raise unknown("table format", format, FORMATS)
+    writers = {"latex": latex, "markdown": markdown, "plain": _plain}
+    if format not in ("csv", *writers):
+        raise unknown("table format", format, ["csv", *writers])
     for name in measures:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
         return _csv(report_view(report, measures, compared=compared), measures, compared if len(report) > 1 else ())
-    view = report_view(report, measures)
-    return {"latex": latex, "markdown": markdown, "plain": _plain}[format](view)
+    return writers[format](report_view(report, measures))
 
 
 def dataframe(table: str) -> Any:

@@ -1,8 +1,8 @@
-"""What forward passes with noise say of a gradient, in one sentence."""
+"""Forward passes with noise beside the gradient: a line for results, and a sentence for papers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.trust import BENT, Trust
@@ -11,7 +11,7 @@ from erfscope.results.result import Result
 
 
 def trust_text(result: Result) -> str:
-    """What forward passes with noise say of the gradient, in one line; "" where they were not asked for."""
+    """How forward passes with noise agree with the gradient, in one line; "" where none were made."""
     trust = result.trust
     if trust is None:
         return ""
@@ -19,12 +19,27 @@ def trust_text(result: Result) -> str:
     return f"Trust, by {passes}: {'; '.join([_gradient(trust), *_where(trust), *_linear(trust, result.wrt)])}"
 
 
+def trust_sentence(results: Sequence[Result]) -> str:
+    """The same of several results for a paper; "" unless all of them were compared."""
+    trusts = [result.trust for result in results if result.trust is not None and result.trust.ratio is not None]
+    if not trusts or len(trusts) < len(results):
+        return ""
+    ratios = [trust.ratio.value for trust in trusts if trust.ratio is not None]
+    found = f"{min(ratios):.3f}" if len(ratios) == 1 else f"{min(ratios):.3f} to {max(ratios):.3f}"
+    passes = sum(trust.passes for trust in trusts)
+    return (
+        f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of"
+        " their energy."
+    )
+
+
 def _gradient(trust: Trust) -> str:
     if trust.silent_because:
         return trust.silent_because
     if trust.ratio is None:
-        moved = "the gradient is zero, but noise moves the unit"
-        return moved if trust.moved_without_gradient else "no image has a gradient, and noise moves the unit in none"
+        if trust.moved_without_gradient:
+            return "the gradient disagrees, since it is zero"
+        return "no image has a gradient, and noise moves the unit in none"
     word = "disagrees" if trust.disagrees else "agrees"
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 

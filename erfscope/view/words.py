@@ -1,23 +1,23 @@
-"""The words for what a result says: its conditions, its sizes and what they mean, each said once and read everywhere.
-
-Conditions are ``name -> text`` (:func:`conditions`), as the cells of a table have them; :func:`read_alone` makes them
-readable without a head."""
+"""The words for results in every output: conditions, sizes, what they mean, and the sentences below them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.receptive_field import Trf
 from erfscope.measures.ratios import sides_of
 from erfscope.measures.values import MeasureValue
 from erfscope.results.comparability import RANDOM
-from erfscope.results.result import Computed, Result
+from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
-#: What columns mean, in at most eight words; measures in the order in which a result shows them.
+#: Meanings of columns, in at most eight words; measures in the order in which a result shows them.
 GLOSS = {
     "r50": "radius that holds half of the ERF",
     "context_r50": "r50 without the unit's own cell",
@@ -30,47 +30,56 @@ GLOSS = {
     "params": "parameters of the model",
     "GMACs": "multiply-adds of one forward pass, in 10^9",
 }
-#: Those that a table explains in a line below it, since their names say less.
+#: Columns that a table explains in a line below it.
 UNCLEAR = ("context_r50", "far_mass")
-#: How a measure answers to a larger ERF, by its ``wider``.
+#: How a measure changes with a larger ERF, by its ``wider``.
 WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
-#: Of references with three axes, clips and volumes, sizes say this of themselves.
+#: Sizes on references with three axes (clips, volumes) carry this word.
 IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
+#: What the errors of sizes are.
+JACKKNIFE = "delete-one-group jackknife standard error"
 DASH = "–"
 
 
 # --- Conditions -----------------------------------------------------------------------------------
 
 
-def conditions(result: Result) -> dict[str, str]:
-    """The conditions under which a result holds, by name; "" where it has none of that name."""
+class Condition(NamedTuple):
+    """One condition of a measurement."""
+
+    #: As the cell of a table has it, below its name; "" where the result has none of that name.
+    text: str
+    #: As it reads without its name above it: ``random weights``, ``layer layer4``.
+    alone: str
+
+
+def conditions(result: Result) -> dict[str, Condition]:
+    """The conditions under which a result holds, by name."""
+    size, images = size_text(result.input.size), images_text(result)
+    layer = result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}"
     return {
-        "weights": weights_text(result),
-        "input": size_text(result.input.size),
-        "layer": result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}",
-        "unit": index_text(result),
-        "convention": convention_text(result),
-        "method": "" if result.method == "gradient" else result.method,
+        "weights": weights_condition(result),
+        "input": Condition(size, f"input {size} px"),
+        **_named("layer", layer),
+        **_named("unit", index_text(result)),
+        **_named("convention", convention_text(result)),
+        **_named("method", "" if result.method == "gradient" else result.method),
         **option_values(result),
-        "sizes": IN_PLANE if result.is_in_plane and result.measures else "",
-        "images": images_text(result),
-        "seed": str(result.seed),
+        **_named("sizes", IN_PLANE if result.is_in_plane and result.measures else ""),
+        "images": Condition(images, images),
+        **_named("seed", str(result.seed)),
     }
 
 
-def read_alone(name: str, text: str) -> str:
-    """A condition as it reads without its name above it: ``random weights``, ``layer layer4``."""
-    if name == "weights":
-        kind, _, fallback = text.partition(" (")
-        return f"weights {text}" if text == "as provided" else f"{kind} weights" + (f" ({fallback}" if fallback else "")
-    return text if name == "images" else f"{name} {text}" + (" px" if name == "input" else "")
+def _named(name: str, text: str) -> dict[str, Condition]:
+    return {name: Condition(text, f"{name} {text}")}
 
 
-def shared(results: Sequence[Result]) -> dict[str, str]:
+def shared(results: Sequence[Result]) -> dict[str, Condition]:
     """The conditions that all usable results share, by name; of all where none can be used."""
-    rows = [conditions(result) for result in usable(results)]
-    return {name: text for name, text in rows[0].items() if text and all(row.get(name) == text for row in rows)}
+    first, *others = [conditions(result) for result in usable(results)]
+    return {name: each for name, each in first.items() if each.text and all(row.get(name) == each for row in others)}
 
 
 def usable(results: Sequence[Result]) -> list[Result]:
@@ -80,36 +89,43 @@ def usable(results: Sequence[Result]) -> list[Result]:
 
 def names(results: Sequence[Result]) -> list[str]:
     """A name for every result: its label, and in what it differs from the others of that label."""
-    alike: dict[str, list[dict[str, str]]] = {}
-    rows = [conditions(result) for result in results]
-    for result, row in zip(results, rows, strict=True):
-        alike.setdefault(result.label, []).append(row)
     return [
-        " · ".join([result.label, *_distinguishing(row, alike[result.label])])
-        for result, row in zip(results, rows, strict=True)
+        " · ".join([result.label, *differences.values()])
+        for result, differences in zip(results, distinctions(results), strict=True)
     ]
 
 
-def _distinguishing(row: dict[str, str], alike: Sequence[dict[str, str]]) -> Iterator[str]:
+def distinctions(results: Sequence[Result]) -> list[dict[str, str]]:
+    """The conditions, by name, in which each result differs from others of its label."""
+    alike: dict[str, list[dict[str, Condition]]] = {}
+    rows = [conditions(result) for result in results]
+    for result, row in zip(results, rows, strict=True):
+        alike.setdefault(result.label, []).append(row)
+    return [dict(_distinguishing(row, alike[result.label])) for result, row in zip(results, rows, strict=True)]
+
+
+def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Condition]]) -> Iterator[tuple[str, str]]:
     same_layer = [other for other in alike if other["layer"] == row["layer"]]
     if len(same_layer) < len(alike):
-        yield row["layer"]
+        yield "layer", row["layer"].text
     # Units of different layers and input sizes have different indices wherever they are.
     if any(other["unit"] != row["unit"] and other["input"] == row["input"] for other in same_layer):
-        yield read_alone("unit", row["unit"])
-    for name, text in row.items():
-        if name not in ("layer", "unit") and any(other.get(name) != text for other in alike):
-            yield read_alone(name, text)
+        yield "unit", row["unit"].alone
+    for name, condition in row.items():
+        if name not in ("layer", "unit") and any(other.get(name) != condition for other in alike):
+            yield name, condition.alone
 
 
-def weights_text(result: Result) -> str:
-    """Where the weights come from, with the fallback said aloud."""
-    source = "as provided" if result.weights.source == "given" else result.weights.source
-    return f"{source} (fallback)" if result.weights.fallback else source
+def weights_condition(result: Result) -> Condition:
+    """Where the weights come from."""
+    weights, fallback = result.weights, " (fallback)" if result.weights.fallback else ""
+    if weights.source == "given":
+        return Condition(f"as provided{fallback}", f"weights as provided{fallback}")
+    return Condition(f"{weights.source}{fallback}", f"{weights.source} weights{fallback}")
 
 
 def convention_text(result: Result) -> str:
-    """The convention with what its map is, said once where both are one word: ``jacobian (amplitude)``, ``signed``."""
+    """The convention and the scale of its map, once where both are one word: ``jacobian (amplitude)``, ``signed``."""
     return result.convention if result.scale == result.convention else f"{result.convention} ({result.scale})"
 
 
@@ -120,81 +136,26 @@ def index_text(result: Result) -> str:
 
 def unit_text(result: Result) -> str:
     """E.g. ``unit 3,3``; "" where there is none."""
-    return "" if result.unit is None else read_alone("unit", index_text(result))
+    return "" if result.unit is None else f"unit {index_text(result)}"
 
 
-def option_values(result: Result) -> dict[str, str]:
+def option_values(result: Result) -> dict[str, Condition]:
     """The other options that are not the default, by name."""
-    return {
-        name.replace("_", " "): ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        for name, value in result.options.items()
-    }
+    found: dict[str, Condition] = {}
+    for name, value in result.options.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        found |= _named(name.replace("_", " "), text)
+    return found
 
 
 def images_text(result: Result) -> str:
-    """How many images, of which kind, and how many of them were of no use."""
+    """How many images, of which kind, and how many of them are unusable."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
     text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
     return text + (f", {lost} unusable" if lost else "")
-
-
-def identity(result: Result) -> list[str]:
-    """What was measured, in a few words each."""
-    words = []
-    if result.layer:
-        words.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)
-    if result.wrt != IMAGE:
-        words.append(
-            f"with respect to {result.wrt}" + ("" if result.trf is None else f" {size_text(result.trf.reference_px)}")
-        )
-    if result.unit is not None:
-        about = "" if result.unit.center_exact else "about "
-        place = ",".join(f"{c:g}" for c in result.unit.center_px)
-        words.append(f"unit ({index_text(result)}) at {about}({place}) {cells_text(result)}")
-    words += [size_text(result.input.size), images_text(result), convention_text(result)]
-    words += [] if result.method == "gradient" else [result.method]
-    words += [] if result.computed is None else [f"path {result.computed.path}"]
-    words += [read_alone(name, text) for name, text in option_values(result).items()]
-    if result.insert is not None:
-        words.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))
-    return words
-
-
-def provenance(result: Result) -> Iterator[tuple[str, str]]:
-    """Where the numbers of a result come from, as (name, text)."""
-    weights, shown = result.weights, result.input
-    yield "model", result.model
-    parts = [weights_text(result), weights.origin, None if weights.seed is None else f"seed {weights.seed}"]
-    parts.append(f"{weights.reactivated} branches switched on" if weights.reactivated else None)
-    yield "weights", ", ".join(filter(None, parts))
-    if weights.sha256:
-        yield "weights sha256", weights.sha256
-    yield "images", shown.text or f"{shown.n_images} {shown.source}"
-    if shown.sha256:
-        yield "images sha256", shown.sha256
-    if shown.dead:
-        yield "unusable images", listed_up_to(8, shown.dead)
-    yield "transform", shown.transform
-    yield "draws per image", str(shown.n_draws)
-    yield "seed", str(result.seed)
-    autocast = "" if result.amp_dtype is None else f" under {result.amp_dtype} autocast"
-    yield "computed in", f"{result.dtype}{autocast} on {result.device}"
-    if result.trf is not None:
-        box = " × ".join(f"{first}..{last}" for first, last in result.trf.box_px)
-        bound = "" if result.trf.exact else ", an upper bound"
-        yield "theoretical receptive field (TRF)", f"{size_text(result.trf.size_px)}, box {box}{bound}"
-    if result.computed is not None:
-        yield "computed", _computed(result.computed)
-    yield "map file", f"{result.id}.npz"
-
-
-def _computed(computed: Computed) -> str:
-    if computed.path == "plain":
-        return f"by the model itself, whole up to the layer: {computed.because}"
-    return f"by its graph, {computed.share:.1%} of the multiply-adds up to the layer"
 
 
 # --- Sizes ----------------------------------------------------------------------------------------
@@ -249,12 +210,9 @@ def field_text(result: Result) -> str:
     return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
 
 
-def field_cell(result: Result) -> str:
+def field_cell(trf: Trf) -> str:
     """The TRF as a cell: ``435``, ``≤435`` for a bound, ``all (435)`` where it covers the whole reference by global
     operations only."""
-    trf = result.trf
-    if trf is None:
-        return DASH
     bound = "" if trf.exact else "≤"
     size, local = (bound + square_text(sides) for sides in (trf.size_px, trf.local_size_px))
     if not trf.is_global:
@@ -269,7 +227,7 @@ def field_lines(result: Result) -> list[str]:
         return []
     if trf.is_global:
         local = "" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})"
-        return [f"TRF {whole_text(result.wrt).removeprefix('the ')}{local}"]
+        return [f"TRF {'whole input' if result.wrt == IMAGE else f'whole of {result.wrt}'}{local}"]
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
     bound = "" if trf.exact else "at most "
     whole = "the input" if result.wrt == IMAGE else result.wrt
@@ -323,18 +281,25 @@ def plane_note(results: Sequence[Result]) -> str:
     return f"Sizes{whose} are {IN_PLANE}: {IN_PLANE_MEANS}."
 
 
-def global_note(results: Sequence[Result]) -> str:
-    """What ``all (n)`` stands for in the column TRF, with the operations that make it so; "" where none has it."""
+def cells_note(results: Sequence[Result]) -> str:
+    """Which sizes are in cells, in one sentence; "" where none are."""
+    on_image = {result.wrt == IMAGE for result in results}
+    whose = " with respect to a feature map" if len(on_image) > 1 else ""
+    return f"Sizes{whose} are in cells of the map." if False in on_image else ""
+
+
+def global_note(results: Sequence[Result]) -> tuple[str, str] | None:
+    """The text of cells of the column TRF such as ``all (n)``, and what it means; None where no cell has it."""
     fields = [(result.trf, result.wrt) for result in results if result.trf is not None and result.trf.is_global]
     if not fields:
-        return ""
+        return None
     wholes = {whole_text(wrt) for _, wrt in fields}
     whole = wholes.pop() if len(wholes) == 1 else "the whole reference"
     by = listed_up_to(3, list(dict.fromkeys(trf.global_by or "" for trf, _ in fields)))
-    head, rest = ("TRF all (n)", "; n without such operations")
+    meaning = f"the TRF covers {whole} (global operation: {by})"
     if all(trf.local_size_px == trf.size_px for trf, _ in fields):
-        head, rest = "TRF all", ""
-    return f"{head}: the TRF covers {whole} (global operation: {by}){rest}"
+        return "TRF all", meaning
+    return "TRF all (n)", f"{meaning}; n without such operations"
 
 
 def gloss_of(columns: Iterable[str]) -> str:
@@ -368,3 +333,8 @@ def listed_up_to(most: int, words: Sequence[str]) -> str:
     """The first of some words, and how many more there are."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def name_pieces(name: str) -> list[str]:
+    """The parts of a name that may stand on lines of their own: it is broken after its marks."""
+    return re.findall(r"[^ _./:\-]*[ _./:\-]+|[^ _./:\-]+", name)

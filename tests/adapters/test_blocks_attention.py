@@ -272,7 +272,7 @@ def test_of_cells_with_equal_scores_the_first_are_kept():
         (lambda: SelfAttention(C, heads=2, key_channels=3), "2 heads do not divide key_channels = 3"),
         (lambda: SelfAttention(C, mode="dot"), "unknown mode 'dot'; there is: softmax, dot_product"),
         (lambda: SelfAttention(C, window=4), "a window around a cell has an odd side, not 4"),
-        (lambda: SelfAttention(C, window=3, mask=torch.ones(N, N)), "a window or for a mask, not for both"),
+        (lambda: SelfAttention(C, window=3, mask=torch.ones(N, N)), "a window or a mask, not both"),
         (lambda: SelfAttention(C, mask=torch.ones(N)), "this one has shape"),
         (
             lambda: SelfAttention(C, mask=torch.ones(3, 3))(torch.ones(1, C, H, W)),
@@ -281,15 +281,15 @@ def test_of_cells_with_equal_scores_the_first_are_kept():
         (lambda: NonLocal(C, mode="gausian"), "unknown mode 'gausian'; .*did you mean 'gaussian'"),
         (lambda: NonLocal(C, heads=3), "3 heads do not divide inter_channels = 2"),
         (lambda: NonLocal(5, 2, "gaussian", 2), "2 heads do not divide in_channels = 5"),
-        (lambda: NonLocal(C, sub_sample=True, window=3), "ask for one of them"),
+        (lambda: NonLocal(C, sub_sample=True, window=3), "give window or sub_sample, not both"),
         (lambda: NonLocal(C, mode="concatenation", heads=2), "has one head and no window"),
-        (lambda: NonLocal(C, sub_sample=True)(torch.ones(1, C, 1, 5)), "which a map of 1x5 has not"),
+        (lambda: NonLocal(C, sub_sample=True)(torch.ones(1, C, 1, 5)), "and the map has only 1x5"),
         (lambda: LargeKernel(C, kernel_size=4), "kernel_size must be odd"),
-        (lambda: global_context(C, fuse_add=False), "neither was asked for"),
+        (lambda: global_context(C, fuse_add=False), "both are off"),
         (lambda: TopKPooling(C, 1.5), "ratio is a share of the cells"),
         (lambda: TopKPooling(C, 0), "ratio is a share of the cells"),
         (lambda: TopKPooling(C, nonlinearity="relu"), "unknown nonlinearity 'relu'"),
-        (lambda: ThresholdPooling(C, 1.0), "threshold is one of shares of attention"),
+        (lambda: ThresholdPooling(C, 1.0), "threshold is a share of attention"),
     ],
 )
 def test_what_makes_no_block_is_refused_in_one_line(attempt, words):

@@ -361,7 +361,7 @@ def test_a_pipeline_is_projection_layers_projection_and_skip():
             lambda: made(ChebNet, C, 2, lambda_max="exact", graph=directed())(torch.ones(1, C, H, W).double()),
             "needs a symmetric adjacency",
         ),
-        (lambda: ChebNet(C, 2, lambda_max="exact", graph="knn")(torch.ones(1, C, H, W)), "depends on the input"),
+        (lambda: ChebNet(C, 2, lambda_max="exact", graph="knn")(torch.ones(1, C, H, W)), "depend on the input"),
         (lambda: ChebyGIN(C, 2, aggregation="max"), "unknown aggregation 'max'"),
         (lambda: GATv2(C, 2, heads=0), "heads must be a whole number"),
         (lambda: Pipeline(6, nn.Identity, layers=0), "layers must be a whole number"),

@@ -206,7 +206,7 @@ def test_a_program_is_read_only_where_it_is_trusted(
     with monkeypatch.context() as patch:
         patch.setattr(torch.export, "load", lambda *_: pytest.fail("torch was given the file"))
         with pytest.raises(
-            ErfscopeError, match=r"may run code when torch reads it; if you trust the file, say so: --unsafe-load"
+            ErfscopeError, match=r"may run code when torch reads it; if you trust the file, add --unsafe-load"
         ):
             erfscope.analyze(str(files["one"]))
     result = measured(str(files["one"]))

@@ -294,7 +294,7 @@ def test_a_module_that_returns_several_tensors_is_no_place():
         def forward(self, x: Tensor) -> Tensor:
             return self.pair(self.conv(x))[0]
 
-    with pytest.raises(ErfscopeError, match="returns a container of tensors; it can at: conv"):
+    with pytest.raises(ErfscopeError, match="returns a container of tensors; choose one of: conv"):
         insert(erfscope.wrap(Host(), input_size=(8, 8)), Blend(3), "pair")
 
 

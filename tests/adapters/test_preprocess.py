@@ -12,7 +12,8 @@ from torch import nn
 from torchvision import models
 
 import erfscope
-from erfscope.adapters.preprocess import InputConfig, input_config, module_config, preprocess, torchvision_words
+from erfscope.adapters.preprocess import InputConfig, input_config, module_config, preprocess
+from erfscope.adapters.sources.torchvision_models import torchvision_words
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import input_size
 from erfscope.options.keywords import is_size, sizes

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ import torch
 from PIL import Image
 from timm.models import save_for_hf
 
-from erfscope.adapters.sources.sources import build, import_timm, split_label
+from erfscope.adapters.libraries import import_library
+from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
+from erfscope.adapters.sources.sources import build, split_label
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError
 
@@ -79,6 +82,15 @@ def test_a_source_is_named_without_its_label() -> None:
 
 
 # --- what is no model -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.module)
+def test_the_page_on_models_shows_every_form_of_a_spec(kind: Kind) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    forms = re.findall("`([^`]+)`", kind.specs)
+    assert forms
+    assert [form for form in forms if form.partition("NAME")[0] not in page] == []
+    assert {kind_of(form) for form in forms} == {kind}
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "tflite", "engine", "h5", "mlmodel"])
@@ -171,7 +183,7 @@ def test_a_folder_or_a_python_file_as_model_says_how_to_name_it() -> None:
         ("torch.nn:Identit", "did you mean 'Identity'?"),
         ("no_such_package.nets:make", "no Python module 'no_such_package'"),
         ("nowhere/net.py:make", "there is no Python file 'nowhere/net.py'"),
-        ("hf-hib:owner/name", "what stands before the colon, 'hf-hib'"),
+        ("hf-hib:owner/name", "nothing begins with 'hf-hib' and a colon; a model is a timm name (resnet18, "),
         ("local-dir:nowhere", "config.json"),
     ],
 )
@@ -248,7 +260,7 @@ def test_torch_and_torchvision_from_different_indexes_are_named_with_the_fix(mon
     with pytest.raises(
         ErfscopeError, match=r"torchvision::nms does not exist.*install both from one index: pip install"
     ):
-        import_timm()
+        import_library("timm")
 
 
 # --- factories ------------------------------------------------------------------------------------

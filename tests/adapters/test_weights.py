@@ -24,7 +24,7 @@ from torch import nn
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.weights import weights as policy
 from erfscope.adapters.weights.reactivate import dormant, reactivate
-from erfscope.adapters.weights.weights import Store, obtain, sha256, silence_of
+from erfscope.adapters.weights.weights import Store, obtain, sha256, unreachable_reason
 from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -284,7 +284,7 @@ def test_a_name_server_that_hangs_counts_against_the_same_limit(monkeypatch: pyt
     monkeypatch.setattr(policy, "ANSWER_LIMIT_S", 0.3)
     monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
     start = time.monotonic()
-    assert silence_of("http://hub.invalid") == "hub unreachable"
+    assert unreachable_reason("http://hub.invalid") == "hub unreachable"
     assert time.monotonic() - start < 8
     release.set()
 
@@ -314,10 +314,10 @@ def test_a_hub_without_the_file_means_random_weights_with_the_reason(hub: Hub) -
 
 def test_a_gateway_that_excuses_itself_is_no_answer(hub: Hub) -> None:
     hub.status = 503
-    assert silence_of(constants.ENDPOINT) == "hub unreachable"
+    assert unreachable_reason(constants.ENDPOINT) == "hub unreachable"
     hub.status = 401
     policy._SILENT.clear()
-    assert silence_of(constants.ENDPOINT) is None
+    assert unreachable_reason(constants.ENDPOINT) is None
 
 
 @pytest.mark.parametrize("by", ["environment", "constant"])
@@ -334,9 +334,9 @@ def test_offline_mode_is_believed_without_asking(
 
 def test_other_hosts_are_asked_by_name(hub: Hub) -> None:
     address = f"http://localhost:{hub.server_port}"
-    assert silence_of(address) is None
+    assert unreachable_reason(address) is None
     gone = closed_port()
-    assert silence_of(gone) == f"{gone.removeprefix('http://')} unreachable"
+    assert unreachable_reason(gone) == f"{gone.removeprefix('http://')} unreachable"
 
 
 def test_torchvisions_weights_are_found_in_torchs_cache(tmp_path: Path, connections: list[object]) -> None:

@@ -112,7 +112,7 @@ def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
 def test_random_raw_weights_name_the_option_that_switches_them_on():
     (text,) = told(erfscope.analyze("test_convnext", weights="random-raw", **OPTIONS))
     assert text.startswith("9 residual branches start at zero (")
-    assert text.endswith("--weights random switches them on")
+    assert text.endswith("measure with --weights random, which switches them on")
     assert told(erfscope.analyze("test_convnext", weights="random", **OPTIONS)) == []
 
 
@@ -123,7 +123,7 @@ def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypat
     assert "load trained weights with --checkpoint FILE" in text
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "start.safetensors")
     (text,) = told(erfscope.analyze("test_resnet", checkpoint=tmp_path / "start.safetensors", **OPTIONS))
-    assert text.endswith("the checkpoint holds them so: load one of a trained model")
+    assert text.endswith("the checkpoint holds these zeros: load one of a trained model")
     # The arguments of the factory work.
     weights = trained(timm.create_model("test_resnet"), steps=1).state_dict()
     save_file(weights, tmp_path / "trained.safetensors")

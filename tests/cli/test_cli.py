@@ -973,7 +973,7 @@ def test_the_doctor_says_how_weights_of_a_model_are_brought_here(run, monkeypatc
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
-    monkeypatch.setattr("erfscope.adapters.weights.weights.silence_of", lambda host: "asked nobody")
+    monkeypatch.setattr("erfscope.adapters.weights.weights.unreachable_reason", lambda host: "asked nobody")
     code, out, err = run("doctor", "--fix-hint", model)
     assert (code, err) == (2, "")
     line = out.splitlines()[-1]

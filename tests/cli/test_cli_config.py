@@ -367,7 +367,7 @@ def test_a_block_by_its_class_and_what_builds_a_model_are_named_by_the_reader(fo
 def test_a_report_asks_for_no_unsafe_load_and_for_no_file_beside_it(folder, run):
     torch.save({"trap": Trap()}, "evil.pth")
     file = stored_with(folder, unsafe_load=True, checkpoint="evil.pth")
-    assert "code in it is never run unasked" in run("analyze", "--config", file)[2]
+    assert "erfscope runs no code in it" in run("analyze", "--config", file)[2]
     assert "asks for the model test_resnet" in run("analyze", "--config", file, "--unsafe-load")[2]
     text = run("analyze", "test_resnet", "--config", file, "--unsafe-load")[2]
     assert "asks for the checkpoint evil.pth, which may run code" in text

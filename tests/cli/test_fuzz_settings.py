@@ -14,7 +14,7 @@ from torch import nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters import load, split_label
-from erfscope.adapters.sources import sources
+from erfscope.adapters.sources import timm_models, torchvision_models
 from erfscope.cli.main import cli
 from erfscope.errors import ErfscopeError
 
@@ -194,12 +194,13 @@ def folder(tmp_path_factory):
         (place / "report.json").write_text("{}")
         patch.chdir(place)
         # Zoo models take long to build, and what is fuzzed here is which of them is meant.
-        patch.setattr(sources, "check_room", lambda _make: None)
-        patch.setattr(
-            sources,
-            "obtain",
-            lambda _make, _store, *, policy, seed: (nn.Conv2d(3, 2, 3), Weights(source=policy, seed=seed)),
-        )
+        for module in (timm_models, torchvision_models):
+            patch.setattr(module, "check_room", lambda _make: None)
+            patch.setattr(
+                module,
+                "obtain",
+                lambda _make, _store, *, policy, seed: (nn.Conv2d(3, 2, 3), Weights(source=policy, seed=seed)),
+            )
         yield place
 
 

@@ -27,6 +27,7 @@ from erfscope.view.report_view import report_view
 from erfscope.view.terminal.comparison import FIRST, ComparisonTable
 from erfscope.view.terminal.gallery import MOST, NARROWEST, Gallery
 from erfscope.view.terminal.heatmap import HeatMap
+from erfscope.view.terminal.next_step import next_step
 from erfscope.view.terminal.report import draw_report, draw_result
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -251,3 +252,16 @@ def test_a_wide_map_keeps_its_shape():
     result = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=(64, 192), measures="r50,r90")
     heat = HeatMap(result, 36)
     assert heat.shape[1] / heat.shape[0] == pytest.approx(3, rel=0.1)
+
+
+def test_the_hint_keeps_the_options_of_the_command_and_ends_where_a_file_was_asked_for(tmp_path):
+    one = made_up.report(made_up.result("one"))
+    assert next_step(one, [str(tmp_path / "page.html")]) is None
+    for report in (one, made_up.report(made_up.result("one"), made_up.result("two"))):
+        hint = next_step(report, [])
+        assert hint is not None
+        assert hint.startswith("next: add ")
+        assert "erfscope" not in hint
+    assert f"compare {tmp_path} DIR2" in str(next_step(one, [str(tmp_path)]))
+    failed = made_up.report(replace(one[0], status="error", error="no"))
+    assert next_step(failed, []) is None

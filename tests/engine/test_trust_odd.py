@@ -184,4 +184,4 @@ def test_a_single_draw_has_no_error_and_tells_nothing():
     assert not is_off(alone)
     assert alone.energy.se == alone.slope.se == np.inf
     assert Step(sigma=0.1, images=(0,), energies=(1.2,)).ratio == (1.2, np.inf)
-    assert "too uncertain to tell" in Trust(gradient=(alone,), passes=2).silent_because
+    assert "too uncertain to decide" in Trust(gradient=(alone,), passes=2).silent_because

@@ -210,10 +210,10 @@ def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
     broken("dilated")
     code, out, _ = run(*NET, "--trf-only")
     assert code == 0
-    assert "note: theoretical receptive field (TRF) grew: obtained 39x39, expected 27x27" in out
+    assert "note: TRF grew: obtained 39x39, expected 27x27" in out
     code, out, _ = run(*NET)
     assert code == 0
-    assert "note: theoretical receptive field (TRF) grew" in out
+    assert "note: TRF grew" in out
     assert run(*NET, "--fail-on", "r90=5%")[0] == 1
 
 
@@ -575,7 +575,7 @@ def test_python_has_the_same_gate(folder, small_net, small, pictures):
     other = erfscope.compare_to_baseline(
         erfscope.analyze(small, images=more, draws=2, layer="stem"), "own.json", name="small"
     )
-    assert (other.word, other.cause) == ("cannot tell", "protocol changed")
+    assert (other.word, other.cause) == ("cannot tell", "settings changed")
     with torch.no_grad():
         small_net.body[0].weight.zero_()
     changed = erfscope.check(small, **{**asked, "images": more})

@@ -123,8 +123,8 @@ def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
     ("text", "fragments"),
     [
         ("", ["damaged"]),
-        ("[]", ["no erfscope baseline", "None"]),
-        ('{"schema": "erfscope.report/1"}', ["no erfscope baseline", "erfscope.report/1"]),
+        ("[]", ["not an erfscope baseline", "None"]),
+        ('{"schema": "erfscope.report/1"}', ["not an erfscope baseline", "erfscope.report/1"]),
         (
             '{"schema": "erfscope.baseline/0", "entries": {}}',
             ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"],
@@ -180,7 +180,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
 KILLED = """
 import os, signal
 from pathlib import Path
-from erfscope.storage import files as storage
+from erfscope.storage import writing as storage
 from erfscope.gate import read, update
 written = Path("b.json")
 # The new text is on the disk, and has not yet taken its place.

@@ -228,18 +228,18 @@ def shape(**changed):
         (shape(center_px=(15.0 + 1e-9, 15.0)), shape(), {}),
         (shape(center_px=(15.5, 15.0)), shape(), {"unit centre": "fail"}),
         (shape(stride_px=(2.0, 4.0)), shape(), {"stride": "fail"}),
-        (shape(size_px=(31, 29)), shape(), {"theoretical receptive field (TRF) shrank": "fail"}),
-        (shape(size_px=(33, 29)), shape(), {"theoretical receptive field (TRF) shrank": "fail"}),
-        (shape(size_px=(33, 31)), shape(), {"theoretical receptive field (TRF) grew": "notice"}),
-        (shape(), shape(global_by="attention"), {"theoretical receptive field (TRF) shrank": "fail"}),
-        (shape(global_by="attention"), shape(), {"theoretical receptive field (TRF) grew": "notice"}),
+        (shape(size_px=(31, 29)), shape(), {"TRF shrank": "fail"}),
+        (shape(size_px=(33, 29)), shape(), {"TRF shrank": "fail"}),
+        (shape(size_px=(33, 31)), shape(), {"TRF grew": "notice"}),
+        (shape(), shape(global_by="attention"), {"TRF shrank": "fail"}),
+        (shape(global_by="attention"), shape(), {"TRF grew": "notice"}),
         (shape(global_by="mean"), shape(global_by="attention"), {}),
         (
             shape(global_by="attention", local_size_px=(15, 15)),
             shape(global_by="attention"),
-            {"theoretical receptive field (TRF) without global operations shrank": "fail"},
+            {"TRF without global operations shrank": "fail"},
         ),
-        (shape(size_px=(29, 29)), shape(exact=False), {"theoretical receptive field (TRF) shrank": "cannot tell"}),
+        (shape(size_px=(29, 29)), shape(exact=False), {"TRF shrank": "cannot tell"}),
         (dataclasses.replace(shape(), map_shape=(8, 15, 16)), shape(), {"map shape": "fail"}),
         (dataclasses.replace(shape(), map_shape=(6, 16, 16)), shape(), {"map shape": "fail"}),
         (dataclasses.replace(shape(), map_shape=(8, 16)), shape(), {"map shape": "fail"}),
@@ -290,7 +290,7 @@ def test_own_tolerances_hold_whatever_the_weights():
 
 def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
     found = compare(entry(protocol={"samples": 40}), entry(), name="x")
-    assert (found.word, found.cause, found.measures) == ("cannot tell", "protocol changed", ())
+    assert (found.word, found.cause, found.measures) == ("cannot tell", "settings changed", ())
     assert "samples is 40 and was 20" in found.reason
     shrunk = compare(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
     assert (shrunk.word, shrunk.exit_code) == ("fail", 1)
@@ -324,9 +324,7 @@ def test_a_result_without_numbers_is_no_pass():
 
 def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
     found = changes(shape(exact=False), shape())
-    assert {change.what: change.verdict for change in found} == {
-        "theoretical receptive field (TRF) is only bounded now": "cannot tell"
-    }
+    assert {change.what: change.verdict for change in found} == {"TRF is only bounded now": "cannot tell"}
 
 
 @pytest.mark.parametrize("word", ["-100%", "-1000%"])

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from nets import CASES, REARRANGED, parts
+from nets import CASES, OPERATIONS, REARRANGED, RecordedOperation, parts
 from oracle import Net, Seen
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.parts import Values, cut, plan_step, union, whole
 
 
-def computed(seen, node, part, x):
+def computed(graph, numbers, node, part, x):
     """The part of a node, by the rules alone."""
-    graph, numbers, image = seen.graph, seen.positions.numbers, seen.positions.image
+    (image,) = graph.inputs
     asked, steps = {node: part}, []
     for each in reversed(graph.nodes):
         if each in asked and each.op == "call_function" and each in graph.live:
@@ -20,7 +20,7 @@ def computed(seen, node, part, x):
             asked[each] = steps[0].part
             for source, wanted in steps[0].needed.items():
                 asked[source] = union(asked.get(source), wanted)
-    values = {image: cut(x, whole(x.shape), asked[image])}
+    values = {image: cut(x, whole(x.shape), asked[image])} if image in asked else {}
     for step in steps:
 
         def value_of(source, step=step):
@@ -33,24 +33,35 @@ def computed(seen, node, part, x):
     return cut(values[node], asked[node], part)
 
 
-def check_parts(module, space, units=2):
-    seen = Seen(module, space)
-    x = torch.randn(2, 2, *space, dtype=torch.float64)
-    with torch.no_grad():
-        full = seen.module(x)
+def check_parts(graph, numbers, node, x, full, units=2):
     generator = np.random.default_rng(0)
     for _ in range(units):
         part = tuple(np.sort(generator.choice(side, max(1, side // 3), replace=False)) for side in full.shape)
         with torch.no_grad():
-            found = computed(seen, seen.node, part, x)
+            found = computed(graph, numbers, node, part, x)
         torch.testing.assert_close(found, cut(full, whole(full.shape), part), rtol=1e-12, atol=1e-12)
+
+
+def check_parts_of_net(module, space):
+    seen = Seen(module, space)
+    x = torch.randn(2, 2, *space, dtype=torch.float64)
+    with torch.no_grad():
+        full = seen.module(x)
+    check_parts(seen.graph, seen.positions.numbers, seen.node, x, full)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_part_is_that_part_of_the_whole(name):
-    check_parts(*CASES[name])
+    check_parts_of_net(*CASES[name])
 
 
 @pytest.mark.parametrize("name", REARRANGED)
 def test_so_it_is_in_windows_and_lists(name):
-    check_parts(Net(REARRANGED[name], **parts()), (12, 15))
+    check_parts_of_net(Net(REARRANGED[name], **parts()), (12, 15))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_so_it_is_of_every_operation_on_a_random_shape(name):
+    recorded = RecordedOperation(name, 0)
+    full = recorded.forward(recorded.x)
+    check_parts(recorded.graph, recorded.numbers, recorded.node, recorded.x, full, units=4)

@@ -5,7 +5,8 @@ whole.
 import numpy as np
 import pytest
 import torch
-from nets import CASES, REARRANGED, parts
+import torch.nn.functional as F
+from nets import CASES, REARRANGED, conv, parts
 from oracle import FIRST, Net, Seen
 
 from erfscope.graph.record import tensors_of
@@ -63,3 +64,8 @@ def test_a_reference_inside_has_the_gradient_of_the_whole_net():
     torch.testing.assert_close(
         cut(reference, whole(shape), plan.parts[inner]), cut(y, whole(shape), plan.parts[inner]), rtol=1e-12, atol=1e-12
     )
+
+
+def test_attention_of_a_tensor_on_itself_and_windows_on_padding_alone_are_exact():
+    check_gradients(Net(lambda n, x: F.scaled_dot_product_attention(x, x, x)), (6, 5), times=1)
+    check_gradients(Net(lambda n, x: n.a(x)[:, :, :6, :5] + x, a=conv(2, padding=3)), (6, 5), times=8)

@@ -253,8 +253,8 @@ LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), k
     ("data", "text"),
     [
         (b"", "the file is empty; copy it again or leave it out"),
-        (b"hello world", "it is no image that Pillow knows; give one of PNG, JPEG"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "it is no image that Pillow knows"),
+        (b"hello world", "it is not an image that Pillow reads; give one of PNG, JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "it is not an image that Pillow reads"),
         (LARGE_PNG[:-200], r"damaged or of a rare kind \(.*truncated.*\); save it again as PNG or leave it out"),
         (LARGE_JPEG[:-200], r"damaged or of a rare kind \(.*truncated.*\)"),
     ],

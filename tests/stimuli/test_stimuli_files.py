@@ -162,7 +162,7 @@ def test_a_broken_file_raises_when_it_is_asked_for_and_not_before(folder: Path) 
     stimuli = opened(folder)
     Path(stimuli.names[11]).write_bytes(b"broken")
     Path(stimuli.names[12]).unlink()
-    with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': it is no image that Pillow knows; give one of"):
+    with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': it is not an image that Pillow reads; give one of"):
         stimuli.get(11)
     with pytest.raises(ErfscopeError, match=r"^cannot read '.*png': No such file"):
         stimuli.get(12)

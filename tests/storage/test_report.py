@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope.api.save import check_output
 from erfscope.errors import ErfscopeError
 from erfscope.printable import with_error
 from erfscope.results.report import Report
+from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import check_output
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -54,7 +55,7 @@ def test_a_folder_is_read_back_whole(report, tmp_path):
     assert names >= {"index.html", "report.json", *(f"{r.id}{s}" for r in report for s in (".npz", ".png"))}
 
 
-@pytest.mark.parametrize("suffix", [".html", ".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf", ".npz"])
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_every_suffix_is_written_and_never_over_something_else(report, tmp_path, suffix):
     target = tmp_path / f"x{suffix}"
     report.save(target)

@@ -15,8 +15,8 @@ import warm
 import erfscope
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError, ErfWarning
-from erfscope.storage.files import ROWS
 from erfscope.storage.rows import is_report, store_rows
+from erfscope.storage.writing import ROWS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 ASKED = {"weights": "random", "input_size": 32, "samples": 3, "measures": ["r50"], "batch_size": 1}

@@ -117,7 +117,7 @@ def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/", "n" * 300])
 def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, monkeypatch):
-    from erfscope.api.save import check_output
+    from erfscope.storage.writing import check_output
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ErfscopeError, match="File name too long; choose another place"):

@@ -32,6 +32,7 @@ from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.charts import profile
+from erfscope.view.page import breakable, formula, with_formulas
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -46,7 +47,7 @@ HOSTILE = (
 class Page(HTMLParser):
     """Every element with its attributes and its text."""
 
-    VOID = frozenset({"meta", "link", "img", "input", "br", "hr"})
+    VOID = frozenset({"meta", "link", "img", "input", "br", "hr", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -214,6 +215,23 @@ def test_a_result_that_failed_is_a_row_with_its_reason(page):
     assert "broken" in row[1]
     assert "its weights hold NaN" in row[1]
     assert "error" in row[1]
+
+
+def test_formulas_are_set_and_names_are_not():
+    assert formula("sum_c e_c y_c") == "Σ<sub>c</sub> <i>e</i><sub>c</sub> <i>y</i><sub>c</sub>"
+    assert formula("sum_s |g_s|") == "Σ<sub>s</sub> |<i>g</i><sub>s</sub>|"
+    assert formula("sqrt(H^2 + W^2) / 4") == "√(<i>H</i><sup>2</sup> + <i>W</i><sup>2</sup>) / 4"
+    assert formula("sigma_major / sigma_minor of a unit") == "sigma_major / sigma_minor of a unit"
+    assert with_formulas("x_large, p: sum_s g_s^2 <b>") == (
+        "x_large, p: Σ<sub>s</sub> <i>g</i><sub>s</sub><sup>2</sup> &lt;b&gt;"
+    )
+    assert breakable("vit_<b>_16") == "vit_<wbr>&lt;b&gt;_<wbr>16"
+
+
+def test_no_formula_is_raw_outside_titles(page):
+    texts = [text for tag in ("p", "dd") for _, text in page.all(tag)]
+    assert [text for text in texts if re.search(r"sum_|sqrt|\^\d", text)] == []
+    assert any("√" in text for text in texts)
 
 
 def test_random_weights_are_said_in_front(report, page):

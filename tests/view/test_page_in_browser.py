@@ -266,6 +266,16 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):
     assert overflow(browser) == 0
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_radii_at_a_glance_stand_below_their_heads(browser, address, width):
+    opened(browser, address, width=width)
+    for place in (1, 2):
+        found = browser.find_elements(By.CSS_SELECTOR, f".range-text > span:nth-child({place})")
+        edges = [browser.execute_script("return arguments[0].getBoundingClientRect().right", each) for each in found]
+        assert len(edges) == 4
+        assert max(edges) - min(edges) < 1, edges
+
+
 def test_the_whole_table_is_seen_in_a_usual_window(browser, tmp_path):
     for number, shown in enumerate((made_up.four(), made_up.stages())):
         folder = tmp_path / str(number)
@@ -315,12 +325,15 @@ def test_the_page_prints(browser, address):
     opened(browser, address)
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"])
     assert pdf.startswith(b"%PDF-")
-    # The head with the table, and four cards of which no two and a half fit a page.
+    # The head with the table, and four cards, which follow one another without gaps.
     assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 6
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        card = browser.find_element(By.CSS_SELECTOR, ".card")
-        assert browser.execute_script("return getComputedStyle(arguments[0]).breakInside", card) == "avoid"
+        for whole, broken in ((".panels", "avoid"), (".card", "auto")):
+            found = browser.find_element(By.CSS_SELECTOR, whole)
+            assert browser.execute_script("return getComputedStyle(arguments[0]).breakInside", found) == broken
+        for name in ("stride", "TRF", "params", "GMACs"):
+            assert column(browser, name).is_displayed()
         assert not browser.find_element(By.CSS_SELECTOR, "fieldset").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -1,4 +1,4 @@
-"""The graph isomorphism network's layer: sums of neighbours, told from the node itself, through a small net."""
+"""The graph isomorphism network's layer: sums of neighbours, kept apart from the node itself, through a small net."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class GivenGraph(Graph):
 
     def __init__(self, adjacency: Any, self_loops: bool = False) -> None:
         super().__init__()
-        # On the CPU even where the default device is another: the numbers are looked at.
+        # On the CPU even where the default device is another: the numbers are checked below.
         if hasattr(adjacency, "toarray"):  # scipy's sparse arrays
             adjacency = adjacency.toarray()
         if not isinstance(adjacency, Tensor) and np.asarray(adjacency).dtype.kind not in "biuf":

@@ -115,7 +115,7 @@ class NearestGraph(Graph):
         Raises:
             ErfscopeError: always.
         """
-        raise ErfscopeError("who is nearest in feature space depends on the input; ask adjacency_of(x)")
+        raise ErfscopeError("the nearest nodes in feature space depend on the input; call adjacency_of(x)")
 
     def adjacency_of(self, x: Tensor) -> Tensor:
         """A for each image of an input (B, C, H, W): (B, n, n)."""
@@ -133,10 +133,9 @@ def as_graph(
     Args:
         graph: ``"grid4"``, ``"grid8"``, ``"full"`` (all with all), ``"knn"`` (k nearest in feature space); an adjacency
             (n, n); or a :class:`Graph`, which is used as it is.
-        k: Of ``"knn"``: how many, 8 if not said.
+        k: Of ``"knn"``: how many, 8 by default.
         links: Of a grid: ``"opposite"`` for links to the point reflection.
-        self_loops: Whether nodes are their own neighbours; yes if not said, and as the diagonal says where an adjacency
-            is given.
+        self_loops: Whether nodes are their own neighbours; yes by default, and as the diagonal says for an adjacency.
 
     Returns:
         The graph.
@@ -156,7 +155,9 @@ def as_graph(
         )
     if isinstance(graph, Graph):
         if self_loops is not None:
-            raise ErfscopeError(f"{_called(graph)} is made already; tell it of self_loops when it is made")
+            raise ErfscopeError(
+                f"self_loops belong to the class of the graph; give them where {_called(graph)} is made"
+            )
         return graph
     if not isinstance(graph, str):
         return GivenGraph(graph, bool(self_loops))

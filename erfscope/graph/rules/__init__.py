@@ -4,9 +4,10 @@ that it reads.
 May import: ``graph.graph`` and ``graph.numbers``.
 """
 
+from erfscope.graph.rules import elementwise as elementwise
 from erfscope.graph.rules import mixing as mixing
 from erfscope.graph.rules import moves as moves
 from erfscope.graph.rules import picking as picking
 from erfscope.graph.rules import products as products
-from erfscope.graph.rules import runs as runs
+from erfscope.graph.rules import resampling as resampling
 from erfscope.graph.rules import windows as windows

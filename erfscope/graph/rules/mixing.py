@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import torch
+from torch import Tensor, fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
+from erfscope.graph.rules.parts import Step, Values, run_as_it_is, runs
 from erfscope.graph.rules.reading import (
     Call,
     Dims,
@@ -45,6 +50,9 @@ LONGEST = 4096
 CLOSED = -1e4
 
 
+@rule("argmax", "argmin", has_derivative=False)
+@rule("mean", "sum", "logsumexp", "linalg_vector_norm", "norm", normalises=True)
+@rule("var", "std", "var_mean", "std_mean", normalises=True)
 @rule(*REDUCTIONS)
 def reduction(call: Call) -> list[Edge] | None:
     """Reductions over some or all dimensions."""
@@ -75,13 +83,14 @@ def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> lis
     return [Edge(source=each, steps=(Dims(dims, call.shape),), follows=True) for each in found]
 
 
-@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin", normalises=True)
 def softmax(call: Call) -> list[Edge] | None:
     """Softmax along one dimension."""
     return [mix(call, dims_of(call.args["dim"], len(call.shape)), "softmax over positions")]
 
 
-@rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+@rule("cummax", "cummin")
+@rule("cumsum", "cumprod", "logcumsumexp", makes_dim=True)
 def running(call: Call) -> list[Edge] | None:
     """Running sums read what lies before a position along their dimension."""
     x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
@@ -98,7 +107,8 @@ def up_to(dim: int, size: int) -> Taps:
     return taps(dim, size, before, center=spots.astype(float), scale=1)
 
 
-@rule("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "instance_norm")
+@rule("instance_norm", normalises=True)
+@rule("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 def batch_norm(call: Call) -> list[Edge] | None:
     """Batch or instance normalisation: with stored statistics elementwise, else by the statistics of the whole batch or
     of each map.
@@ -109,14 +119,14 @@ def batch_norm(call: Call) -> list[Edge] | None:
     return [mix(call, over, words), *parameters(call, ("weight", "bias", "running_mean", "running_var"), (1,))]
 
 
-@rule("group_norm")
+@rule("group_norm", normalises=True)
 def group_norm(call: Call) -> list[Edge] | None:
     """Group normalisation reads a group of channels at all positions."""
     over = tuple(range(1, len(call.shape)))
     return [mix(call, over, "group norm"), *parameters(call, ("weight", "bias"), (1,))]
 
 
-@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", normalises=True)
 def layer_norm(call: Call) -> list[Edge] | None:
     """Layer and RMS normalisation over the last dimensions."""
     if call.output:
@@ -125,7 +135,7 @@ def layer_norm(call: Call) -> list[Edge] | None:
     return [mix(call, over, "layer norm over positions"), *parameters(call, ("weight", "bias"), over)]
 
 
-@rule("glu")
+@rule("glu", makes_dim=True)
 def glu(call: Call) -> list[Edge] | None:
     """Gated linear unit: one half of a dimension gates the other."""
     x, dim = call.tensor(), dim_of(call.args["dim"], len(call.shape))
@@ -134,7 +144,7 @@ def glu(call: Call) -> list[Edge] | None:
     return along(call, x, {dim: pairs})
 
 
-@rule("lstm", "gru", "rnn_tanh", "rnn_relu")
+@rule("lstm", "gru", "rnn_tanh", "rnn_relu", stateful=True)
 def recurrent(call: Call) -> list[Edge] | None:
     """A recurrent layer over (L, B, C), or (B, L, C): an output reads what lies before it, or all where both
     directions are read.
@@ -155,15 +165,6 @@ def recurrent(call: Call) -> list[Edge] | None:
     return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
 
 
-@rule("masked_fill")
-def masking(call: Call) -> list[Edge] | None:
-    """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
-    closed = call.args["value"]
-    inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
-    first, *rest = pointwise(call)
-    return [Edge(source=first.source, steps=first.steps, inexact=inexact), *rest]
-
-
 @rule("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")
 @rule("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_irfftn")
 def fourier(call: Call) -> list[Edge] | None:
@@ -173,3 +174,34 @@ def fourier(call: Call) -> list[Edge] | None:
     dims = dims_of(call.args.get("dim") or few, rank)
     transform: Transform = "back" if call.name.startswith("fft_i") else "forth"
     return along(call, x, dict.fromkeys(dims, Whole()), mixing="Fourier transform", transform=transform)
+
+
+@runs("batch_norm", "instance_norm", "cudnn_batch_norm", "miopen_batch_norm")
+def run_batch_norm(step: Step, values: Values) -> Tensor:
+    """A frozen batch norm as the scale and the shift that it is.
+
+    On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory
+    in another order than the input (seen in PyTorch 2.15): one by the map's own statistics gets it in the input's.
+    """
+    call = step.call
+    if call.args.get("training", call.args.get("use_input_stats")):
+        out = run_as_it_is(step, values)
+        if out.requires_grad:
+            out.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+        return out
+    scale, shift = scale_and_shift(call, values.of)
+    shape = (1, -1, *(1,) * (len(step.part) - 2))
+    x = values.of(call.tensor())
+    return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
+
+
+def scale_and_shift(call: Call, tensor: Callable[[fx.Node], Tensor]) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a frozen batch norm, (C,), computed in float64."""
+    names = ("running_mean", "running_var", "weight", "bias")
+    mean, variance, weight, bias = (None if (node := call.args.get(name)) is None else tensor(node) for name in names)
+    assert mean is not None
+    assert variance is not None
+    scale = torch.rsqrt(variance.double() + call.args["eps"])
+    scale = scale if weight is None else scale * weight.double()
+    shift = -mean.double() * scale if bias is None else bias.double() - mean.double() * scale
+    return scale.to(variance.dtype), shift.to(variance.dtype)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from erfscope.graph.graph import evaluate, shape_of
+from erfscope.graph.rules.parts import Step, Values, cut, parts_along, runs
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
@@ -18,7 +19,6 @@ from erfscope.graph.rules.reading import (
     IntArray,
     Reshape,
     Shape,
-    Step,
     Taps,
     Whole,
     broadcast,
@@ -217,7 +217,7 @@ def scatter_part(call: Call) -> list[Edge] | None:
 
 
 def written_over(
-    call: Call, source: fx.Node, rows: tuple[Step, ...], dim: int, entries: IntArray, **more: Any
+    call: Call, source: fx.Node, rows: tuple[Dims | Reshape, ...], dim: int, entries: IntArray, **more: Any
 ) -> list[Edge]:
     """A tensor with some entries of a dimension written over by the rows that these steps make of another."""
     size, spots = call.shape[dim], np.full(call.shape[dim], ABSENT)
@@ -226,3 +226,11 @@ def written_over(
     left = np.where(spots == ABSENT, np.arange(size), ABSENT)
     kept = along(call, call.args["self"], {dim: picks(dim, size, left, center=np.arange(float(size)), scale=1)})
     return [*kept, Edge(source=source, steps=(*rows, Dims(reads, call.shape)))]
+
+
+@runs("cat", "concat", "concatenate")
+def run_concatenation(step: Step, values: Values) -> Tensor:
+    """The pieces of the part behind each other."""
+    found = [(edge.source, parts) for edge in step.edges if (parts := parts_along(edge, step.part))]
+    pieces = [cut(values.of(source), step.needed[source], parts[0]) for source, parts in found]
+    return torch.cat(pieces, step.call.args["dim"])

@@ -15,7 +15,6 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import evaluate, shape_of, value
 from erfscope.graph.rules.reading import (
-    MOVES,
     Call,
     Dims,
     Edge,
@@ -55,28 +54,19 @@ class Step(NamedTuple):
     run: Run
 
 
-#: An operation's second half.
+#: Computes a part of an operation's output.
 Run = Callable[[Step, Values], Tensor]
 RUNS: dict[str, Run] = {}
 
 
 def runs(*names: str) -> Callable[[Run], Run]:
-    """Register the second half of these operations."""
+    """Register how these operations compute a part of their output."""
 
     def register(function: Run) -> Run:
         RUNS.update(dict.fromkeys(names, function))
         return function
 
     return register
-
-
-CONVOLUTIONS = [f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)]
-#: Operations over (B, C, *space) that need what lies between the first and the last index of a part.
-DENSE = frozenset([*CONVOLUTIONS, *(f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3))])
-#: Operations that begin with a state of every image.
-STATEFUL = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
-#: Operations that make all of the dimension that they work along.
-ALONG = frozenset(["cumsum", "cumprod", "logcumsumexp", "glu"])
 
 
 def whole(shape: Shape) -> Part:
@@ -140,15 +130,22 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
     inputs that it does not need are left out.
     """
     call, edges = call_of(node, numbers), edges_of(node, numbers)
+    inputs = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
+    everything = Step(node, call, edges, whole(shape_of(node)), inputs, run_as_it_is)
     if not _is_divisible(call, edges):
-        needed = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
-        return Step(node, call, edges, whole(shape_of(node)), needed, run_as_it_is)
-    made, needed = _part_made(call, edges, part), {}
+        return everything
+    run = RUNS.get(call.name, run_by_moves if call.operation.moves else run_as_it_is)
+    made, needed = _part_made(call, edges, part), dict[fx.Node, Part]()
     for edge in edges:
-        if (found := parts_along(edge, made)) is not None:
-            wanted = union(needed.get(edge.source), found[0])
-            needed[edge.source] = _dense(wanted) if call.name in DENSE else wanted
-    run = RUNS.get(call.name, run_by_moves if call.name in MOVES else run_as_it_is)
+        if (found := parts_along(edge, made)) is None:
+            if call.operation.dense:
+                return everything  # a window that lies on padding alone
+            continue
+        before, wanted = needed.get(edge.source), found[0]
+        if run is run_as_it_is and before is not None and not all(map(np.array_equal, before, wanted)):
+            return everything  # as attention of a tensor on itself: a tensor has one part, and two are needed
+        wanted = union(before, wanted)
+        needed[edge.source] = _dense(wanted) if call.operation.dense else wanted
     return Step(node, call, edges, made, needed, run)
 
 
@@ -156,21 +153,22 @@ def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     """Whether it is known how a part of an operation's output is computed; else it needs its inputs whole."""
     steps = [step for edge in edges for step in edge.steps]
     reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
-    if call.args.get("is_causal") or call.name in STATEFUL:
+    if call.args.get("is_causal") or call.operation.stateful:
         return False
     if any(isinstance(read, Whole) and read.blind for read in reads):
         return False
     plain = all(isinstance(step, Dims) for step in steps) and not any(isinstance(read, Taps) for read in reads)
-    return call.name in RUNS or call.name in MOVES or call.name in ALONG or (plain and not call.output)
+    known = call.operation
+    return call.name in RUNS or known.moves or known.makes_dim or (plain and not call.output)
 
 
 def _part_made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     """What an operation makes where a part of its output is asked for."""
-    found = list(_dense(part) if call.name in DENSE else part)
+    found = list(_dense(part) if call.operation.dense else part)
     reads = [read for edge in edges for step in edge.steps if isinstance(step, Dims) for read in step.reads]
     full = [read.same for read in reads if isinstance(read, Whole) and read.same is not None]
-    full += [call.args["dim"]] if call.name in ALONG else [1] if "conv" in call.name else []
-    if call.name not in RUNS and call.name not in MOVES:
+    full += [call.args["dim"]] if call.operation.makes_dim else [1] if "conv" in call.name else []
+    if call.name not in RUNS and not call.operation.moves:
         # A dimension that is no input's, as those that a Fourier transform makes, is made whole.
         known = {dim for edge in edges for dim in _dims_read(edge, len(part))}
         full += [dim for dim in range(len(part)) if dim not in known]
@@ -183,8 +181,7 @@ def _dims_read(edge: Edge, rank: int) -> list[int | None]:
     """The dimensions of an output along which an edge reads as far as the part goes."""
     if not edge.steps or not isinstance(edge.steps[-1], Dims):
         return list(range(rank))
-    reads = edge.steps[-1].reads
-    return [read if isinstance(read, int) else read.same if isinstance(read, Whole) else read.dim for read in reads]
+    return edge.steps[-1].goals
 
 
 def _dense(part: Part) -> Part:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.mixing import CLOSED
-from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, pointwise, rule, weights
+from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, rule
 
 ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
 
 
-@rule("linear")
+def _per_row(call: Call) -> int:
+    """Multiply-adds for each element of a matrix product."""
+    rows: fx.Node = call.args.get("mat1") or call.args.get("batch1") or call.args["self"]
+    return shape_of(rows)[-1]
+
+
+def _per_query(call: Call) -> int:
+    """Multiply-adds for each element of an attention: of queries with keys, and of weights with values."""
+    keys, features = shape_of(call.args["key"])[-2:]
+    return keys + keys * features // max(shape_of(call.args["value"])[-1], 1)
+
+
+def _per_equation(call: Call) -> int:
+    """Multiply-adds for each element of a product by equation."""
+    terms, _, out = call.args["equation"].replace(" ", "").partition("->")
+    operands = call.args["tensors"]
+    sizes = {
+        letter: side
+        for term, each in zip(terms.split(","), operands, strict=True)
+        for letter, side in zip(term, shape_of(each), strict=False)
+    }
+    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(operands) > 1 else 0
+
+
+@rule("linear", multiply_adds=lambda call: shape_of(call.args["weight"])[-1])
 def linear(call: Call) -> list[Edge] | None:
     """``x @ weight.T + bias``: reads the last dimension in full."""
     x, last = call.tensor("input"), len(call.shape) - 1
@@ -25,10 +50,10 @@ def linear(call: Call) -> list[Edge] | None:
     return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
 
 
-@rule("matmul", "mm", "bmm", "addmm", "baddbmm")
+@rule("matmul", "mm", "mv", "bmm", "addmm", "baddbmm", multiply_adds=_per_row)
 def product(call: Call) -> list[Edge] | None:
     """Matrix product, batched or not; a third tensor is added."""
-    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}.get(
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "mv": ("self", "vec")}.get(
         call.name, ("self", "mat2" if "mat2" in call.args else "other")
     )
     left, right = (call.args[name] for name in names)
@@ -43,9 +68,14 @@ def product(call: Call) -> list[Edge] | None:
     column = len(shapes[1]) - 1
     reads = (*_batch(shapes[1], call.shape), Whole(), rank - 1)
     same = shapes[0][-2] == shapes[1][-1]
-    twin = Dims((*_batch(shapes[1], call.shape), Whole(), rank - 2), call.shape) if same else None
+    alignment = Dims((*_batch(shapes[1], call.shape), Whole(), rank - 2), call.shape) if same else None
     columns = Edge(
-        source=right, steps=(Dims(reads, call.shape),), follows=True, columns=column, twin=twin, mixing=_words(left)
+        source=right,
+        steps=(Dims(reads, call.shape),),
+        follows=True,
+        columns=column,
+        alignment=alignment,
+        mixing=_words(left),
     )
     base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
     return [rows, columns, *(Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in base)]
@@ -62,14 +92,9 @@ def _words(other: fx.Node) -> str:
     return TOKEN_MIXING if other.op == "placeholder" else ATTENTION
 
 
-@rule(
-    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"
-)
-@rule(
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math",
-)
+@rule("scaled_dot_product_attention", multiply_adds=_per_query)
+@rule(*(f"_scaled_dot_product_{kind}" for kind in ("flash_attention", "flash_attention_for_cpu", "attention_math")))
+@rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 def attention(call: Call) -> list[Edge] | None:
     """Scaled dot-product attention of queries (..., L, E) on keys and values (..., S, E): queries by box, keys
     whole.
@@ -83,9 +108,9 @@ def attention(call: Call) -> list[Edge] | None:
     edges = [Edge(source=query, steps=(Dims(reads, call.shape),), inexact=inexact, mixing=ATTENTION)]
     for each, last in ((key, Whole()), (value, rank - 1)):
         batch = _batch(shape_of(each), call.shape)
-        twin = Dims((*batch, rank - 2, Whole()), call.shape) if shape_of(each)[-2] == call.shape[-2] else None
+        alignment = Dims((*batch, rank - 2, Whole()), call.shape) if shape_of(each)[-2] == call.shape[-2] else None
         steps = (Dims((*batch, Whole(), last), call.shape),)
-        edges.append(Edge(source=each, steps=steps, follows=True, twin=twin, mixing=ATTENTION))
+        edges.append(Edge(source=each, steps=steps, follows=True, alignment=alignment, mixing=ATTENTION))
     if is_tensor(mask):
         rows = broadcast(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
@@ -101,7 +126,7 @@ def _closes(call: Call, mask: fx.Node) -> bool:
     return True
 
 
-@rule("einsum")
+@rule("einsum", multiply_adds=_per_equation)
 def einsum(call: Call) -> list[Edge] | None:
     """Products by equation: letters that are not in the output are read in full."""
     given, _, out = call.args["equation"].replace(" ", "").partition("->")
@@ -118,69 +143,3 @@ def einsum(call: Call) -> list[Edge] | None:
             Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words)
         )
     return edges
-
-
-@rule(
-    "where",
-    "lerp",
-    "addcmul",
-    "addcdiv",
-    "hardswish",
-    "hardsigmoid",
-    "prelu",
-    "_prelu_kernel",
-    "rrelu",
-    "rrelu_with_noise",
-    "complex",
-)
-@rule(
-    "dropout",
-    "native_dropout",
-    "feature_dropout",
-    "alpha_dropout",
-    "contiguous",
-    "to",
-    "clone",
-    "alias",
-    "detach",
-    "_to_copy",
-    "polar",
-)
-@rule(
-    "positive",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "type_as",
-    "float",
-    "double",
-    "half",
-    "gelu",
-    "silu",
-    "log_sigmoid",
-    "threshold",
-    "softshrink",
-)
-@rule("hardtanh", "relu6", "celu", "selu", "mish", "softplus", "elu", "nan_to_num", "view_as_real_", "clip")
-def elementwise(call: Call) -> list[Edge] | None:
-    """Elementwise operations, those among them that PyTorch does not mark as such."""
-    if call.output or any(
-        len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
-    ):
-        return None
-    if call.name.startswith("prelu"):
-        return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
-    return pointwise(call)
-
-
-@rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
-@rule(*(f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")))
-def shape_only(call: Call) -> list[Edge] | None:
-    """Operations that take the shape of a tensor, and nothing of its numbers."""
-    return []
-
-
-@rule("fill", "zero", "copy")
-def overwritten(call: Call) -> list[Edge] | None:
-    """A tensor written over: nothing is left of what was there."""
-    written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
-    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in written]

@@ -58,6 +58,14 @@ class Dims(NamedTuple):
     #: Shape of what is made.
     shape: Shape
 
+    @property
+    def goals(self) -> list[int | None]:
+        """The dimension of the output along which each of the input goes on; None where it ends."""
+        return [
+            read.same if isinstance(read, Whole) else read.dim if isinstance(read, Taps) else read
+            for read in self.reads
+        ]
+
 
 class Reshape(NamedTuple):
     """A step that reads the elements in their order as another shape."""
@@ -82,7 +90,7 @@ class Edge:
     columns: int | None = None
     #: The step by which a following input's elements stand beside the leading one's where that is the same in every
     #: window, and this one not: keys are then as many as queries, and say where these stand.
-    twin: Dims | None = None
+    alignment: Dims | None = None
     #: Whether places become frequencies, or frequencies places.
     transform: Transform = ""
     #: What the operation is called where it mixes positions.
@@ -109,6 +117,11 @@ class Call:
         """Shape of the output that is meant."""
         return self.shapes[self.output]
 
+    @property
+    def operation(self) -> Operation:
+        """What is known of the operation."""
+        return OPERATIONS.get(self.name, UNNAMED)
+
     def tensor(self, *names: str) -> fx.Node:
         """The first argument of these names that is a tensor; by default the first argument."""
         found: list[fx.Node] = [self.args[name] for name in names or self.args if is_tensor(self.args.get(name))]
@@ -130,28 +143,48 @@ def tensors_of(found: Any) -> Iterator[fx.Node]:
 
 
 Rule = Callable[[Call], "list[Edge] | None"]
-#: Operation -> what it reads; None where a call is of a kind that the rule does not know.
-RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of these operations."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What is known of an operation."""
+
+    #: What a call reads of each input; gives None for a call of a kind that the rule does not know.
+    reads: Rule
+    #: Whether it only shows elements of its inputs elsewhere.
+    moves: bool = False
+    #: Whether it needs what lies between the first and the last index of a part of its output, (B, C, *space).
+    dense: bool = False
+    #: Whether it makes all of its dimension ``dim`` where a part of that is asked for.
+    makes_dim: bool = False
+    #: Whether it holds a state of every image, so that no part of it can be computed alone.
+    stateful: bool = False
+    #: Whether it subtracts a mean or divides by a sum: behind it a sum of channels may be constant, and
+    #: its gradient rounding noise.
+    normalises: bool = False
+    #: False where it has no derivative, or one that is zero almost everywhere.
+    has_derivative: bool = True
+    #: Multiply-adds for each element of its output; None for none.
+    multiply_adds: Callable[[Call], int] | None = None
+
+
+#: What is known of operations, by name.
+OPERATIONS: dict[str, Operation] = {}
+
+
+def rule(*names: str, **facts: Any) -> Callable[[Rule], Rule]:
+    """Register the rule of these operations; ``facts`` are the other fields of :class:`Operation`."""
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+        OPERATIONS.update(dict.fromkeys(names, Operation(reads=function, **facts)))
         return function
 
     return register
 
 
-#: Operations that only show elements of their inputs elsewhere.
-MOVES: set[str] = set()
-
-
 def move(*names: str) -> Callable[[Rule], Rule]:
     """Register the rule of operations that only move elements."""
-    MOVES.update(names)
-    return rule(*names)
+    return rule(*names, moves=True)
 
 
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call:
@@ -170,19 +203,18 @@ def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda 
 def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> list[Edge]:
     """What a node reads of every tensor that it is given: without a rule, all of them whole."""
     call = call_of(node, numbers)
-    is_pointwise = torch.Tag.pointwise in call.node.target.tags  # type: ignore[union-attr]
-    known = RULES.get(call.name, pointwise if is_pointwise else None)
-    found = known(call) if known is not None else None
-    if found is not None:
+    if (found := call.operation.reads(call)) is not None:
         return found
-    return [blind_edge(each, call.shape, call.name) for each in call.node.all_input_nodes if is_tensor(each)]
-
-
-def blind_edge(source: fx.Node, shape: Shape, name: str) -> Edge:
-    """An edge of an operation that may read anything."""
-    return Edge(
-        source=source, steps=(Dims((Whole(blind=True),) * len(shape_of(source)), shape),), inexact=name, mixing=name
-    )
+    return [
+        Edge(
+            source=each,
+            steps=(Dims((Whole(blind=True),) * len(shape_of(each)), call.shape),),
+            inexact=call.name,
+            mixing=call.name,
+        )
+        for each in call.node.all_input_nodes
+        if is_tensor(each)
+    ]
 
 
 def pointwise(call: Call) -> list[Edge]:
@@ -190,6 +222,14 @@ def pointwise(call: Call) -> list[Edge]:
     return [
         Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])
     ]
+
+
+def unnamed(call: Call) -> list[Edge] | None:
+    """Operations without a rule of their own: those that PyTorch tags as pointwise are understood."""
+    return pointwise(call) if torch.Tag.pointwise in call.node.target.tags else None  # type: ignore[union-attr]
+
+
+UNNAMED = Operation(reads=unnamed)
 
 
 def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:

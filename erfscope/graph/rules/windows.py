@@ -1,22 +1,23 @@
-"""Operations with a window along each dimension: convolution, pooling, padding, resampling."""
+"""Operations with a window of a fixed size along each dimension: convolution and pooling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
+from erfscope.graph.rules.parts import Step, Values, runs
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
     Dims,
     Edge,
-    FloatArray,
-    IntArray,
     Taps,
     Whole,
     rule,
@@ -67,16 +68,21 @@ def channel_taps(size: int, out: int, groups: int) -> Taps | Whole | int:
     return taps(1, size, first[:, None] + np.arange(each), scale=each * groups / out)
 
 
-@rule(
-    "convolution",
-    "_convolution",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-)
+def _per_weight(call: Call) -> int:
+    """Multiply-adds for each element of a convolution's output."""
+    return math.prod(shape_of(call.args["weight"])[1:])
+
+
+def _per_weight_transposed(call: Call) -> int:
+    """Multiply-adds for each element of a transposed convolution's output, on the average."""
+    weight, taken = shape_of(call.args["weight"]), shape_of(call.args["input"])[2:]
+    inputs: int = weight[0] // call.args["groups"]
+    return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(call.shape[2:])
+
+
+@rule("convolution", "_convolution")
+@rule("conv1d", "conv2d", "conv3d", dense=True, multiply_adds=_per_weight)
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", dense=True, multiply_adds=_per_weight_transposed)
 def convolution(call: Call) -> list[Edge] | None:
     """Convolution, grouped, dilated or transposed; weights that depend on the input are read whole."""
     x = call.tensor("input")
@@ -94,7 +100,7 @@ def convolution(call: Call) -> list[Edge] | None:
     ]
 
 
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", dense=True)
 @rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def pooling(call: Call) -> list[Edge] | None:
     """Average and maximum pooling; ceil mode only makes the output longer."""
@@ -106,144 +112,81 @@ def pooling(call: Call) -> list[Edge] | None:
     return along(call, x, {dim: sliding_taps(dim, size, out, *window) for dim, size, out, window in sides})
 
 
-@rule(
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"
-)
-@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_pooling(call: Call) -> list[Edge] | None:
-    """Pooling to a given size; to one cell it is global."""
-    x, count = call.tensor(), len(call.args["output_size"])
-    if call.output:
-        return None
-    reads = {}
-    for dim in range(len(call.shape) - count, len(call.shape)):
-        size, out = shape_of(x)[dim], call.shape[dim]
-        reads[dim] = dim if size == out else Whole() if out == 1 else _adaptive_taps(dim, size, out)
-    return along(call, x, reads, mixing=f"global {'max' if 'max' in call.name else 'average'} pooling")
-
-
-def _adaptive_taps(dim: int, size: int, out: int) -> Taps:
-    """Output i reads floor(i S / out) to ceil((i + 1) S / out), the last excluded; windows of unequal length have
-    no even centres.
+def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
+    """The input of a window, and the padding on both sides that the operation adds by itself; what lies beyond one
+    border alone is there already.
     """
-    i = np.arange(out)
-    first, stop = i * size // out, -(-(i + 1) * size // out)
-    grid = first[:, None] + np.arange(int((stop - first).max()))
-    reason = f"adaptive pooling of {size} to {out} cells has windows of unequal length" if size % out else ""
-    center = (i + 0.5) * size / out - 0.5
-    return taps(
-        dim,
-        size,
-        np.where(grid < stop[:, None], grid, ABSENT),
-        center=center,
-        scale=size / out,
-        inexact_reason=reason,
-    )
+    call = step.call
+    x = call.tensor("input", "self")
+    windows = window_of(call)
+    more, both = list[int](), list[int]()
+    for dim, (kernel, stride, padding, dilation) in enumerate(windows, start=len(step.part) - len(windows)):
+        first = int(step.part[dim][0]) * stride - padding
+        last = int(step.part[dim][-1]) * stride - padding + dilation * (kernel - 1)
+        low, high = int(step.needed[x][dim][0]) - first, last - int(step.needed[x][dim][-1])
+        both.append(min(low, high))
+        more = [low - both[-1], high - both[-1], *more]
+    tensor = values.of(x)
+    return (F.pad(tensor, more, value=fill) if any(more) else tensor), both
 
 
-@rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-@rule("replication_pad1d", "replication_pad2d", "replication_pad3d", "_pad_circular", "_pad_enum")
-def padding(call: Call) -> list[Edge] | None:
-    """Padding: with constants the map ends, else it goes on; without borders all are plain shifts. Negative amounts
-    crop.
+@runs("conv1d", "conv2d", "conv3d")
+def run_convolution(step: Step, values: Values) -> Tensor:
+    """Convolution of the padded part."""
+    call = step.call
+    x, padding = _pad_input(step, values, 0.0)
+    kernel, shift = values.weights or (values.of(call.args["weight"]), _or_none(call.args["bias"], values))
+    _, strides, _, dilations = zip(*window_of(call), strict=True)
+    found: Tensor = getattr(F, call.name)(x, kernel, shift, strides, padding, dilations, call.args["groups"])
+    return found
+
+
+def _or_none(node: fx.Node | None, values: Values) -> Tensor | None:
+    return None if node is None else values.of(node)
+
+
+@runs("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def run_transposed(step: Step, values: Values) -> Tensor:
+    """Transposed convolution of the part, of which what lies beside the asked cells is cut off, or zero where
+    nothing reaches.
     """
-    x, amounts = call.tensor(), call.args["pad" if "pad" in call.args else "padding"]
-    mode = call.args.get("mode") or call.name.partition("_")[0]
-    reads = {}
-    for i in range(len(amounts) // 2):
-        dim = len(call.shape) - 1 - i
-        size, spots = shape_of(x)[dim], np.arange(call.shape[dim]) - amounts[2 * i]
-        if amounts[2 * i] or amounts[2 * i + 1]:
-            reads[dim] = taps(
-                dim, size, spots[:, None], inside=_around_border(str(mode), spots, size)[:, None], scale=1
-            )
-    return along(call, x, reads)
+    call, part = step.call, step.part
+    x, bias = call.tensor("input"), _or_none(call.args["bias"], values)
+    windows = window_of(call)
+    _, strides, _, dilations = zip(*windows, strict=True)
+    weight, groups = values.of(call.args["weight"]), call.args["groups"]
+    out: Tensor = getattr(F, call.name)(values.of(x), weight, None, strides, 0, 0, groups, dilations)
+    amounts: list[int] = []
+    for dim, (_, stride, padding, _) in enumerate(windows, start=2):
+        first = int(step.needed[x][dim][0]) * stride - padding
+        amounts = [first - int(part[dim][0]), int(part[dim][-1]) + 1 - first - out.shape[dim], *amounts]
+    out = F.pad(out, amounts)
+    return out if bias is None else out + bias.reshape(-1, *(1,) * len(windows))
 
 
-def _around_border(mode: str, spots: IntArray, size: int) -> IntArray:
-    """The cells that stand at places beyond the borders; -1 for none."""
-    if mode.startswith("refle"):
-        spots = (size - 1) - np.abs((size - 1) - np.abs(spots))
-    elif mode.startswith("repli"):
-        spots = np.clip(spots, 0, size - 1)
-    elif mode == "circular":
-        spots = spots % size
-    inside: IntArray = np.where((spots >= 0) & (spots < size), spots, -1)
-    return inside
+@runs("max_pool1d", "max_pool2d", "max_pool3d")
+def run_max_pooling(step: Step, values: Values) -> Tensor:
+    """Maximum pooling of the part padded with what is never the greatest."""
+    call = step.call
+    x, padding = _pad_input(step, values, -math.inf)
+    kernels, strides, _, dilations = zip(*window_of(call), strict=True)
+    found: Tensor = getattr(F, call.name)(x, kernels, strides, padding, dilations)
+    return found
 
 
-@rule(
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "upsample_nearest3d",
-    "upsample_linear1d",
-    "upsample_bilinear2d",
-    "upsample_trilinear3d",
-)
-@rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_bicubic2d")
-@rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
-def interpolation(call: Call) -> list[Edge] | None:
-    """Interpolation of every kind."""
-    x, align = call.tensor(), bool(call.args.get("align_corners"))
-    count = len(call.shape) - 2
-    named = [
-        call.args.get(key)
-        for key in {1: ("scales",), 2: ("scales_h", "scales_w")}.get(count, ("scales_d", "scales_h", "scales_w"))
-    ]
-    factors = call.args.get("scale_factors") or named
-    reads = {}
-    for dim, factor in enumerate(factors, start=2):
-        size, out = shape_of(x)[dim], call.shape[dim]
-        scale = (size - 1) / (out - 1) if align and out > 1 else 0.0 if align else 1 / factor if factor else size / out
-        reads[dim] = _resized_taps(dim, size, out, scale, call.name, align=align)
-    return along(call, x, reads)
-
-
-def _resized_taps(dim: int, size: int, out: int, scale: float, name: str, *, align: bool) -> Taps:
-    """One dimension interpolated.
-
-    Source points are computed in float32 and in float64 and both answers are kept: they differ only where a point
-    falls on the edge between two cells. What lies outside is clamped.
-    """
-    shift, reason = (0.0, "") if align else _first_source(out, scale, name)
-    found = [_sources(np.arange(out).astype(kind), scale, name, align) for kind in (np.float32, np.float64)]
-    spots = np.concatenate(found, 1)
-    clamped = np.where(spots == ABSENT, -1, np.clip(spots, 0, size - 1))
-    if name.endswith("_aa"):
-        clamped = np.where((spots < 0) | (spots >= size), -1, spots)
-    center = np.full(out, shift) + scale * np.arange(out)
-    return taps(dim, size, spots, inside=clamped, center=center, scale=scale or float(size), inexact_reason=reason)
-
-
-def _first_source(out: int, scale: float, name: str) -> tuple[float, str]:
-    """Where cell 0 of an interpolated axis has its centre, and why that is not exact.
-
-    Half a cell in, and for nearest neighbours what rounding down takes off on the average, which is the same for all
-    cells where cells are only repeated or left out.
-    """
-    if "nearest" not in name:
-        return (scale - 1) / 2, ""
-    p, q = Fraction(scale).limit_denominator(max(out, 1)).as_integer_ratio()
-    reason = f"nearest neighbours repeat cells unevenly, {p} for {q}" if p > 1 and q > 1 else ""
-    if "exact" in name:
-        return scale / 2 - ((q - 1) / (2 * q) if p % 2 == 0 else 0.5), reason
-    return -(q - 1) / (2 * q), reason
-
-
-def _sources(index: FloatArray, scale: float, name: str, align: bool) -> IntArray:
-    """Cells with a weight, (outputs, taps), as PyTorch computes them (ATen/native/UpSample.h)."""
-    number = index.dtype.type
-    step, half = number(scale), number(0.5)
-    if "nearest" in name:
-        return np.floor(index * step if "exact" not in name else (index + half) * step).astype(np.intp)[:, None]
-    if name.endswith("_aa"):
-        width = {"_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 4}.get(name, 6)
-        widening, center = number(max(scale, 1.0)), step * (index + half)
-        first = np.floor(center - widening * number(width / 2) + half).astype(np.intp)
-        grid = first[:, None] + np.arange(math.ceil(width * widening) + 2)
-        distance = np.abs(grid.astype(index.dtype) - center[:, None] + half) / widening
-        return np.where(distance < width / 2, grid, ABSENT)
-    point = index * step if align else step * (index + half) - half
-    low = np.floor(point).astype(np.intp)[:, None]
-    offsets = np.arange(-1, 3) if "cubic" in name else np.arange(2)
-    return np.where((point[:, None] != low) | (offsets == 0), low + offsets, ABSENT)
+@runs("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def run_average_pooling(step: Step, values: Values) -> Tensor:
+    """Average pooling: sums over the padded part, divided by how many cells count."""
+    call = step.call
+    windows, shape = window_of(call), shape_of(call.tensor())
+    x, own = _pad_input(step, values, 0.0)
+    kernels, strides, _, _ = zip(*windows, strict=True)
+    out: Tensor = getattr(F, call.name)(x, kernels, strides, own)
+    for dim, (kernel, stride, padding, _) in enumerate(windows, start=len(step.part) - len(windows)):
+        side = shape[dim]
+        low, high = (0, side) if not call.args["count_include_pad"] else (-padding, side + padding)
+        first = step.part[dim] * stride - padding
+        cells = np.minimum(first + kernel, high) - np.maximum(first, low)
+        scale = torch.as_tensor(kernel / cells, dtype=out.dtype, device=out.device)
+        out = out * scale.reshape([-1 if d == dim else 1 for d in range(out.dim())])
+    return out if (divisor := call.args.get("divisor_override")) is None else out * (math.prod(kernels) / divisor)

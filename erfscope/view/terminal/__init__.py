@@ -1,4 +1,4 @@
-"""What the terminal shows of results; beside the commands the one door to rich.
+"""Results in the terminal; beside the commands the one door to rich.
 
 May import: ``view`` beside it, and below.
 """

@@ -1,5 +1,4 @@
-"""Several results as tables that fit the terminal: what does not fit beside the sizes stands in a second table below
-them."""
+"""Several results as tables that fit the terminal: columns that do not fit beside the sizes stand in a second table."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ from erfscope.view.terminal.names import Name
 
 #: Between two columns.
 GAP = 2
-#: The longest model name that is not folded where room is short, and what is left for names where the terminal is
-#: narrow.
+#: The widest column of names where room is short, and its width in a narrow terminal.
 NAME_WIDTH, NARROW_NAME = 40, 16
-#: Sizes that stand in the first of two tables; longer names are folded to make room for them.
+#: Sizes in the first of two tables; names are folded to make room for them.
 FIRST = ("r50", "context_r50", "r90", "far_mass")
 #: Columns that are the first to go where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
@@ -44,7 +42,7 @@ class _Column:
 
 
 class ComparisonTable:
-    """A rich renderable: one row per result, and below it what it differs by from the one it is compared with."""
+    """A rich renderable: one row per result, and below it the differences to the one it is compared with."""
 
     def __init__(self, view: ReportView) -> None:
         self.view = view
@@ -84,12 +82,12 @@ class ComparisonTable:
             style = "" if row.result.ok else "dim"
             table.add_row(Name(row.label), *(Text(column.cells[row.index]) for column in columns), style=style)
             if any(column.differences[row.index] for column in columns):
-                change = Text("  Δ vs host" if row.minus == "host" else "  Δ vs first")
+                change = Text("  Δ vs host" if row.has_host else "  Δ vs first")
                 table.add_row(change, *(Text(column.differences[row.index]) for column in columns), style="dim")
         return table
 
     def _group(self, row: Row) -> object:
-        """What rows that stand together share: the model where its layers or units are swept, else the swept
+        """The value that rows of one section share: the model where its layers or units are swept, else the swept
         settings."""
         if {"layer", "unit"} & set(self.swept):
             return row.result.label
@@ -99,7 +97,7 @@ class ComparisonTable:
 
 
 def _columns(view: ReportView) -> list[_Column]:
-    """Everything that may be shown, in the order of showing."""
+    """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
     shown = [c for c in shown if c.kind != "measure" or c.name in COMPARED]
     return [
@@ -128,11 +126,11 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
 
 
 def _tight(cell: Cell | None) -> str:
-    """A cell without spaces around its sign of an error."""
+    """A cell without spaces around ±."""
     return words.DASH if cell is None else f"{cell} {cell.unit}".rstrip().replace(" ± ", "±")
 
 
 def _difference(cell: Cell | None) -> str:
-    """What a cell differs by; nothing where there are no pairs to take a difference of."""
+    """The difference of a cell; "" where it has none."""
     change = None if cell is None else cell.difference
     return "" if change is None or change.value is None else change.signed.replace(" ± ", "±")

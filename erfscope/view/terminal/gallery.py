@@ -16,7 +16,7 @@ from erfscope.results.result import Result
 from erfscope.view.terminal.heatmap import HeatMap
 from erfscope.view.words import IN_PLANE
 
-#: Columns of text that a map needs to be read, and the most that one of several is given.
+#: The least and the greatest width of one of several maps.
 NARROWEST, WIDEST = 16, 32
 #: Between two maps.
 GAP = 2
@@ -25,8 +25,7 @@ MIN_WIDTH, MOST = 60, 12
 
 
 class Gallery:
-    """A rich renderable: the maps of all usable results, each under its name, in as many lines as the width asks
-    for."""
+    """A rich renderable: the maps of all usable results, each under its name, as many side by side as fit."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = [result for result in results if result.ok and result.map is not None]

@@ -29,7 +29,7 @@ COLOUR_KEY = (
 
 
 class Drawn(NamedTuple):
-    """A map as text, what its marks and shades are, and why it has no colours where they were wanted."""
+    """A map as text, the key to its marks and shades, and the reason why colours are missing."""
 
     text: Text
     key: str
@@ -57,7 +57,7 @@ class HeatMap:
             try:
                 return Drawn(half_blocks(self.pixels()), COLOUR_KEY)
             except ImportError as error:
-                # The measurement is done by now; it must not be lost for want of colours.
+                # Missing colours must not lose a measurement.
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
                 fault = f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
         return Drawn(lines_of(self.glyphs()), GLYPH_KEY, fault)

@@ -18,6 +18,7 @@ from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, measure_cell
 from erfscope.view.extras import Extra
+from erfscope.view.identity import identity
 from erfscope.view.report_view import Row, report_view
 from erfscope.view.terminal.comparison import ComparisonTable
 from erfscope.view.terminal.gallery import NARROWEST, Gallery
@@ -32,12 +33,12 @@ PLAIN_WIDTH = 110
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
-    """One result: identity, what invalidates it, the answer, the map, if ``maps``, beside its sizes, and findings."""
+    """One result: identity, warnings, the answer, the map, if ``maps``, beside its sizes, and findings."""
     return draw_report(Report(results=(result,), environment={}), maps=maps)
 
 
 def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
-    """Several results: one row each, their maps, if ``maps``, then what must be said about them."""
+    """Several results: one row each, their maps, if ``maps``, then findings and notes."""
     view = report_view(report)
     if len(report) < 2:
         return Group(*_single(view.rows[0], maps=maps)) if len(report) else Text("no results")
@@ -60,29 +61,9 @@ def plain_text(shown: Result | Report) -> str:
     return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
 
 
-def next_step(report: Report, *, stored: bool) -> str | None:
-    """What to try next, for somebody who has just seen their first result; ``stored`` if it was written to a file."""
-    first = report[0]
-    if not first.ok:
-        return None
-    explain = "--explain says what each number means"
-    if first.weights.fallback:
-        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
-    if stored:
-        return (
-            f"next: erfscope layers {first.model} lists what else can be measured; compare saved results: erfscope"
-            " compare DIR1 DIR2"
-        )
-    if len(report) > 1:
-        return f"next: -o DIR keeps maps and numbers; erfscope analyze {first.model} shows one map; {explain}"
-    if first.input.source != "image":
-        return f"next: erfscope analyze {first.model} --image YOUR.png -o DIR; {explain}"
-    return f"next: erfscope compare {first.model} resnet50; -o DIR keeps map and numbers; {explain}"
-
-
 def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
     result, findings = row.result, row.result.findings
-    yield Text(row.label, style="bold").append(" · " + " · ".join(words.identity(result)), style="not bold")
+    yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
         yield Text(text, style="bold yellow")
     if result.error is not None:
@@ -107,7 +88,7 @@ def _larger(result: Result) -> str:
 
 
 def _answer(result: Result) -> str:
-    """The main finding in one sentence."""
+    """The sizes in one sentence."""
     radii, unit = words.radii(result), words.lengths_text(result)
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
@@ -152,7 +133,7 @@ class _MapAndSizes:
 
 
 def _side(result: Result) -> Iterator[str]:
-    """What the side is that sizes are given as shares of, where that is not a square's."""
+    """The side that percentages of sizes refer to, for a reference that is no square."""
     sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
     if len(set(sides)) > 1:
         yield f"side {words.sides_text(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"

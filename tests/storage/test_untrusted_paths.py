@@ -11,10 +11,8 @@ from conftest import SmallNet
 
 import erfscope
 from erfscope.errors import ErfscopeError
-from erfscope.gate import entry_of
+from erfscope.gate import CheckReport, Verdict, entry_of
 from erfscope.gate.artifacts import write_artifacts
-from erfscope.gate.report import CheckReport
-from erfscope.gate.verdict import Verdict
 from erfscope.results.report import Report
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

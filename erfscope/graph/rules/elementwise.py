@@ -1,0 +1,82 @@
+"""Operations that keep every element where it is, and those that only take a tensor's shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from erfscope.graph.graph import evaluate, shape_of, value
+from erfscope.graph.rules.mixing import CLOSED
+from erfscope.graph.rules.parts import Step, Values, cut, runs, whole
+from erfscope.graph.rules.reading import OPERATIONS, Call, Edge, broadcast, is_tensor, pointwise, rule, weights
+
+rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivative=False)(pointwise)
+
+
+@rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "view_as_real_", "positive")
+@rule("hardswish", "hardsigmoid", "hardtanh", "relu6", "celu", "selu", "elu", "gelu", "silu", "mish", "softplus")
+@rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
+@rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
+@rule("contiguous", "to", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy", "type_as")
+@rule("float", "double", "half")
+@rule("detach", has_derivative=False)
+def elementwise(call: Call) -> list[Edge] | None:
+    """Elementwise operations, those among them that PyTorch does not mark as such."""
+    if call.output or any(
+        len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
+    ):
+        return None
+    if call.name.startswith("prelu"):
+        return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
+    return pointwise(call)
+
+
+@rule("masked_fill")
+def masking(call: Call) -> list[Edge] | None:
+    """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
+    closed = call.args["value"]
+    inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
+    first, *rest = pointwise(call)
+    return [Edge(source=first.source, steps=first.steps, inexact=inexact), *rest]
+
+
+@rule("native_group_norm", normalises=True)
+@rule("fake_quantize_per_tensor_affine", "fake_quantize_per_tensor_affine_cachemask", has_derivative=False)
+@rule("fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask", has_derivative=False)
+@rule("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", has_derivative=False)
+@rule("quantize_per_tensor", "quantize_per_channel", has_derivative=False)
+def unknown(call: Call) -> list[Edge] | None:
+    """Operations that may read anything, of which other facts are known."""
+    return None
+
+
+@rule(*(f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")))
+@rule(*(f"new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")))
+def shape_only(call: Call) -> list[Edge] | None:
+    """Operations that take the shape of a tensor, and nothing of its numbers."""
+    return []
+
+
+@runs(*(name for name, known in OPERATIONS.items() if known.reads is shape_only))
+def run_shape_only(step: Step, values: Values) -> Tensor:
+    """A tensor of which the input only says the shape, the dtype and the device."""
+    source = step.call.tensor()
+    like = torch.empty(shape_of(source), dtype=value(source).dtype, device=values.device)
+    return cut(evaluate(step.node, lambda _: like), whole(shape_of(step.node)), step.part)
+
+
+@rule("fill", "zero", "copy")
+def overwritten(call: Call) -> list[Edge] | None:
+    """A tensor written over: nothing is left of what was there."""
+    written = [call.args[key] for key in ("src", "value") if is_tensor(call.args.get(key))]
+    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in written]
+
+
+@runs("fill", "zero")
+def run_overwritten(step: Step, values: Values) -> Tensor:
+    """A tensor of one number, of which nothing is left that was there."""
+    number, dtype = step.call.args.get("value", 0), value(step.node).dtype
+    shape = [len(each) for each in step.part]
+    if is_tensor(number):
+        return values.of(number).to(dtype).expand(shape)
+    return torch.full(shape, number, dtype=dtype, device=values.device)
