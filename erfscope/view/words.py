@@ -253,9 +253,9 @@ def ratios_note(result: Result) -> str:
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
     word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
-    text = f"Of {whole}: the number divided by its side, {side} {word}"
-    text += f"; of field: by that of the whole TRF, {field} {word}" if field else ""
-    return f"{text}. Areas by the area."
+    text = f"Of {whole}: the size divided by its side, {side} {word}"
+    text += f"; of field: by the side of the whole TRF, {field} {word}" if field else ""
+    return f"{text}. Areas are divided by areas."
 
 
 # --- Sentences below results ----------------------------------------------------------------------
