@@ -58,7 +58,7 @@ MISSING = Cell(text=words.DASH, is_missing=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One measure of one result, with what it is a share of."""
+    """One measure of one result, also as a share of the input and of the TRF."""
 
     name: str
     gloss: str
@@ -109,7 +109,7 @@ def unit_of(name: str, result: Result) -> str:
 
 
 def size_of(result: Result, name: str, index: int) -> Size:
-    """One measure of a result beside what it is a share of.
+    """One measure of a result, also as a share of the input and of the TRF.
 
     Args:
         result: The result.

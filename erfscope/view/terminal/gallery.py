@@ -65,7 +65,7 @@ class Gallery:
         return Text("\n").join(lines)
 
     def _legend(self, key: str, *, zooms: set[int]) -> str:
-        """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
+        """The key to shades and marks, a warning of different scales, and the number of maps left out."""
         parts = [key]
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
         if len(spaces) > 1 or len(zooms) > 1:
