@@ -124,7 +124,7 @@ class PictureFeed:
 
     def batch(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Inputs (B, C_in, *space), or a part of them."""
-        pictures = [self.stimuli.get(index).pixels for index in indices]
+        pictures = [self.stimuli.pixels(index) for index in indices]
         if self.pixelwise and box:
             # The last axis of pixels is the channels'.
             return self.normalise(np.stack([pixels[inside((*box, (0, pixels.shape[-1])))] for pixels in pictures]))
@@ -133,7 +133,7 @@ class PictureFeed:
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """The image, (H, W, C)."""
-        return self.stimuli.get(index).pixels
+        return self.stimuli.pixels(index)
 
 
 @dataclass(frozen=True, slots=True)
