@@ -97,7 +97,7 @@ class BaselineEntry:
     unusable: str | None = None
 
     @property
-    def questions(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings, options that are not the default among them."""
         asked = dict(self.protocol)
         options: Mapping[str, Any] = asked.pop("options", {})
