@@ -13,7 +13,7 @@ from erfscope.measures.radii import RadialMass, Rings
 from erfscope.measures.ratios import Sides, sides_of
 from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
-from erfscope.measures.squares import edge_weights, side
+from erfscope.measures.squares import area_inside, edge_weights, side
 
 
 class Geometry:
@@ -138,6 +138,18 @@ class Prepared:
     def moments(self) -> Moments:
         """Moments around the centroid."""
         return moments(self.weights, self.geometry.rows, self.geometry.cols)
+
+    def radius(self, share: float) -> float:
+        """Radius around the unit that holds a share of the mass, in cells."""
+        return self.radial.radius(share)
+
+    def context_radius(self, share: float) -> float | None:
+        """The same of the mass outside the unit's own stride cell; None if there is none."""
+        return None if self.context is None else self.context.radius(share)
+
+    def area(self, share: float) -> float:
+        """Area of the square that holds a share of the mass inside the reference, as a share of the reference."""
+        return area_inside(self.side(share), self.geometry.center_px, self.geometry.shape)
 
     def side(self, share: float) -> float:
         """Side of the smallest square around the unit that holds a share of the mass, in cells."""
