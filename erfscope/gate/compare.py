@@ -172,7 +172,7 @@ def _cause(
 
 
 def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[str]:
-    """What else differs between the two measurements: versions, the device, the number of images, one line each."""
+    """Other differences between the two measurements: versions, the device, the number of images."""
     keys = sorted({*obtained.recorded} & {*expected.recorded})
     texts = [
         f"{key} {_shown(obtained.recorded[key])} (was {_shown(expected.recorded[key])})"

@@ -106,7 +106,7 @@ class BaselineEntry:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What ``schema/baseline-1.json`` describes as an entry."""
+        """The entry that ``schema/baseline-1.json`` describes."""
         return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
 
 

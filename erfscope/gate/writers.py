@@ -1,4 +1,4 @@
-"""What a check found as plain text, Markdown, GitHub's annotations and JSON."""
+"""The verdicts of a check as plain text, Markdown, GitHub's annotations and JSON."""
 
 from __future__ import annotations
 

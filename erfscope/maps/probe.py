@@ -94,8 +94,8 @@ class Probe:
 
     @property
     def standard_errors(self) -> float:
-        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself
-        uncertain."""
+        """The standard errors by which a ratio may be off by chance: Student's t, since an error of few groups is
+        itself uncertain."""
         from scipy.special import stdtrit  # late: it takes long to import
 
         degrees = len(np.unique(self._groups)) - 1

@@ -17,7 +17,7 @@ from erfscope.measures.squares import area_inside, edge_weights, side
 
 
 class Geometry:
-    """Where the cells of a two-dimensional map lie as seen from its unit. Shared by all maps of one unit."""
+    """Positions of the cells of a two-dimensional map relative to its unit. Shared by all maps of one unit."""
 
     def __init__(self, plane: ErfMap, *, whole: bool = True) -> None:
         """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`.
@@ -60,7 +60,7 @@ class Geometry:
 
     @cached_property
     def sides(self) -> Sides:
-        """What sizes are compared with."""
+        """The sides that sizes are divided by."""
         return sides_of(self.shape, self.trf)
 
     @property
@@ -86,7 +86,7 @@ class Geometry:
         return [(first, last + 1) for first, last in box]
 
     def _window(self, values: FloatArray) -> tuple[slice, ...]:
-        """What is not zero, what the TRF reaches, and the cells around the unit's centre, in one rectangle."""
+        """The rectangle around the cells that are not zero, that the TRF reaches, or that surround the centre."""
         parts = []
         for axis, (low, high) in enumerate(self._reached):
             filled = np.flatnonzero(values.any(axis=1 - axis))

@@ -42,7 +42,7 @@ class Moment:
 
     step: int
     result: Result
-    #: What it took.
+    #: Its duration.
     seconds: float
 
 
@@ -133,7 +133,7 @@ class ErfMonitor:
 
     @property
     def seconds(self) -> float:
-        """What all measurements took."""
+        """Duration of all measurements together."""
         return sum(moment.seconds for moment in self.moments)
 
     def report(self) -> Report:
