@@ -1,14 +1,14 @@
-"""What ``erfscope check`` prints, and what it hands to GitHub."""
+"""The output of ``erfscope check``: in the terminal, as a file, and for GitHub."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from rich.text import Text
 
 from erfscope.cli.console.screen import Screen, complain, print_json, say
-from erfscope.cli.console.streams import streams
 from erfscope.errors import ErfscopeError
 from erfscope.gate.markdown import github_commands
 from erfscope.gate.report import CheckReport
@@ -26,7 +26,7 @@ KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 
 def store(report: CheckReport, folder: Path) -> bool:
-    """Write the artifacts; whether that could be done."""
+    """Write the artifacts; return whether that succeeded."""
     from erfscope.gate.artifacts import write_artifacts
 
     try:
@@ -39,10 +39,10 @@ def store(report: CheckReport, folder: Path) -> bool:
 
 
 def deliver(report: CheckReport, *, shown: str) -> None:
-    """Print the report, and tell GitHub where that is who asks.
+    """Print the report; on GitHub also write annotations and the summary of the step.
 
     Args:
-        report: What was found.
+        report: The verdicts.
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
     """
     if shown == "json":
@@ -56,11 +56,11 @@ def deliver(report: CheckReport, *, shown: str) -> None:
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":
-        _tell_github(report)
+        _write_for_github(report)
 
 
 def styled(line: Line) -> Text:
-    """A line in the colours of what it is."""
+    """A line in the colours of its kind."""
     text = Text(line.text, style=KINDS.get(line.kind, ""))
     style = WORDS.get(line.word, "")
     if line.kind == "head":
@@ -72,11 +72,11 @@ def styled(line: Line) -> Text:
     return text
 
 
-def _tell_github(report: CheckReport) -> None:
-    """Annotations on stderr, where no format minds them, and the table in the step's summary."""
+def _write_for_github(report: CheckReport) -> None:
+    """Print annotations on stderr, which no format uses, and add the table to the summary of the step."""
     for command in github_commands(report):
         # The runner reads commands on both streams, at the beginning of a line.
-        print(printable(command), file=streams.err)
+        print(printable(command), file=sys.stderr)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:

@@ -12,7 +12,7 @@ from erfscope.finding import Finding, code_of
 from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.from_sums import result_from_sums, with_trust
-from erfscope.results.partial import PartialSums, concatenate, refuse_disagreement
+from erfscope.results.partial import concatenate
 from erfscope.results.result import Result, with_provenance
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def _versions(reports: Sequence[Report]) -> list[Finding]:
 def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Sequence[Finding]) -> Result:
     """One result from those of all shards."""
     first = group[0]
-    parts = [result.part for result in group]
     failed = [(number, result) for number, result in enumerate(group, 1) if result.part is None]
     if len(failed) == len(group):
         return first
@@ -123,9 +122,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         return replace(row, error=f"shard {number}/{len(group)} failed: {row.error}", status="error")
     for number, result in enumerate(group[1:], 2):
         _refuse_unlike(first, result, number)
-    for number, part in enumerate(parts, 1):
-        _refuse_disagreement(first.label, number, len(group), part)
-    whole = concatenate([part for part in parts if part is not None])
+    whole = concatenate([result.part for result in group if result.part is not None])
     findings = dict.fromkeys(
         finding for result in group for finding in result.findings if code_of(finding).scope == "model"
     )
@@ -139,15 +136,6 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         result = with_trust(result, join(trusts))
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)
-
-
-def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | None) -> None:
-    """Refuse a shard with inconsistent image counts."""
-    assert part is not None
-    try:
-        refuse_disagreement(part)
-    except ValueError as error:
-        raise MeasurementError(f"shard {number}/{of} of {label} is damaged: {error}; measure it again") from error
 
 
 def _refuse_unlike(first: Result, result: Result, number: int) -> None:
