@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ class Screen(Console):
 
     def __init__(self, *, plain: bool = False, stderr: bool = False) -> None:
         super().__init__(
-            file=streams.err if stderr else streams.out,
+            file=sys.stderr if stderr else streams.out,
             highlight=False,
             markup=False,
             emoji=False,
@@ -74,7 +75,7 @@ def print_json(document: object) -> None:
 
 def complain(text: str, stream: TextIO | None = None) -> None:
     """One line on stderr; in a terminal as many as it needs, broken between words."""
-    stream = stream or streams.err
+    stream = stream or sys.stderr
     # Where stderr is gone, the exit code says it.
     with contextlib.suppress(OSError, ValueError):
         line = f"erfscope: {one_line(text)}"

@@ -1,5 +1,5 @@
-"""Shards of a run put together: exactly the run's own result, or a refusal that names what is missing, twice there or
-different."""
+"""Shards of a run put together: exactly the run's own result, or a refusal that names the shards that are missing,
+given twice or different."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_shard(report: Report) -> bool:
-    """Whether a report holds a part of a run."""
+    """Whether a report holds a shard of a run."""
     return any(result.part is not None and result.part.shard is not None for result in report)
 
 
 def run_of(report: Report) -> object:
-    """What shards of one run have in common at first sight: the names of their results, the weights, and the images."""
+    """A key that the shards of one run share: the names of their results, the weights and the images."""
     return tuple(
         (result.id, result.label, result.weights.sha256, result.input.sha256, result.convention) for result in report
     )
@@ -34,18 +34,17 @@ def run_of(report: Report) -> object:
 def merge(reports: Sequence[Report]) -> Report:
     """The run that was measured in shards, as if it had been measured at once.
 
-    Sums are added in the order of the shards, whatever the order given, so that the result does not depend on it.
+    Sums are added in the order of the shards, so the result does not depend on the order in which they are given.
 
     Args:
         reports: One report per shard, as read from where ``-o DIR`` stored them.
 
     Returns:
-        A report without a trace of the shards but for versions that differ, which are said of every result.
+        A report as of one run; if the shards were measured with different versions, every result has a finding on that.
 
     Raises:
         ErfscopeError: there is no report, or one that is no shard.
-        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds books
-            that disagree.
+        MeasurementError: a shard is missing or given twice, or they come from different runs.
     """
     if not reports:
         raise ErfscopeError("nothing to merge; name the folders that `--shard i/n -o DIR` wrote")
@@ -104,7 +103,7 @@ def _shards(numbers: Sequence[int], of: int) -> str:
 
 
 def _versions(reports: Sequence[Report]) -> list[Finding]:
-    """That shards were measured with different versions."""
+    """A finding if the shards were measured with different versions."""
     found: list[dict[str, Any]] = [dict(report.environment.get("versions", {})) for report in reports]
     names = [name for name in found[0] if len({str(each.get(name)) for each in found}) > 1]
     text = "; ".join(f"{name} {', '.join(dict.fromkeys(str(each.get(name)) for each in found))}" for name in names)
