@@ -98,7 +98,7 @@ def study(
 
 
 def _list(chosen: str) -> int:
-    """The studies there are, without running any."""
+    """Print the list of studies."""
     from rich.text import Text
 
     from erfscope.cli.console.screen import Screen, print_json, say
