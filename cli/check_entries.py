@@ -48,7 +48,7 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
         if not isinstance(name, str) or not name.strip():
             raise ErfscopeError(f"{head} number {number} of {source.name} is called {name!r}; a name is text")
         if name in entries:
-            raise ErfscopeError(f"two checks of {source.name} have the name {name!r}; give each its own")
+            raise ErfscopeError(f"two checks of {source.name} are called {name!r}; give each a name of its own")
         entries[name] = {**entry, "name": name}
     for name in only:
         if name not in entries:

@@ -98,9 +98,7 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     report = read(source)
     settings = {name: value for name, value in report.settings.items() if value is not None}
     if "transform" in settings:
-        raise ErfscopeError(
-            f"the images of {source} were made by a transform of a Python program, which no settings can name"
-        )
+        raise ErfscopeError(f"the images of {source} went through a Python program's transform, which is no setting")
     size = settings.get("input_size")
     if isinstance(size, list) and not any(isinstance(side, list | str) for side in size):
         settings["input_size"] = [size]

@@ -139,7 +139,7 @@ def test_an_error_to_be_reached_is_reached_at_the_same_picture():
     ],
 )
 def test_a_run_of_other_settings_is_not_added_to(other, named):
-    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*ask as before"):
+    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*use the same settings"):
         whole(resume=stopped(), **other)
 
 
