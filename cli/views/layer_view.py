@@ -43,8 +43,9 @@ class _All:
         yield Text()
         for text in causes:
             yield Text(text, style="dim")
-        hidden = {row.name for row in self.table.rows} - {row.name for row in self.rows}
-        yield Text("; ".join(self._legend()) + "." + _hidden(len(hidden)), style="dim")
+        hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
+        more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
+        yield Text("; ".join(self._legend()) + "." + more, style="dim")
 
     def _grid(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
@@ -96,10 +97,6 @@ class _All:
             yield "≤ an upper bound"
         if any(not row.trf.center_exact for row in self.rows):
             yield "~ not exact: branches disagree or an operation does not tell; --layer NAME says which"
-
-
-def _hidden(left: int) -> str:
-    return f" --all shows {left} more layer{'s' * (left != 1)}." if left else ""
 
 
 def _exceeds(row: LayerRow) -> bool:

@@ -274,7 +274,7 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
         given = model
         if isinstance(model, Result):
             model = Report(results=(model,))
-        elif isinstance(model, str | Path) and _is_stored(model):
+        elif isinstance(model, str | Path) and (Path(model).suffix == ".json" or is_report(Path(model))):
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
@@ -314,11 +314,6 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         elif (shards := runs.pop(run_of(entry), None)) is not None:
             merged.append((label, merge(shards)))
     return merged
-
-
-def _is_stored(text: str | Path) -> bool:
-    path = Path(text)
-    return path.suffix == ".json" or is_report(path)
 
 
 def refuse_per_model(options: Options, count: int, of: str | None) -> None:

@@ -58,12 +58,12 @@ def partners(results: Sequence[Result]) -> list[Result | None]:
 
 def _same(group: Sequence[Result], result: Result) -> Result | None:
     """The first of a model's results where this is another one of the same settings: it is of another report."""
-    first = next(each for each in group if each is result or _is_same(each, result))
+
+    def is_same(other: Result) -> bool:
+        return bool(other.unit and result.unit) and all(read(other) == read(result) for read in SWEPT.values())
+
+    first = next(each for each in group if each is result or is_same(each))
     return None if first is result else first
-
-
-def _is_same(one: Result, other: Result) -> bool:
-    return bool(one.unit and other.unit) and all(read(one) == read(other) for read in SWEPT.values())
 
 
 def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], result: Result) -> Result | None:
