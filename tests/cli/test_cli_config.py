@@ -384,7 +384,7 @@ class Trap:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"transform": "half"}, "went through a transform of its own program, which is no setting"),
+        ({"transform": "half"}, "went through a Python program's transform, which is no setting"),
         ({"images": "Tensor"}, "no such image: 'Tensor'"),
         ({"seed": "three"}, "(set in theirs.json)"),
         ({"samples": {"a": 1}}, "samples in theirs.json is {'a': 1}"),
