@@ -112,7 +112,7 @@ def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:
         return ()
     some = ", ".join(unseen[:3]) + (", ..." if len(unseen) > 3 else "")
     count = "1 layer does" if len(unseen) == 1 else f"{len(unseen)} layers do"
-    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so nothing is said of {some}",)
+    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so there is no row for {some}",)
 
 
 def _default(model: LoadedModel) -> str | None:

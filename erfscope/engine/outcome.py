@@ -1,4 +1,4 @@
-"""From what a run has summed up to a result: the map, its measures, its status and what must be said about it."""
+"""From what a run has summed up to a result: the map, its measures, its status and its findings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
 
 
 def pending_result(plan: Plan, number: int) -> Result:
-    """The result of one unit before anything was seen: all that is known of it."""
+    """The result of one unit before the first image."""
     trf, unit, settings, adapter = plan.trfs[number], plan.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     return Result(
@@ -95,7 +95,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         seen=sums.seen,
         unreadable=tuple(sums.unreadable),
         names={index: plan.feed.name(index) for index in sorted(lost)},
-        # Where some images have a gradient, nobody asks.
+        # Shown only where no image has a gradient.
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.text,
@@ -109,7 +109,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
 
 
 def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
-    """What must be said of a result beside what its map shows."""
+    """The findings of a result that its map does not show."""
     yield from _too_few(plan)
     yield from _unsettled(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
@@ -120,8 +120,8 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
 
 
 def _unproved(plan: Plan) -> Iterator[Finding]:
-    """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared
-    it."""
+    """A finding where operations before the unit may have gradients that are not their derivatives, and --trust has
+    not compared them."""
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
@@ -206,7 +206,7 @@ def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
 
 
 def _halved(sums: Sums) -> Iterator[Finding]:
-    """That batches were made smaller, which takes longer and changes nothing."""
+    """A finding where batches were made smaller, which takes longer and changes no number."""
     if sums.batch_size < sums.planned:
         text = (
             f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
@@ -278,7 +278,7 @@ def failed(
 
 
 def not_measured(label: str, spec: str, settings: Settings, *, error: str, cause: ErrorCause) -> Result:
-    """The same for a model of which nothing but its name is known."""
+    """The same for a model that could not be loaded."""
     convention = convention_of(settings.convention)
     return Result(
         id=slug(label, "failed"),

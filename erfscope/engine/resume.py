@@ -34,12 +34,11 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
 
 
 def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
-    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows
-    whose it was.
+    """Whether a result is a failure that is to be measured again: one of the environment, or of unknown cause.
 
     Args:
-        result: Of before.
-        retry_failed: Whether failures are to be measured again whoever is to blame.
+        result: An earlier result.
+        retry_failed: Whether failures of the model are to be measured again too.
     """
     return result.status == "error" and (retry_failed or result.error_cause != MODEL)
 

@@ -32,7 +32,7 @@ Source = Callable[[int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """What is called while a run goes on; by default nothing is done."""
+    """Callbacks of a run; by default they do nothing."""
 
     #: Called after every batch with (images done, images in all).
     progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -126,7 +126,7 @@ class Sums:
     counted: dict[int, int] = field(default_factory=dict)
     #: How many of the run's images were seen, by all ranks, from the first one on.
     seen: int = 0
-    #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
+    #: Whether the run was stopped, and whether the error asked for was reached before the last image.
     stopped: bool = False
     is_precise_enough: bool = False
     started: float = field(default_factory=time.perf_counter)
@@ -136,7 +136,7 @@ class Sums:
 class RunReport:
     """What is to be said of a run when all is summed up."""
 
-    #: What autocast changes in each unit's map, in words, where it was asked for.
+    #: A sentence on what autocast changes in each unit's map, where it was asked for.
     amp_errors: tuple[str, ...] = ()
     #: Findings about the weights that were measured.
     weights_findings: tuple[Finding, ...] = ()

@@ -26,7 +26,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
     to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
     only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
-    that the model returns in a container, the last is meant where they come from one another, see
+    that the model returns in a container, the last counts where they come from one another, see
     :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
@@ -76,7 +76,8 @@ def separate_outputs(recording: Recording) -> list[str]:
     positions first.
 
     The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
-    features do not. There are none where the first output is no map: it is meant then, and maps are returned beside it.
+    features do not. There are none where the first output is no map: that output is the layer then, and maps are
+    returned beside it.
     """
     seen = recording.modules
     outputs = [name for name, each in seen.items() if name.startswith(f"{OUTPUT}[") and _is_live(recording, each)]

@@ -154,7 +154,7 @@ class Fields(UnitCenters):
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
         """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a
-        map say nothing of it.
+        map have no part in it.
         """
         for ends, axis in zip(arrays, self.axes, strict=True):
             centers = self.positions.places(node)[axis].centers[0]

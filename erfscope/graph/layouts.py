@@ -22,8 +22,29 @@ class Reading(NamedTuple):
     #: operation on the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
-    #: Open: why, in words.
+    #: Why it is open.
     why: str = ""
+
+
+class Guess(NamedTuple):
+    """How a tensor would be read by its shape."""
+
+    #: None if it holds no map of each image.
+    layout: Layout | None
+    #: Whether the user said so.
+    declared: bool = False
+
+
+class LayerReading(NamedTuple):
+    """How a layer is read."""
+
+    #: None if it is no map.
+    layout: Layout | None
+    #: What is assumed about the positions; "" where the operations, the user or the model's library say where
+    #: they are.
+    assumed: str = ""
+    #: Why it is no map, after the layer's name.
+    refusal: str = ""
 
 
 def read_places(places: Sequence[Place], shape: Shape) -> Reading:

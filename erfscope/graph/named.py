@@ -27,7 +27,7 @@ class NamedTensor:
     #: Whether it is one of the model's stages, which the library declares to be (B, C, *space).
     stage: bool
     order: int
-    #: How often the module ran; what it gave last is meant.
+    #: How often the module ran; the tensor is that of the last call.
     calls: int
 
 

@@ -42,7 +42,7 @@ class Positions:
 
     def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> None:
         self.graph, self.numbers = graph, numbers
-        #: The input whose axes are meant: (B, C, *space).
+        #: The input whose axes count: (B, C, *space).
         self.image = graph.inputs[0]
         shape = shape_of(self.image)
         #: Spatial size of the image; the axis after the last is the batch's.

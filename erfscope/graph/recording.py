@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from torch import Tensor, fx
 
@@ -15,6 +14,7 @@ from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
+from erfscope.graph.layouts import Guess, LayerReading
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
@@ -28,27 +28,6 @@ WAYS_OUT = (
     "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
     " the map"
 )
-
-
-class Guess(NamedTuple):
-    """How a tensor would be read by its shape."""
-
-    #: None if it holds no map of each image.
-    layout: Layout | None
-    #: Whether the user said so.
-    declared: bool = False
-
-
-class LayerReading(NamedTuple):
-    """How a layer is read."""
-
-    #: None if it is no map.
-    layout: Layout | None
-    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where
-    #: they are.
-    assumed: str = ""
-    #: Why it is no map, after the layer's name.
-    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +120,7 @@ class Recording(Pass):
         return self._readings[seen]
 
     def _read(self, seen: NamedTensor) -> LayerReading:
-        """As the user or the library says, else as the operations say, else by its shape, which is said."""
+        """As the user or the library says, else as the operations say, else by its shape, noted in ``assumed``."""
         # Two images may have been recorded; a reader thinks of one.
         shape = (1, *seen.shape[1:]) if seen.shape[:1] == (self.images,) else seen.shape
         guess = Guess(FIRST) if seen.stage else self._guess(seen.shape)
@@ -257,7 +236,7 @@ class Recording(Pass):
         """
         seen, layout = self._layer(layer)
         nearest = self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
-        self.trf(layer, nearest, wrt)  # where nothing of the reference reaches it, that is said
+        self.trf(layer, nearest, wrt)  # fails where nothing of the reference reaches the unit
         return nearest
 
     def batch_mixing(self, layer: str) -> str:

@@ -87,7 +87,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
         self.notes: dict[str, str] = {}
-        #: Whether numbers that depend on an input were taken out of PyTorch, where nobody follows them.
+        #: Whether numbers that depend on an input were taken out of PyTorch, where no operation shows them.
         self.exposed = False
         #: Names of the modules that run, the innermost last.
         self.running: list[str] = []

@@ -97,7 +97,7 @@ class UnitCenters:
 
         Where branches disagree it is the place by the one that the model's operation names first, or, where
         that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
-        whose coarse maps drift; where no operation tells, it is this.
+        whose coarse maps drift; where no operation says so, it is this.
         """
 
         def find() -> tuple[tuple[float, ...], str]:

@@ -151,8 +151,7 @@ class _Run:
         return (total.sqrt() if self.rule.root else total).numpy()
 
     def _count(self, y: Tensor, n: int, place: str) -> None:
-        """Find out which rows there are, and whether there is memory for them; or see that they are those of the first
-        sample."""
+        """Set the rows from the first sample and check the memory for them; check that later samples have as many outputs."""
         if self.outputs and len(y) != self.outputs:
             raise MeasurementError(
                 f"fn gives {len(y)} outputs{place}, and {self.outputs} of the first; it must give the same for all"

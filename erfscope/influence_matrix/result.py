@@ -118,7 +118,7 @@ class Influence:
 
 
 def _frozen(values: FloatArray) -> FloatArray:
-    """A read-only array that nobody else can write to."""
+    """A read-only copy of an array."""
     kept = np.array(values, dtype=np.float64)
     kept.flags.writeable = False
     return kept

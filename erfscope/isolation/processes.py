@@ -25,7 +25,7 @@ WARM = ("erfscope.api", "timm")
 GRACE_S = 20.0
 #: Seconds between two looks at whether to stop.
 PATIENCE_S = 0.2
-#: Exit code of a process whose server was killed, so that nobody knows its own.
+#: Exit code of a process whose own is unknown, since its server was killed.
 UNKNOWN = 255
 
 
@@ -151,7 +151,7 @@ def _work(sending: Any, most_bytes: int | None, call: Callable[..., Any], argume
 
 
 def _end_with_parent() -> None:
-    """Kill this process, and what it has started, when whoever waits for it has gone."""
+    """Kill this process, and what it has started, when the process that waits for it has gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -76,7 +76,7 @@ class TorchProcessGroup(ProcessGroup):
     """The ranks of a ``torch.distributed`` process group.
 
     Args:
-        control: A gloo group of all ranks, for what is said rather than computed.
+        control: A gloo group of all ranks, for messages.
     """
 
     def __init__(self, control: Control) -> None:

@@ -45,7 +45,7 @@ class Whole(NamedTuple):
 
     #: The dimension of the output that has the same positions all the same, as behind a norm or a softmax.
     same: int | None = None
-    #: Only some of it may be read, which the operation does not tell.
+    #: Whether only some of it may be read: an upper bound.
     blind: bool = False
 
 
@@ -95,7 +95,7 @@ class Edge:
     transform: Transform = ""
     #: What the operation is called where it mixes positions.
     mixing: str = ""
-    #: Name under which it is reported that less may be read; "" where what is said is exact.
+    #: Name of the operation where it may read less than the steps say; "" where they are exact.
     inexact: str = ""
 
 
@@ -114,7 +114,7 @@ class Call:
 
     @property
     def shape(self) -> Shape:
-        """Shape of the output that is meant."""
+        """Shape of this output."""
         return self.shapes[self.output]
 
     @property
