@@ -81,7 +81,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         seed=settings.seed,
         dtype=_dtype(plan),
         amp_dtype=plan.settings.amp_dtype,
-        device=_device(plan),
+        device=str(next((p.device for p in adapter.module.parameters()), "cpu")),
         computed=_computed(plan, number),
     )
 
@@ -110,13 +110,26 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
 
 def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
     """The findings of a result that its map does not show."""
-    yield from _too_few(plan)
+    wanted, n = plan.settings.samples, plan.feed.n
+    if wanted is not None and n < wanted:
+        text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
+        yield Finding(code="fewer_images", text=text)
     yield from _unsettled(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
-    yield from (*_coarse(report, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
+    if report.amp_errors:
+        yield Finding(code="amp_error", text=report.amp_errors[number])
+    if (text := plan.model.needed_numbers) is not None:
+        yield Finding(code="needed_numbers", text=text)
+    yield from _unproved(plan)
+    if sums.batch_size < sums.planned:
+        text = (
+            f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
+        )
+        yield Finding(code="smaller_batches", text=text)
+    yield from (Finding(code="dead_attention", text=f"{text} (first image)") for text in report.observed)
 
 
 def _unproved(plan: Plan) -> Iterator[Finding]:
@@ -161,10 +174,6 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
         yield Finding(code="one_by_one", text=text)
 
 
-def _device(plan: Plan) -> str:
-    return str(next((p.device for p in plan.model.adapter.module.parameters()), "cpu"))
-
-
 def _dtype(plan: Plan) -> str:
     """The dtype it was computed in: a live module's own, whatever the settings say."""
     used = next((p.dtype for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
@@ -187,33 +196,6 @@ def _not_finite(plan: Plan) -> str:
     return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
 
 
-def _recorded(plan: Plan) -> Iterator[Finding]:
-    """That the TRF holds for one path through a data-dependent model."""
-    text = plan.model.needed_numbers
-    if text is not None:
-        yield Finding(code="needed_numbers", text=text)
-
-
-def _observed(report: RunReport) -> Iterator[Finding]:
-    """Parts of the model that get no gradient on the first image."""
-    yield from (Finding(code="dead_attention", text=f"{text} (first image)") for text in report.observed)
-
-
-def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
-    """What autocast changes in the map."""
-    if report.amp_errors:
-        yield Finding(code="amp_error", text=report.amp_errors[number])
-
-
-def _halved(sums: Sums) -> Iterator[Finding]:
-    """A finding where batches were made smaller, which takes longer and changes no number."""
-    if sums.batch_size < sums.planned:
-        text = (
-            f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
-        )
-        yield Finding(code="smaller_batches", text=text)
-
-
 def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
     """That the standard error asked for was not reached."""
     target, average = plan.settings.until_se, sums.averages[number]
@@ -228,14 +210,6 @@ def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
             " asked for"
         )
         yield Finding(code="until_se", text=text)
-
-
-def _too_few(plan: Plan) -> Iterator[Finding]:
-    """That there are fewer images than were asked for."""
-    wanted, n = plan.settings.samples, plan.feed.n
-    if wanted is not None and n < wanted:
-        text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
-        yield Finding(code="fewer_images", text=text)
 
 
 def _input_record(plan: Plan) -> InputRecord:

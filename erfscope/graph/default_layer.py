@@ -94,7 +94,12 @@ def separate_outputs(recording: Recording) -> list[str]:
         for value, name in first.items()
         if not any(value in recording.positions.ancestors(other) for other in first if other is not value)
     ]
-    return sorted(alone, key=lambda name: (_positions(recording, seen[name]), maps.index(name)))
+
+    def count_positions(name: str) -> int:
+        layout = recording.reading_of(seen[name]).layout
+        return 0 if layout is None else math.prod(layout.space(seen[name].shape))
+
+    return sorted((name for name in maps if name in alone), key=count_positions)
 
 
 def passed_over(recording: Recording, chosen: str) -> list[str]:
@@ -127,11 +132,6 @@ def _is_usable(recording: Recording, seen: NamedTensor) -> bool:
         return False
     # A clip may be down to one frame; a plane of one row is a line of text, say.
     return math.prod(layout.space(seen.shape)[-2:]) > 1
-
-
-def _positions(recording: Recording, seen: NamedTensor) -> int:
-    layout = recording.reading_of(seen).layout
-    return 0 if layout is None else math.prod(layout.space(seen.shape))
 
 
 def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:

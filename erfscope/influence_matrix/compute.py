@@ -151,7 +151,7 @@ class _Run:
         return (total.sqrt() if self.rule.root else total).numpy()
 
     def _count(self, y: Tensor, n: int, place: str) -> None:
-        """Set the rows from the first sample and check the memory for them; check that later samples have as many outputs."""
+        """Set the rows from the first sample, for which there must be memory; later ones must have as many outputs."""
         if self.outputs and len(y) != self.outputs:
             raise MeasurementError(
                 f"fn gives {len(y)} outputs{place}, and {self.outputs} of the first; it must give the same for all"

@@ -52,7 +52,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         next((text for _, text in gathered if text), ""),
         join(trusts) if len(trusts) == len(images) else None,
     )
-    # A gradient that agrees at such small noise is right whatever was cast on the way; one that does not proves nothing.
+    # A gradient that agrees at such small noise is right whatever was cast; one that does not proves nothing.
     if in_double is None or (why and not (in_double.gradient and in_double.is_settled)):
         return replace(found, not_in_double=why)
     is_lost = in_double.lost_in_rounding > 0 and not in_double.gradient
