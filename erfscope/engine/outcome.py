@@ -114,7 +114,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     if wanted is not None and n < wanted:
         text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
         yield Finding(code="fewer_images", text=text)
-    yield from _unsettled(plan, sums, number)
+    yield from _too_uncertain(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
@@ -138,10 +138,10 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
-    if doubts := list(plan.model.recording.doubts(plan.layer, settings.wrt)):
-        more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
+    if unproved := list(plan.model.recording.unproved_operations(plan.layer, settings.wrt)):
+        more = f" and {len(unproved) - 3} more" if len(unproved) > 3 else ""
         text = (
-            f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether"
+            f"the gradient may not be the model's derivative ({', '.join(unproved[:3])}{more}): --trust tells whether"
             " that matters"
         )
         yield Finding(code="gradient_unproved", text=text)
@@ -196,8 +196,8 @@ def _not_finite(plan: Plan) -> str:
     return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
 
 
-def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
-    """That the standard error asked for was not reached."""
+def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
+    """A finding where the standard error asked for was not reached."""
     target, average = plan.settings.until_se, sums.averages[number]
     if target is None or not average.groups or sums.is_precise_enough or sums.stopped:
         return

@@ -23,7 +23,7 @@ class Reading(NamedTuple):
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
     #: Why it is open.
-    why: str = ""
+    unknown_reason: str = ""
 
 
 class Guess(NamedTuple):
@@ -50,9 +50,9 @@ class LayerReading(NamedTuple):
 def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     """How a tensor of this shape holds a map, given the places of its elements along each axis, last the batch's."""
     *space, batch = places
-    why = next((place.why for place in places if place.why and not place.exists), "")
+    why = next((place.unknown_reason for place in places if place.unknown_reason and not place.exists), "")
     if why:
-        return Reading("open", why=why)
+        return Reading("open", unknown_reason=why)
     gone = [not place.exists for place in space]
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
@@ -113,7 +113,7 @@ def _factors(places: Sequence[Place], shape: Shape) -> Reading:
         cells = [(each - each.flat[0]) % side for each, side in zip(cells, grid, strict=True)]
         dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:
-        return Reading("open", why="its positions lie in no order that is understood")
+        return Reading("open", unknown_reason="its positions lie in no order that is understood")
     roles = _as_channels([list(dim) for dim in dims if dim is not None])
     for axis, side in enumerate(grid):
         own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)

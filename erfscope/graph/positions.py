@@ -54,7 +54,7 @@ class Positions:
         self._readings: dict[object, Reading] = {}
         #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
         self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
-        #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
+        #: For every axis, whether an input that leads (its elements are where the output's are) has places along it.
         self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
         self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
@@ -174,7 +174,10 @@ class Positions:
     def key(self, node: fx.Node) -> object:
         """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
         places = self._places.get(node, ())
-        kept = ((place.slope, place.step, place.inexact_reason, place.why, place.may_be_elsewhere) for place in places)
+        kept = (
+            (place.slope, place.step, place.inexact_reason, place.unknown_reason, place.misplaced_by)
+            for place in places
+        )
         return shape_of(node), *(id(place.centers) for place in places), *kept
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:

@@ -136,9 +136,9 @@ class Recording(Pass):
         held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
         if found.status == "open":
             if guess.layout is not None and seen.shape[:1] == (self.images,):
-                text = f"{found.why}, so that the positions are assumed from the shape {shape} alone"
+                text = f"{found.unknown_reason}, so that the positions are assumed from the shape {shape} alone"
                 return LayerReading(guess.layout, text)
-            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
+            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.unknown_reason}; {WAYS_OUT}")
         why = "which have no image position: pooled, mixed or queried values"
         if found.status == "holes":
             why = "whose places on the image form no grid"
@@ -268,7 +268,7 @@ class Recording(Pass):
             call.operation.normalises or ("batch_norm" in call.name and call.args.get("training")) for call in calls
         )
 
-    def doubts(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
+    def unproved_operations(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
         """What may make the gradient another than the layer's derivative, each with the name of its module, in the
         order of execution."""
         found = dict[str, str]()

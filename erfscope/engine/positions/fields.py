@@ -83,7 +83,7 @@ def fields_of(plan: Plan, sums: Sums) -> UnitFields:
         if (kept := [number for number in group if trfs[number] is not None])
     ]
     found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
-    reason = next(_doubts(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
+    reason = next(_reasons_apart(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
     return found.one_by_one(reason) if reason else found
 
 
@@ -95,7 +95,7 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
         return None
 
 
-def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
+def _reasons_apart(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
     """Reasons against sharing a backward pass: what may carry a gradient out of a theoretical receptive field."""
     model = plan.model
     if model.recording.needed_numbers:

@@ -71,8 +71,8 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
         )
     if not found.disagrees:
         return found
-    doubts = plan.model.recording.doubts(plan.layer, plan.settings.wrt)
-    return replace(found, module=next(iter(doubts.values()), None))
+    unproved = plan.model.recording.unproved_operations(plan.layer, plan.settings.wrt)
+    return replace(found, module=next(iter(unproved.values()), None))
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
