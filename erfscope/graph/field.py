@@ -44,7 +44,7 @@ ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
 
 class PathOperations(NamedTuple):
-    """Operations on the paths from the reference: the first that mix all positions, and those that are not understood."""
+    """Operations on the paths from a reference: the first that mix all positions, and those that are not understood."""
 
     #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]

@@ -83,13 +83,13 @@ class Edge:
 
     source: fx.Node
     steps: tuple[Step, ...]
-    #: False where the output's elements stand where this input's do; True where they stand where another, leading input's
-    #: do, if that has positions, as for the keys of attention.
+    #: False where the output's elements stand where this input's do; True where they stand where those of another,
+    #: leading input do, if that has positions, as for the keys of attention.
     follows: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
-    #: The step that puts a following input's elements beside the leading one's: where queries are the same in every window
-    #: and as many as the keys, the keys say where they stand.
+    #: The step that puts a following input's elements beside the leading one's: where queries are the same in every
+    #: window and as many as the keys, the keys say where they stand.
     alignment: Dims | None = None
     #: Whether places become frequencies, or frequencies places.
     transform: Transform = ""
