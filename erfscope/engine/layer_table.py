@@ -98,7 +98,7 @@ def layer_table(
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))
-    default = None
+    default: str | None = None
     with contextlib.suppress(ErfscopeError):
         default = model.default_layer
     return LayerTable(

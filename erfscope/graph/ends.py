@@ -12,8 +12,8 @@ from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.places import SAME, Place
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
 
-#: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes the
-#: least of both; infinity where nothing is read, minus infinity where everything is. FREE: as if there were no borders;
+#: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes
+#: the least of both; infinity where nothing is read, minus infinity where everything is. FREE: as if there were no borders;
 #: LOCAL: so, without operations that mix all positions; CLIPPED: cells that exist; BARE: these, without operations
 #: that mix positions.
 FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
