@@ -1,4 +1,4 @@
-"""What autocast changes: the map of one image computed with it and without."""
+"""The change by autocast: the map of one image computed with it and without."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FLOAT64 = 8
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a measurement takes of the memory in one place, in bytes."""
+    """The memory that a measurement takes in one place, in bytes."""
 
     there: int
     #: Whatever the batch size.
@@ -96,7 +96,7 @@ def largest_batch(plan: Plan) -> int:
 
 
 def needs(plan: Plan) -> list[Need]:
-    """What the measurement takes where the model lies, and in the machine's own memory; empty where that is not known.
+    """The memory that the measurement takes where the model lies, and in the machine's own memory; empty where that is not known.
 
     Args:
         plan: What is measured.

@@ -224,7 +224,7 @@ def _reaches(plan: Plan, sums: Sums, target: float) -> bool:
 
 
 def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
-    """What all ranks have summed up."""
+    """The sums of all ranks together."""
     process_group = plan.process_group
     if process_group.size == 1:
         return sums

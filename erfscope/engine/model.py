@@ -53,7 +53,7 @@ class LoadedModel:
 
     @property
     def needed_numbers(self) -> str | None:
-        """What to say where the model could not be recorded without numbers; None where it could."""
+        """The sentence on a model that could not be recorded without numbers; None where it could."""
         if not (why := self.recording.needed_numbers):
             return None
         if self.recording.graph.by == UNRECORDED:
@@ -76,7 +76,7 @@ class LoadedModel:
         return self.adapter.declared_layer or default_layer(self.recording, self.label)
 
     def layer(self, name: str) -> LayerRecord:
-        """What is known about one layer.
+        """The record of one layer.
 
         Raises:
             ErfscopeError: unknown layer, or one without a spatial map.

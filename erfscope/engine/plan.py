@@ -22,7 +22,7 @@ COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
 
 
 def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
-    """What is measured, and how.
+    """Check what is asked, and plan the run.
 
     Raises:
         ErfscopeError: unknown layer, unit, convention or method, or settings that do not go together.

@@ -135,7 +135,7 @@ def _is_usable(recording: Recording, seen: NamedTensor) -> bool:
 
 
 def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:
-    """What a tensor is a view of, or a copy."""
+    """The tensor of which another is a view or a copy."""
     edges = recording.positions.edges
     while len(found := edges.get(node, [])) == 1 and ((call := call_of(node)).operation.moves or call.name in COPIES):
         node = found[0].source

@@ -53,7 +53,7 @@ class PathOperations(NamedTuple):
 
 
 class Fields(UnitCenters):
-    """What every element of every tensor reads of a reference.
+    """The cells of a reference that every element of every tensor reads.
 
     Args:
         positions: Where the elements stand on the image.

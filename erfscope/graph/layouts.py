@@ -16,7 +16,7 @@ from erfscope.graph.rules.reading import FloatArray, IntArray, Shape
 
 
 class Reading(NamedTuple):
-    """What the operations say of a tensor's positions."""
+    """The positions of a tensor as the operations show them."""
 
     #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an
     #: operation on the way is not understood.

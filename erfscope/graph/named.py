@@ -69,7 +69,7 @@ class Pass:
 
 
 def _modules(graph: Graph) -> dict[str, NamedTensor]:
-    """What modules gave and got, in the order of execution."""
+    """The tensors that modules took and gave, in the order of execution."""
     found: dict[str, NamedTensor] = {}
     marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
     for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):

@@ -322,7 +322,7 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
 
 
 def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
-    """What the first two of some answers say."""
+    """Describe the first two of some answers."""
     said = []
     for answer, name in zip(kept[:2], [*names[:1], *names[-1:]], strict=True):
         values = np.unique(answer[np.isfinite(answer)])

@@ -172,7 +172,7 @@ class Positions:
         return self._readings[asked]
 
     def key(self, node: fx.Node) -> object:
-        """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
+        """A key that tensors of one shape at the same places share, as before and behind an activation."""
         places = self._places.get(node, ())
         kept = (
             (place.slope, place.step, place.inexact_reason, place.unknown_reason, place.misplaced_by)

@@ -269,7 +269,7 @@ class Recording(Pass):
         )
 
     def unproved_operations(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
-        """What may make the gradient another than the layer's derivative, each with the name of its module, in the
+        """Operations whose gradient may not be their derivative, each with the name of its module, in the
         order of execution."""
         found = dict[str, str]()
         for node in self._way(layer, wrt):
@@ -325,7 +325,7 @@ class Recording(Pass):
         return reference is not None and reference.stage
 
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
-        """What every tensor reads of a tensor, found once."""
+        """The fields of all tensors with respect to one, computed once."""
         if node not in self._fields:
             self._fields[node] = Fields(self.positions, node, layout, name=name)
         return self._fields[node]

@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Crop:
-    """What some units of a layer need of a recorded pass. Made by :func:`crop`."""
+    """The part of a recorded pass that some units of a layer need. Made by :func:`crop`."""
 
     graph: Graph
     layer: Wanted

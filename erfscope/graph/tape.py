@@ -25,7 +25,7 @@ _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"
 
 
 class Form(NamedTuple):
-    """What is kept of a tensor."""
+    """Shape, strides and dtype of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class NotFollowedError(Exception):
 
 @dataclass(slots=True)
 class _Memory:
-    """What several tensors look into: how often it was written to."""
+    """Memory that several tensors share, with the number of writes to it."""
 
     version: int = 0
 

@@ -70,7 +70,7 @@ class UnitCenters:
         self._found: dict[object, Any] = {}
 
     def _once(self, asked: object, find: Callable[[], T]) -> T:
-        """What is the same for tensors whose elements stand and read alike, found once."""
+        """Compute a value once for all tensors whose elements stand and read alike."""
         if asked not in self._found:
             self._found[asked] = find()
         found: T = self._found[asked]

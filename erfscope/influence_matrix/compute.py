@@ -209,7 +209,7 @@ def _samples(x: Tensor) -> Tensor:
 
 
 def _checked(y: object, place: str) -> Tensor:
-    """What fn gave, if that is (m, c') finite numbers."""
+    """The result of fn, checked to be (m, c') finite numbers."""
     if not isinstance(y, Tensor):
         raise MeasurementError(f"fn gives a {type(y).__name__}; it must give a tensor (m, c')")
     if y.dim() != 2 or not y.numel() or y.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""What an influence matrix says: totals per input and output, the bias of boundaries, and how far along a graph it
+"""The result of an influence matrix: totals per input and output, the bias of boundaries, and how far along a graph it
 reaches."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from erfscope.maps.trust import Trust, join
 
 
 def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], draws: int, found: Trust) -> Trust:
-    """What was found, with what noise on a copy of the model in float64 says of the same gradients.
+    """The findings in the model's own type, completed by noise on a copy of the model in float64.
 
     Rounding errors and kinks, which hide them from passes in float32, lie much closer together there.
 
@@ -70,7 +70,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
 
 
 def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
-    """What noise on a copy of the model in float64 shows of the model's own gradient of one image.
+    """The check of the model's own gradient of one image by noise on a copy in float64.
 
     Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends
     on the type."""

@@ -193,7 +193,7 @@ def run_resampling(step: Step, values: Values) -> Tensor:
 
 
 def _weights(call: Call, shape: Shape, lead: int, dim: int, like: Tensor) -> Tensor:
-    """What each cell of the input weighs in each of the output along one dimension."""
+    """The weight of each input cell in each output cell along one dimension."""
     side, x = shape[dim], call.tensor()
     # Along the others as many cells as one of the output is made of, for an operation that takes a scale.
     sides = [side if d == dim else -(-shape[d] // call.shape[d]) for d in range(lead, len(shape))]
