@@ -96,7 +96,7 @@ def largest_batch(plan: Plan) -> int:
 
 
 def needs(plan: Plan) -> list[Need]:
-    """The memory that the measurement takes where the model lies, and in the machine's own memory; empty where that is not known.
+    """The memory that a measurement takes on the model's device and of the machine's own; empty where that is unknown.
 
     Args:
         plan: What is measured.
