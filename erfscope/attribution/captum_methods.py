@@ -285,9 +285,10 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
         else:
             handle = module.register_forward_hook(lambda _m, _args, output: output.clone())
         try:
-            return readout(inputs)
+            scalars: Tensor = readout(inputs)
         finally:
             handle.remove()
+        return scalars
 
     method = LayerIntegratedGradients(forward, module)
     return _integrated(method, x, attribute_to_layer_input=is_input)

@@ -121,8 +121,8 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
     if report.amp_errors:
         yield Finding(code="amp_error", text=report.amp_errors[number])
-    if (text := plan.model.needed_numbers) is not None:
-        yield Finding(code="needed_numbers", text=text)
+    if (path_text := plan.model.needed_numbers) is not None:
+        yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
     if sums.batch_size < sums.planned:
         text = (
