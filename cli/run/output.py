@@ -191,7 +191,7 @@ def _fallback(report: Report) -> Iterator[str]:
         weights = result.weights
         if weights.fallback:
             text = f"no pretrained weights ({weights.reason}); measured with random ones (seed {weights.seed})"
-            yield f"{result.label}: {text}; erfscope doctor --fix-hint {result.model} shows how to get them"
+            yield f"{result.label}: {text}; erfscope doctor --fix-hint {result.model} says how to get them"
 
 
 def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool, hint: bool) -> None:
