@@ -91,7 +91,8 @@ def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain: str
         )
     if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
         raise MeasurementError(
-            f"{settings.method} runs several copies of an image as one batch, which {mixing} may mix; use --method gradient"
+            f"{settings.method} runs several copies of an image as one batch, which {mixing} may mix; use --method"
+            " gradient"
         )
 
 
