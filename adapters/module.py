@@ -25,8 +25,9 @@ from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.default_layer import default_layer
+from erfscope.graph.layouts import Guess
 from erfscope.graph.named import Pass
-from erfscope.graph.recording import Guess, Recording
+from erfscope.graph.recording import Recording
 from erfscope.model_errors import errors_as_one_line
 
 Forward = Callable[[nn.Module, Tensor], Any]

@@ -76,7 +76,7 @@ PLACE = Place(torch.device("cpu"))
 @cache
 def pixels(size: int) -> NDArray[np.uint8]:
     """The one image, (1, size, size, 3)."""
-    return synthetic("leaves", samples=1, seed=0, size=(size, size), channels=3).get(0).pixels[None]
+    return synthetic("leaves", samples=1, seed=0, size=(size, size), channels=3).pixels(0)[None]
 
 
 def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:

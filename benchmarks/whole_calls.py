@@ -98,7 +98,7 @@ def pictures(size: int, count: int, folder: Path) -> list[Path]:
     source = synthetic("leaves", samples=count, seed=0, size=(size, size), channels=3)
     files = [folder / f"{index:02d}.png" for index in range(count)]
     for index, path in enumerate(files):
-        Image.fromarray(source.get(index).pixels).save(path)
+        Image.fromarray(source.pixels(index)).save(path)
     return files
 
 

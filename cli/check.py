@@ -40,7 +40,7 @@ _VALUED = ("--format", "--artifacts")
 
 
 class _Remembering(click.RichCommand):
-    """A command that knows its arguments, to say how to run it again."""
+    """A command that keeps its arguments, to print the command that accepts its findings."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments."""
@@ -137,7 +137,7 @@ def check(
         report = check_all(
             requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
         )
-    # A verdict stands even where its output is closed, or its figures cannot be written.
+    # The exit code is that of the verdict even if the output is closed or figures cannot be written.
     with ignoring_closed_pipe():
         deliver(report, shown=shown)
     stored = artifacts is None or store(report, Path(artifacts))
@@ -147,7 +147,7 @@ def check(
 def _requests(
     model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]
 ) -> tuple[list[Request], Path | None]:
-    """What is to be checked, and the folder of the settings that list it."""
+    """The checks to make, and the folder of the settings that list them."""
     from erfscope.cli.check_entries import from_file, from_line, listed
 
     if model is not None:
@@ -166,14 +166,14 @@ def _requests(
 
 
 def _baseline(given: str, folder: Path | None) -> Path:
-    """The baseline file; beside the settings where they name it, or list the checks."""
+    """The baseline file: beside the settings if they name it or list the checks."""
     if source_of("baseline") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT) or folder is None:
         return Path(given)
     return folder / given
 
 
 def _format(asked: str, as_json: bool) -> str:
-    """The format to print in; one that only other commands have, set for all of them in a file, is no error."""
+    """The format to print in; one that a settings file names for all commands, and check lacks, is replaced by rich."""
     chosen = chosen_format(asked, as_json)
     if chosen in SHOWN:
         return chosen
@@ -183,7 +183,7 @@ def _format(asked: str, as_json: bool) -> str:
 
 
 def _accepting(name: str | None) -> str:
-    """The command that accepts what this one finds, for one of the listed checks."""
+    """The command that accepts what this one finds, for one of the listed checks or for MODEL."""
     context: Any = click.get_current_context()
     given = iter(context.meta[ARGUMENTS])
     kept: list[str] = []
@@ -195,6 +195,6 @@ def _accepting(name: str | None) -> str:
         ):
             kept.append(text)
     chosen = [*([] if name is None else ["--only", name]), "--update"]
-    # What stands after -- is an argument.
+    # Words after -- are arguments, not options.
     place = kept.index("--") if "--" in kept else len(kept)
     return shlex.join(["erfscope", "check", *kept[:place], *chosen, *kept[place:]])

@@ -1,4 +1,4 @@
-"""The checks that a settings file lists, as requests; what the command line says holds for all of them."""
+"""The checks that a settings file lists, as requests; options of the command line hold for all of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ KEYS = ("name", "model", "tolerances")
 
 
 def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
-    """The checks of the settings file that are asked for, and that file; none where there is none.
+    """The checks of the settings file that are asked for, and that file; none if there is no file.
 
     Args:
         only: Names; () for all.
 
     Raises:
-        ErfscopeError: a check that is no table, has no model, or the name of another; or a name that does not exist.
+        ErfscopeError: a check is no table, has no model or the name of another; or a name does not exist.
     """
     found = config.find(Path.cwd())
     if found is None:
@@ -41,7 +41,9 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
     for number, entry in enumerate(given, start=1):
         model = entry.get("model")
         if not isinstance(model, str) or not model:
-            raise ErfscopeError(f'{head} number {number} of {source.name} names no model; add model = "resnet18", say')
+            raise ErfscopeError(
+                f'{head} number {number} of {source.name} names no model; add one, such as model = "resnet18"'
+            )
         name = entry.get("name", model)
         if not isinstance(name, str) or not name.strip():
             raise ErfscopeError(f"{head} number {number} of {source.name} is called {name!r}; a name is text")
@@ -62,12 +64,12 @@ def from_file(
     Args:
         entry: The check.
         source: The file.
-        given: Every option of a measurement, as click has read it.
-        fail_on: What ``--fail-on`` said.
-        accept: The command that accepts what is found.
+        given: Every option of a measurement, as click read it.
+        fail_on: The values of ``--fail-on``.
+        accept: The command that accepts the findings.
 
     Raises:
-        ErfscopeError: a key that is no option, or a value that is none of it.
+        ErfscopeError: a key is no option, or a value does not fit its option.
     """
     from erfscope.api.gate import Request
 
@@ -98,7 +100,7 @@ def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], acce
 
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:
-    """What the check says, under what --fail-on says; a settings file's own fail-on gives way to the check."""
+    """The tolerances of a check: ``--fail-on`` wins over the check, the check over a settings file's ``fail-on``."""
     from erfscope.gate import from_pairs
 
     asked = from_pairs(fail_on)
@@ -107,7 +109,7 @@ def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str
 
 
 def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A check's own options, as click would have read them."""
+    """A check's own options, read as click reads those of the command line."""
     context: Any = click.get_current_context()
     options = {text: option for text, option in config.named_options(context.command).items() if option.name in given}
     found: dict[str, Any] = {}

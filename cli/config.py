@@ -20,11 +20,11 @@ from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
-#: Where a context keeps the name of the file that its settings are from.
+#: Key under which a context keeps the name of its settings file.
 SOURCE = "erfscope.settings"
-#: Where it keeps the models of the report that its settings are from.
+#: Key under which it keeps the models of the report that ``--config`` names.
 MODELS = "erfscope.models"
-#: Options that make no sense as a setting.
+#: Options that are no settings.
 _PERSONAL = (
     "help",
     "help_all",
@@ -37,9 +37,9 @@ _PERSONAL = (
     "update",
     "only",
 )
-#: Sources of what the user who starts a command asks for.
+#: Sources that belong to the user who starts a command.
 FROM_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-#: Options that let code run: set by the command line alone, neither by a file that lies in a folder nor by a variable.
+#: Options that let code run: they stand on the command line only, in no settings file and no variable.
 CLI_ONLY = ("unsafe_load",)
 
 
@@ -47,7 +47,7 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
     """The nearest ``erfscope.toml``, or ``pyproject.toml`` with a ``[tool.erfscope]`` table, from ``start`` upwards.
 
     Raises:
-        ErfscopeError: a file that is no TOML.
+        ErfscopeError: a file is no TOML.
     """
     for folder in (start, *start.parents):
         for file in (folder / "erfscope.toml", folder / "pyproject.toml"):
@@ -61,7 +61,7 @@ def _table(file: Path) -> dict[str, Any] | None:
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ErfscopeError(f"cannot read the settings in {file.name}: {str(error)[:120]}; mend the file") from error
+        raise ErfscopeError(f"cannot read the settings in {file.name}: {str(error)[:120]}; correct the file") from error
     if file.name != "pyproject.toml":
         return found
     tools = found.get("tool", {})
@@ -74,7 +74,7 @@ def _table(file: Path) -> dict[str, Any] | None:
 def take_from(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Take the settings of the file that ``--config`` names, a stored report or a TOML file, and no others of files.
 
-    Of a report that is what was measured and how; its models hold where the command line names none.
+    The settings of a report are those that it was measured with; its models hold if the command line names none.
     """
     if value is None or context.resilient_parsing:
         return
@@ -94,23 +94,23 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     from erfscope.storage.writing import REPORT
 
     if source.is_dir() and not (source / REPORT).is_file():
-        raise ErfscopeError(f"{source} holds a run that has not ended: go on with --resume -o {source} first")
+        raise ErfscopeError(f"{source} holds a run that has not ended; continue it with --resume -o {source} first")
     report = read(source)
     settings = {name: value for name, value in report.settings.items() if value is not None}
     if "transform" in settings:
-        raise ErfscopeError(f"the images of {source} went through a transform of its own program, which is no setting")
+        raise ErfscopeError(f"the images of {source} went through a Python program's transform, which is no setting")
     size = settings.get("input_size")
     if isinstance(size, list) and not any(isinstance(side, list | str) for side in size):
         settings["input_size"] = [size]
     names = {*OPTIONS} - {"unsafe_load", "label"}
     table = {name: _joined(value) for name, value in settings.items() if name in names}
-    # A block that was inserted stands behind the label of its host.
+    # The name of an inserted block follows the label of its host.
     labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
     return table, [spec if label == spec else f"{label}={spec}" for label, spec in labels.items()]
 
 
 def _joined(value: Any) -> Any:
-    """A value with its pairs of numbers in the words of the command line, 192x256."""
+    """A value with its pairs of numbers written as on the command line, 192x256."""
     return (
         ["x".join(map(str, item)) if isinstance(item, list) else item for item in value]
         if isinstance(value, list)
@@ -122,8 +122,8 @@ def asked_models(given: Sequence[str]) -> Sequence[str]:
     """The models on the command line, or those of the report that the settings are from, which may not name code.
 
     Raises:
-        ErfscopeError: code that the report names and the command line does not: a factory, a block by its class, what
-            is passed to whatever builds the model, and with --unsafe-load a file.
+        ErfscopeError: the report names code that the command line does not: a factory, a block by its class,
+            arguments of the function that builds the model, or with --unsafe-load a file.
     """
     context: Any = click.get_current_context()
     if MODELS not in context.meta:
@@ -155,7 +155,7 @@ def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict
         source: The file, for errors.
 
     Raises:
-        ErfscopeError: a key that is no option, or a value that is no setting.
+        ErfscopeError: a key is no option, or a value is no setting.
     """
     names = {command: named_options(found) for command, found in group.commands.items()}
     everything = sorted({name for options in names.values() for name in options})
@@ -189,8 +189,8 @@ def named_options(command: click.Command) -> dict[str, click.Option]:
 
 
 def name_variables(group: click.Group) -> None:
-    """Let every option be set by ERFSCOPE_<COMMAND>_<OPTION>, or by ERFSCOPE_<OPTION> for all commands; some have to
-    refuse that."""
+    """Let ERFSCOPE_<COMMAND>_<OPTION> set each option, or ERFSCOPE_<OPTION> for all commands; options of
+    :data:`CLI_ONLY` refuse that."""
     for name, command in group.commands.items():
         found = named_options(command)
         for option in {id(option): option for option in found.values()}.values():
@@ -204,10 +204,10 @@ def name_variables(group: click.Group) -> None:
 
 
 def _from_command_line(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """The value of an option, if the command line has it.
+    """The value of an option of the command line only.
 
     Raises:
-        ErfscopeError: it is a variable's.
+        ErfscopeError: a variable has set it.
     """
     if context.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
         raise _cli_only_error(option, next(name for name in option.envvar or () if os.environ.get(name)))
@@ -216,14 +216,14 @@ def _from_command_line(context: click.Context, option: click.Parameter, value: A
 
 def _cli_only_error(option: click.Parameter, where: str) -> ErfscopeError:
     return ErfscopeError(
-        f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; take it out"
+        f"{where}: {option.opts[0]} stands on the command line only, since it lets files run code; remove it there"
     )
 
 
 def _merged(
     options: Mapping[str, click.Option], flat: Mapping[str, Any], own: Mapping[str, Any], source: Path
 ) -> dict[str, Any]:
-    """One command's settings by parameter; the command's own win over the flat ones, under whatever name."""
+    """One command's settings by parameter; the command's own win over the flat ones."""
     chosen: dict[str, Any] = {}
     for table in (flat, own):
         for name, value in table.items():
@@ -231,7 +231,7 @@ def _merged(
                 continue
             parameter = str(options[name].name)
             if parameter == "json" and "format" in options:
-                # The two are one setting, so that a command's own format can win over a flat json.
+                # The two are one setting: a command's own format wins over a flat json.
                 chosen |= {"format": "json"} if value else {}
             else:
                 chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
@@ -242,7 +242,7 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
 
     Raises:
-        ErfscopeError: a date, a table or a truth value for an option that does not take it, or an option of the command
+        ErfscopeError: a date, a table or a truth value for an option that takes none, or an option of the command
             line only.
     """
     if option.name in CLI_ONLY:

@@ -1,4 +1,4 @@
-"""``erfscope doctor``: is this installation sound, and what to do if it is not."""
+"""``erfscope doctor``: problems of this installation, and their fixes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "o
 
 
 class Line(NamedTuple):
-    """One line of the report; nothing is wrong where there is nothing to fix."""
+    """One line of the report; without a fix nothing is wrong."""
 
     subject: str
     text: str
@@ -134,7 +134,7 @@ def _devices() -> Iterator[Line]:
 
 
 def _caches() -> Iterator[Line]:
-    """Where pretrained weights are read from, by the libraries that read them."""
+    """The folders from which libraries read pretrained weights."""
     import torch
     from huggingface_hub import constants
 

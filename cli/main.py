@@ -71,7 +71,7 @@ def cli(context: click.Context) -> None:
         from erfscope.parallel import is_member
 
         if is_member():
-            # Rank 0 does alone what cannot be shared.
+            # Rank 0 alone runs commands that ranks cannot share.
             context.exit(0)
     found = config.find(Path.cwd())
     if found is not None:
@@ -81,7 +81,7 @@ def cli(context: click.Context) -> None:
 
 
 def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose stdout holds results alone; help and complaints of the parser come before it."""
+    """A command whose stdout holds results alone; the parser prints help and errors before it starts."""
 
     @functools.wraps(callback)
     def run(*args: Any, **options: Any) -> Any:
@@ -89,10 +89,10 @@ def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
             with streams.redirecting_prints():
                 return callback(*args, **options)
         except SystemExit as stop:
-            # Click and rich make one of a broken pipe; any other comes out of a model's own code.
+            # Click and rich turn a broken pipe into one; any other comes from a model's own code.
             if isinstance(stop.__context__, BrokenPipeError):
                 raise
-            complain(f"the model's code called sys.exit({stop.code!r}), so that there is no result; take that call out")
+            complain(f"the model's code called sys.exit({stop.code!r}), so there is no result; remove that call")
             return 3
 
     return run
@@ -111,13 +111,13 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A narrow encoding must not turn a ± into a crash.
+            # A narrow encoding must not make a ± fail.
             stream.reconfigure(errors="replace")
     sys.exit(_run(given))
 
 
 def _run(given: Sequence[str]) -> int:
-    """The exit code; every exception has become one line."""
+    """Run a command and return the exit code; every exception becomes one line on stderr."""
     try:
         status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
         if sys.stdout is not None:
@@ -132,21 +132,21 @@ def _run(given: Sequence[str]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             discard_output()
             return 0
-        # Click's own: help where nothing was asked, and completion.
+        # Click's own: help without a command, and completion.
         return stop.code if isinstance(stop.code, int) else 0
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
         return getattr(stop, "code", 130)
     except BaseException as error:
         if _wants_traceback(given):
-            print(printable(traceback.format_exc(), keep="\n"), file=streams.err)
+            print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)
         text, status = _one_line(error)
         complain(text)
         return status
 
 
 def _one_line(error: BaseException) -> tuple[str, int]:
-    """What to say of an exception, and the exit code."""
+    """The message for an exception, and the exit code."""
     if isinstance(error, click.ClickException):
         return _usage(error), 2
     if isinstance(error, ErfscopeError):
@@ -156,7 +156,7 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        # Nothing that is asked of the system about such a name can be answered, wherever that is.
+        # Every call of the system with such a name fails, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
     from erfscope.model_errors import first_line, is_passing
 
@@ -174,7 +174,7 @@ def _one_line(error: BaseException) -> tuple[str, int]:
 
 
 def _usage(error: click.ClickException) -> str:
-    """A complaint of the argument parser, with the place of a setting that was not given on the command line."""
+    """The message for an error of the argument parser, with the source of a value that is not on the command line."""
     from erfscope.options.keywords import FORMER
 
     text = error.format_message().rstrip(".")
@@ -201,5 +201,5 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _wants_traceback(given: Sequence[str]) -> bool:
-    """Whether -v is among the arguments, alone or as in -qv; asked here, since the arguments may be what is wrong."""
+    """Whether -v is among the arguments, alone or as in -qv: the parser may have failed before it knew."""
     return any(text == "--verbose" or re.fullmatch(r"-q*v[qv]*", text) for text in given)

@@ -1,4 +1,4 @@
-"""Options of the command line, made of the fields that declare them."""
+"""Options of the command line, made from the fields that declare them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FORMATS = ("rich", "plain", "json", *formats.TABLES)
 #: Kinds of figures that show maps.
 MAPS = tuple(kind.name for kind in KINDS if kind.maps)
-#: Where a value may come from; what comes first wins.
+#: Sources of a value, the best first.
 SOURCES = (
     ParameterSource.COMMANDLINE,
     ParameterSource.ENVIRONMENT,
     ParameterSource.DEFAULT_MAP,
     ParameterSource.DEFAULT,
 )
-#: Options that exclude each other: one from a better source takes the other's place.
+#: Options that exclude each other: the one from the better source holds.
 RIVALS = {"images": "synthetic", "synthetic": "images"}
 
 
@@ -140,7 +140,7 @@ class OutputOptions:
         return list(filter(is_folder, self.output))
 
     def replaces(self, path: str) -> bool:
-        """Whether an output may take the place of what is there."""
+        """Whether an output may replace one of that name."""
         return self.force or (self.resume and is_folder(path))
 
     @classmethod
@@ -159,11 +159,13 @@ OUTPUT_OPTIONS = declared(OutputOptions) | STYLE_OPTIONS
 
 
 def keywords(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the command line, settings files and the like as the keywords of :func:`erfscope.analyze`, those of
-    the best source last; options that were left out are left out.
+    """Options as keywords of :func:`erfscope.analyze`; those that were left out are left out.
+
+    Args:
+        *layers: Options of the command line, settings files and the like, the best source last.
 
     Raises:
-        ErfscopeError: a --model-kwargs that is no K=V.
+        ErfscopeError: a --model-kwargs is no K=V.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -178,7 +180,7 @@ def keywords(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_source(given: Mapping[str, Any]) -> dict[ParameterSource, dict[str, Any]]:
-    """What the running command was given, by where it is from, the best source last."""
+    """The options given to the running command, by their source, the best source last."""
     return {
         source: {name: value for name, value in given.items() if source_of(name) is source}
         for source in reversed(SOURCES)
@@ -186,26 +188,21 @@ def by_source(given: Mapping[str, Any]) -> dict[ParameterSource, dict[str, Any]]
 
 
 def source_of(name: str) -> ParameterSource:
-    """Where the running command has a parameter from: one of ``SOURCES``."""
+    """The source of a parameter of the running command: one of ``SOURCES``."""
     context: Any = click.get_current_context()
     found: ParameterSource | None = context.get_parameter_source(name)
     return found or ParameterSource.DEFAULT
 
 
-def outranks(name: str, other: str) -> bool:
-    """Whether the running command had parameter ``name`` from a better source than ``other``: command line,
-    environment, file, default."""
-    return SOURCES.index(source_of(name)) < SOURCES.index(source_of(other))
-
-
 def on_command_line(name: str) -> bool:
-    """Whether the running command was given parameter ``name`` itself, rather than by a file or the environment."""
+    """Whether a parameter of the running command stands on the command line, not in a file or a variable."""
     return source_of(name) is ParameterSource.COMMANDLINE
 
 
 def chosen_format(asked: str, as_json: bool) -> str:
-    """What to print in: ``--json`` counts unless ``--format`` has a better source."""
-    return "json" if as_json and not outranks("format", "json") else asked
+    """The format to print in: ``--json`` counts unless ``--format`` has a better source."""
+    json, format = (SOURCES.index(source_of(name)) for name in ("json", "format"))
+    return "json" if as_json and json <= format else asked
 
 
 def _pair(text: str) -> tuple[str, Any]:

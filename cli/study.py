@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from erfscope.studies import Study, StudyResult
+    from erfscope.studies import StudyResult
 
 #: As in erfscope.studies, which takes long to import.
 STUDY_NAMES = (
@@ -98,7 +98,7 @@ def study(
 
 
 def _list(chosen: str) -> int:
-    """The studies there are, without running any."""
+    """Print the list of studies."""
     from rich.text import Text
 
     from erfscope.cli.console.screen import Screen, print_json, say
@@ -111,7 +111,13 @@ def _list(chosen: str) -> int:
         return 0
     titles = ("study", "shows", "seconds", "quick", "source")
     rows = [
-        (entry.name, _shown(entry), str(entry.seconds), str(entry.quick_seconds), entry.source)
+        (
+            entry.name,
+            f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows,
+            str(entry.seconds),
+            str(entry.quick_seconds),
+            entry.source,
+        )
         for entry in STUDIES.values()
     ]
     numeric = (False, False, True, True, False)
@@ -124,10 +130,6 @@ def _list(chosen: str) -> int:
     else:
         say(text_table(titles, rows, format=chosen, numeric=numeric).rstrip("\n"))
     return 0
-
-
-def _shown(entry: Study) -> str:
-    return f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:

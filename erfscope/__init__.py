@@ -1,13 +1,13 @@
 """erfscope: how far does a vision model really look?
 
-Positions are (row, col), origin top-left, pixel centres at integers, everywhere. A size in pixels is in pixels of the
+Positions are (row, col), origin top-left, pixel centres at integers, everywhere. Sizes in pixels are pixels of the
 model's input.
 
     import erfscope
     result = erfscope.analyze("resnet18", images="x.png")
     float(result["r50"]), result["r50"].se, result.map.values
 
-Importing this package imports neither torch nor timm: names below are loaded when they are first used.
+Importing this package imports neither torch nor timm: public names are loaded at their first use.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.parent / "cli" / "main.py").is_file():
-    # A checkout without symbolic links, as git makes on Windows: there `cli` and `adapters` beside this file are small
-    # texts.
+    # In a checkout without symbolic links, as git makes on Windows, `cli` and `adapters` beside this file are text
+    # files.
     __path__.append(str(Path(__file__).parent.parent))
 
 _STUB = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
-#: Name -> the module that it is loaded from: the imports of ``__init__.pyi``, which are the one table of the public
-#: names.
+#: Name -> the module that it is loaded from, as ``__init__.pyi`` imports it: the one table of the public names.
 _HOMES = {name.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
 _ROOMS = [name for name, home in _HOMES.items() if home == __name__]
 

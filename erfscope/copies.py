@@ -1,4 +1,4 @@
-"""Tensors of a model's copy in another dtype."""
+"""Casting a copy of a model to another dtype."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch import Tensor, nn
 def cast_module(
     module: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
-    """Move a module in place to a device, and to a type of numbers: complex tensors to the complex type of that
-    precision.
+    """Move a module in place to a device and a dtype, complex tensors to the complex dtype of the same precision.
 
-    ``Module.to`` gives complex tensors a real type, and so drops their imaginary parts.
+    ``Module.to`` would give complex tensors a real dtype, and drop their imaginary parts.
     """
     if dtype is None or not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
         return module.to(device=device, dtype=dtype)

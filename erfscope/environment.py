@@ -1,4 +1,4 @@
-"""What the numbers were measured with, and the memory that there is."""
+"""Versions of packages, the machine, and its available memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import torch
 
 
-#: What helps where cv2 cannot be imported: opencv-python needs libraries that slim images lack.
+#: Command that helps if cv2 cannot be imported: opencv-python needs libraries that slim images lack.
 OPENCV_FIX = "apt install libgl1 libxcb1 libglib2.0-0, or replace opencv-python by opencv-python-headless"
 
-#: How PyTorch's CPU allocator begins to say that there is no memory (c10/core/impl/alloc_cpu.cpp): on Windows and
-#: elsewhere.
+#: Beginning of the message of PyTorch's CPU allocator when there is no memory (c10/core/impl/alloc_cpu.cpp), on Windows
+#: and on other systems.
 ALLOCATOR = ("DefaultCPUAllocator: not enough memory", "DefaultCPUAllocator: can't allocate memory")
-#: All that oneDNN and the C++ library say then.
+#: The messages of oneDNN and the C++ library in that case.
 TERSE = ("could not create a primitive", "could not execute a primitive", "could not create a memory", "std::bad_alloc")
 
 PACKAGES = ("erfscope", "torch", "torchvision", "timm", "captum", "numpy", "scipy", "opencv-python", "pillow")
@@ -29,7 +29,7 @@ PACKAGES = ("erfscope", "torch", "torchvision", "timm", "captum", "numpy", "scip
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Installed version of every package that can change a number; None where it is not installed."""
+    """Return the installed version of every package that can change a number; None if it is not installed."""
     found: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
@@ -40,7 +40,7 @@ def versions() -> dict[str, str | None]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, system and threads."""
+    """Return versions, system and threads."""
     import torch
 
     system = f"{platform.system()} {platform.machine()}"
@@ -53,7 +53,7 @@ def environment() -> dict[str, Any]:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception means that an allocation failed: PyTorch's on any device, oneDNN's or numpy's."""
+    """Return whether an exception means that an allocation failed, of PyTorch on any device, oneDNN or numpy."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -63,16 +63,16 @@ def ran_out(error: BaseException) -> bool:
 
 
 def available_bytes(device: torch.device | None = None, *, cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory that can still be used: on the CPU the smallest of what the machine has, and what the limits of the
+    """Return the available memory: on the CPU the smallest of the machine's free memory and what the limits of the
     container and of the process leave.
 
     Args:
-        device: Where the model runs; None is the CPU. On a GPU it is what the driver has free and what PyTorch holds
-            unused.
-        cgroup: Folder of the container's own control group, version 2; another one only in tests.
+        device: Where the model runs; None is the CPU. On a GPU the available memory is what the driver has free, and
+            what PyTorch holds unused.
+        cgroup: Folder of the container's own control group, version 2; tests use another.
 
     Returns:
-        Bytes; None where it is not known, as on Apple's GPUs.
+        Bytes; None if they are not known, as on Apple's GPUs.
     """
     if device is not None and device.type == "cuda":
         import torch
@@ -86,7 +86,7 @@ def available_bytes(device: torch.device | None = None, *, cgroup: Path = Path("
 
 
 def _container(cgroup: Path) -> Iterator[int]:
-    """What the limit of the container leaves; pages of files that nobody has used lately count as free."""
+    """Yield the bytes that the limit of the container leaves; inactive pages of files count as free."""
     limit = cgroup / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
@@ -94,7 +94,7 @@ def _container(cgroup: Path) -> Iterator[int]:
 
 
 def _process() -> Iterator[int]:
-    """What ``ulimit -d`` and ``-v`` leave of this process's data and addresses; Linux alone keeps to such limits."""
+    """Yield the bytes that ``ulimit -d`` and ``-v`` leave this process; only Linux enforces these limits."""
     if psutil.LINUX:
         process = psutil.Process()
         used = process.memory_info()

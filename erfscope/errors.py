@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions whose text says what was asked, what was found, and what to do."""
+"""Exceptions and warnings, whose text says what was asked, what was found, and what to do."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 class ErfscopeError(Exception):
     """Base of every error that erfscope raises on purpose. Its text is one line, fit for a user.
 
-    Raised directly it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit
+    Raised directly, it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit
     code 2)."""
 
-    #: Whether it is known to be due to the environment (space, memory, a signal); if not, what it was raised from may
-    #: tell.
+    #: Whether the environment is known to be the cause (space, memory, a signal); if False, the exception that it was
+    #: raised from may tell the cause.
     of_environment = False
-    #: Its text without the name of the model that it begins with: a row of a table names its model by itself.
+    #: Its text without the model's name at the beginning, for a row of a table, which has the name already.
     reason: str
 
     def __init__(self, text: object = "", *, model: str = "") -> None:
         """Make an error.
 
         Args:
-            text: What was asked, what was found, and what to do; half a sentence where ``model`` is its subject.
-            model: The label or spec of the model that it is about, if its text begins with that.
+            text: What was asked, what was found, and what to do; a sentence without its subject if that is ``model``.
+            model: The label or spec of the model, if it is to begin the text.
         """
         super().__init__(f"{model} {text}" if model else text)
         self.reason = str(text)
@@ -38,29 +38,29 @@ class MeasurementError(ErfscopeError):
 
 
 class EnvironmentFailure(MeasurementError):
-    """Space, memory or time were short, so that there is no result; the same may work elsewhere, or another time (exit
-    code 3)."""
+    """There is no result because space, memory or time were short; on another machine, or at another time, it may work
+    (exit code 3)."""
 
     of_environment = True
 
 
 class FallbackWarning(UserWarning):
-    """Pretrained weights were asked for by default, could not be had, and seeded random ones stand in their place."""
+    """The default pretrained weights were not available, and seeded random ones are used instead."""
 
 
 class ErfWarning(UserWarning):
-    """A result is usable but must be read with care; the text says why."""
+    """A result can be used with care; the text says why."""
 
 
 def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", limit: int = 8) -> ErfscopeError:
-    """Error for a name that does not exist, with the names that do and the nearest of them.
+    """Return the error for a name that does not exist, with the names that exist and the most similar one.
 
     Args:
-        kind: What was named, e.g. ``"layer"``.
+        kind: Kind of the name, e.g. ``"layer"``.
         asked: The name as given.
         known: The names that exist.
-        where: Where it was looked for, e.g. ``"resnet50"``.
-        limit: How many of the known names to list.
+        where: The place of the names, e.g. ``"resnet50"``.
+        limit: Number of known names to list.
 
     Returns:
         The error, to be raised by the caller.
@@ -74,7 +74,8 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
 
 
 def _nearest(asked: str, names: list[str]) -> str | None:
-    """The name most like ``asked``; of several, the one that begins like it: for r51, r50 rather than r95."""
+    """Return the name most like ``asked``; of several, the one with the same beginning: for r51, r50 rather than
+    r95."""
 
     def likeness(name: str) -> tuple[float, int]:
         same_start = takewhile(lambda pair: pair[0] == pair[1], zip(asked, name, strict=False))
@@ -84,7 +85,7 @@ def _nearest(asked: str, names: list[str]) -> str | None:
 
 
 def refuse_broken_link(path: str | Path) -> None:
-    """Refuse a path on which a link leads to nothing or back to itself, and one that no file can have.
+    """Refuse a path with a link that leads to nothing or back to itself, and a path that no file can have.
 
     Raises:
         ErfscopeError: it is such a path.
@@ -107,16 +108,16 @@ def refuse_broken_link(path: str | Path) -> None:
 
 
 def loop_text(error: BaseException, path: str | Path | None = None) -> str | None:
-    """What to say of an error that a link which leads back to itself has caused; None of any other.
+    """Return the text of an error that is caused by a link which leads back to itself; None for any other error.
 
     Args:
-        error: What the system or the standard library raised.
-        path: What was asked for, where the error does not say.
+        error: The exception of the system or the standard library.
+        path: The path that was asked for; None to take it from the error.
     """
-    said = re.fullmatch(r"Symlink loop from '(.*)'", str(error)) if isinstance(error, RuntimeError) else None
-    if said is None and not (isinstance(error, OSError) and error.errno == errno.ELOOP):
+    loop = re.fullmatch(r"Symlink loop from '(.*)'", str(error)) if isinstance(error, RuntimeError) else None
+    if loop is None and not (isinstance(error, OSError) and error.errno == errno.ELOOP):
         return None
-    where = path or (said[1] if said else getattr(error, "filename", None))
+    where = path or (loop[1] if loop else getattr(error, "filename", None))
     return (
         f"{str(where)!r} is, or lies behind, a link that leads back to itself; remove the link, or let it lead to a"
         " file"

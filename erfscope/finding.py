@@ -1,17 +1,17 @@
-"""What must be said of a model, a map or its images, and the kinds of it."""
+"""Findings: facts about a model, a map or its images that a reader of the numbers has to know, and their kinds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: What happens to residual branches whose last weights start at zero.
+#: The sentence about residual branches that start at zero and were switched on.
 SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that a reader of the numbers must know."""
+    """A fact that a reader of the numbers has to know."""
 
     #: One of :data:`CODES`; reports of other versions may have others.
     code: str
@@ -22,10 +22,10 @@ class Finding:
 class Code:
     """A kind of finding."""
 
-    #: What it is of. A map's and the images' follow from the sums over images, and are found anew where sums are put
-    #: together; a model's hold whichever images were seen.
+    #: The subject. Findings of maps and images follow from the sums over images, and are derived again when sums are
+    #: merged; findings of a model do not depend on the images.
     scope: Literal["model", "map", "pictures"]
-    #: "notice" for facts of a model, or of every row alike, which a table of several results leaves to those of one.
+    #: "notice": shown with one result, and not in a table of several.
     severity: Literal["warning", "notice"] = "warning"
 
 
@@ -72,10 +72,10 @@ CODES = {
     "weak_centre": Code("map"),
     "zero_branches": Code("model"),
 }
-#: What is taken of a code that another version of erfscope knows.
+#: The kind of a code that only another version of erfscope has.
 _OTHER = Code("model")
 
 
 def code_of(finding: Finding) -> Code:
-    """The kind of a finding."""
+    """Return the kind of a finding."""
     return CODES.get(finding.code, _OTHER)

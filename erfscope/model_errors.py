@@ -1,5 +1,5 @@
-"""Why a model failed, in one line: its own exception, its input and a hint; and whether the model or its environment is
-to blame."""
+"""Errors of a model in one line, with its own exception, its input and a hint; and whether the model or its environment
+is the cause."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ ErrorCause = Literal["environment", "model"]
 ENVIRONMENT: ErrorCause = "environment"
 MODEL: ErrorCause = "model"
 
-#: How much of an exception's text is kept, in characters.
+#: Longest text of an exception that is kept, in characters.
 LONGEST = 200
 
-#: The system's numbers for space, memory, handles, a device or a network that fails, whatever was asked for.
+#: The system's error numbers for lack of space, memory or handles, and for a device or a network that fails.
 _OF_SYSTEM = {
     *(errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV),
     *(errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOLCK),
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH),
 }
 
-#: What PyTorch writes for its own developers.
+#: Text that PyTorch adds for its own developers.
 _NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered internally at .*|\s*Exception raised from .*")
 
 _WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
 
-#: What to do about a text, the first that fits: CHANNELS are those of the input, FORWARD is the model's own, {0} the
-#: last group found.
+#: Pattern of an error -> hint, the first match: CHANNELS is the number of channels of the input, FORWARD the name of
+#: the model's forward, {0} the last group.
 _HINTS = (
     (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
@@ -64,8 +64,8 @@ class ModelExitError(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception with its type; the text alone of a RuntimeError, and where space or a
-    device has failed."""
+    """Return the first line of an exception with its type; without the type for a RuntimeError, and if space or
+    a device has failed."""
     if isinstance(error, OSError) and is_passing(error) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     text = " ".join(_NOISE.sub("", str(error)).strip().partition("\n")[0].split()).removesuffix(".")
@@ -77,7 +77,7 @@ def first_line(error: BaseException) -> str:
 
 
 def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
-    """Return one line for a model whose pass raised ``error`` on an input of the adapter's size."""
+    """Return the error, of one line, for a model whose pass raised ``error`` on an input of the adapter's size."""
     channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
     if ran_out(error):
         return EnvironmentFailure(
@@ -99,7 +99,7 @@ def _hint(adapter: Adapter, text: str) -> str:
 
 @contextlib.contextmanager
 def wrap_model_errors(label: str, adapter: Adapter) -> Iterator[None]:
-    """Within it what a model raises becomes an error that names it."""
+    """Turn exceptions of a model into errors that name it."""
     try:
         yield
     except ErfscopeError:
@@ -110,7 +110,7 @@ def wrap_model_errors(label: str, adapter: Adapter) -> Iterator[None]:
 
 @contextlib.contextmanager
 def contain_exits() -> Iterator[None]:
-    """Within it a ``sys.exit`` of other people's code becomes an error like any other.
+    """Turn ``sys.exit`` of other people's code into an error like any other.
 
     Raises:
         ModelExitError: the code called ``sys.exit``.
@@ -125,15 +125,15 @@ def contain_exits() -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *, model: str = "") -> Iterator[None]:
-    """Turn whatever is raised inside the block into one line; the original stays behind it for ``-v``.
+    """Turn every exception inside the block into an error of one line; ``-v`` shows the original.
 
     Args:
-        what: What was tried, to begin the line with.
-        options: With which options, to be named after it.
-        model: What was tried with, if the line begins with that.
+        what: The action that failed, which begins the line.
+        options: Options of the action, listed after it.
+        model: The label or spec of the model, if it is to begin the line.
 
     Raises:
-        ErfscopeError: anything was raised, a script's ``sys.exit`` included; a Ctrl-C passes.
+        ErfscopeError: the block raised an exception or called ``sys.exit``. Ctrl-C is not caught.
     """
     try:
         with contain_exits():
@@ -146,7 +146,8 @@ def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *
 
 
 def cause_of(error: BaseException) -> ErrorCause:
-    """Return who is to blame for an exception, or for one that it was raised from or while handling."""
+    """Return whether the environment or the model caused an exception, or one that it was raised from or while
+    handling."""
     seen: list[BaseException] = []
     found: BaseException | None = error
     while found is not None and found not in seen:
@@ -158,7 +159,7 @@ def cause_of(error: BaseException) -> ErrorCause:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether the system itself says that space, memory, a device or a connection has failed."""
+    """Return whether the system reports a failure of space, memory, a device or a connection."""
     return isinstance(error, OSError) and (
         error.errno in _OF_SYSTEM or isinstance(error, ConnectionError | TimeoutError)
     )
@@ -167,7 +168,7 @@ def is_passing(error: BaseException) -> bool:
 def _is_of_environment(error: BaseException) -> bool:
     if isinstance(error, ErfscopeError) and error.of_environment:
         return True
-    # Without torch there is no error of its own either; importing it may be what has failed.
+    # If torch is not imported, the error is not one of torch; the import itself may have failed.
     return (
         isinstance(error, MemoryError | KeyboardInterrupt)
         or is_passing(error)

@@ -1,5 +1,5 @@
-"""What is printed: text from outside made safe, since names of files, models and labels must not steer a terminal, and
-rounded numbers."""
+"""Text for people: rounded numbers, and text from outside made safe, since names of files, models and labels must not
+steer a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import unicodedata
 #: separators.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Units of measures as people write them, where that is not how JSON does.
+#: Unit of a measure in JSON -> the sign that people write, if it is another.
 UNIT_SIGNS = {"px2": "px²", "cells2": "cells²", "deg": "°"}
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """``text`` with every character that steers a terminal, or cannot be written at all, replaced by a question mark.
+    """Replace every character that steers a terminal, or cannot be written at all, by a question mark.
 
     Args:
         text: Any text.
@@ -27,17 +27,17 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` as one printable line: white space, line breaks included, becomes single spaces."""
+    """Return ``text`` as one printable line: white space and line breaks become single spaces."""
     return printable(" ".join(text.split()))
 
 
 def number(value: float | str | None, *, digits: int = 3, places: int | None = None) -> str:
-    """A number for people: ``digits`` significant digits, whole numbers above them; a dash for nothing.
+    """Return a number as text: ``digits`` significant digits, and no decimals of large numbers; a dash for None.
 
     Args:
         value: The number.
         digits: Significant digits.
-        places: Decimals, where these are given instead.
+        places: Number of decimals, instead of ``digits``.
     """
     if value is None:
         return "–"
@@ -54,14 +54,15 @@ def number(value: float | str | None, *, digits: int = 3, places: int | None = N
 
 
 def with_error(value: float | str | None, se: float | None) -> str:
-    """``62 ± 1``: the error with one significant digit (two if it starts with 1), the value to the same place."""
+    """Return a value with its error, as ``62 ± 1``: the error has one significant digit (two if it starts with 1), and
+    the value the same decimals."""
     text, error = rounded(value, se)
     return text if error is None else f"{text} ± {error}"
 
 
 def rounded(value: float | str | None, se: float | None, *, places: int | None = None) -> tuple[str, str | None]:
-    """A number and its error as text, both to the error's last digit, or to as many decimals as are given; None for an
-    error that there is not."""
+    """Return a number and its error as text, both with the decimals of the error's last digit, or with ``places``
+    decimals; None for a number without an error."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
         return number(value, places=places), None
     if se <= 0:
@@ -71,8 +72,8 @@ def rounded(value: float | str | None, se: float | None, *, places: int | None =
 
 
 def decimals(value: float, se: float | None, *, digits: int = 3) -> int:
-    """The decimals that a number is printed with: to its error's last digit, at most 4, or ``digits`` significant ones
-    of a number without an error."""
+    """Return the number of decimals that a number is printed with: those of its error's last digit, at most 4; without
+    an error, those of ``digits`` significant digits."""
     if se is not None and math.isfinite(se) and se > 0:
         leading = f"{se:.0e}"
         return min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))

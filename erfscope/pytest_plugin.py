@@ -45,7 +45,7 @@ class ErfRegression:
 
     @property
     def file(self) -> Path:
-        """Where the numbers of this test are stored: in a folder named after the test's file, in a file named after the
+        """The file of this test's numbers: in a folder named after the test's file, in a file named after the
         test."""
         asked = "-".join(self._request.node.nodeid.split("::")[1:])
         name = re.sub(r"[^][A-Za-z0-9._-]+", "_", asked).strip("._")[:120] or "test"

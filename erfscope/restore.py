@@ -1,4 +1,4 @@
-"""Handing back as found what a measurement uses: the caller's modules, and PyTorch's state for the whole process."""
+"""Context managers that put the caller's modules, and PyTorch's state of the process, back as found."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-#: Dictionaries of a module that a forward pass may add hooks to.
+#: Attributes of a module with dictionaries of hooks, to which a forward pass may add some.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-#: States by the owner of the generator; two are equal where the next numbers are.
+#: States of generators, by the library that has them; equal states give equal numbers.
 States = Mapping[str, Any]
 
 
 class _Loan:
-    """Which thread measures a module, and how many blocks deep."""
+    """The lock of the thread that measures a module, and the depth of nested blocks."""
 
     def __init__(self) -> None:
         self.lock, self.depth = threading.RLock(), 0
@@ -30,16 +30,16 @@ class _Loan:
 
 _loans: WeakKeyDictionary[nn.Module, _Loan] = WeakKeyDictionary()
 _loans_lock = threading.Lock()
-#: Held while the global generators are seeded, read or set, so that no thread sees the numbers of another.
+#: Held while the global generators are seeded, read or set, so that threads do not share their numbers.
 generators_lock = threading.RLock()
 
 
 @contextmanager
 def restored(*modules: nn.Module) -> Iterator[None]:
-    """Lend modules to one measurement, and hand them back as found with PyTorch's state, also after an exception.
+    """Lend modules to one measurement, and put them and PyTorch's state back as found, also after an exception.
 
-    Handed back: what :func:`lent` does; the random states of PyTorch, NumPy and Python, the default dtype and the
-    gradient mode. What else a forward pass changes stays changed."""
+    Put back are the state that :func:`lent` names, the random states of PyTorch, NumPy and Python, the default dtype
+    and the gradient mode. Other changes by a forward pass stay."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
@@ -54,10 +54,10 @@ def restored(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def lent(module: nn.Module) -> Iterator[None]:
-    """Lend a module to one thread at a time, and hand back its training flags, ``requires_grad``, ``.grad``, buffers
-    and hooks as found.
+    """Lend a module to one thread at a time, and put its training flags, ``requires_grad``, ``.grad``, buffers and
+    hooks back as found.
 
-    A block inside a block of the same thread restores nothing.
+    A nested block of the same thread restores nothing.
     """
     with _loans_lock:
         loan = _loans.setdefault(module, _Loan())
@@ -85,7 +85,7 @@ def _module_restored(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        # Some models, such as LeViT, keep what they compute from their weights until their own train() is called.
+        # Some models, such as LeViT, cache numbers that they compute from their weights until train() is called.
         module.train(flags[0][1])
         for part, flag in flags:
             part.training = flag
@@ -127,7 +127,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Let the global generators go on after the block as if nothing had been drawn inside."""
+    """Put the states of the global generators back after the block."""
     before = random_states()
     try:
         yield
@@ -137,10 +137,10 @@ def same_random_numbers() -> Iterator[None]:
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[None]:
-    """Seed the generators of PyTorch, NumPy and Python inside the block, one thread at a time, and put them back after
-    it."""
+    """Seed the generators of PyTorch, NumPy and Python for the block, one thread at a time, and put their states back
+    after it."""
     with generators_lock, same_random_numbers():
-        # Not torch.manual_seed: in a process that has not used its GPUs yet, that would seed them for good.
+        # Not torch.manual_seed: it would seed GPUs that the process has not used yet, and nothing would put them back.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(seed)
@@ -150,7 +150,7 @@ def seed_generators(seed: int) -> Iterator[None]:
 
 
 def random_states() -> States:
-    """Return the state of every global generator; those of graphics processors where PyTorch has begun to use them."""
+    """Return the state of every global generator; those of GPUs only if PyTorch uses them already."""
     cuda: Any = torch.cuda
     with generators_lock:
         legacy: Any = np.random.get_state()  # noqa: NPY002
@@ -165,7 +165,7 @@ def random_states() -> States:
 
 
 def drawn_since(before: States) -> list[str]:
-    """Return whose generators have been drawn from."""
+    """Return the names of the generators whose states have changed."""
     return [name for name, state in random_states().items() if state != before.get(name)]
 
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from erfscope.stimuli import synthetic
 
-picture = synthetic("leaves", samples=1, seed=0, size=(384, 512), channels=3).get(0)
+picture = synthetic("leaves", samples=1, seed=0, size=(384, 512), channels=3).pixels(0)
 target = Path(__file__).with_name("leaves.png")
-Image.fromarray(picture.pixels).save(target, optimize=True)
-print(f"wrote {target.name}: {picture.pixels.shape[1]} x {picture.pixels.shape[0]}")
+Image.fromarray(picture).save(target, optimize=True)
+print(f"wrote {target.name}: {picture.shape[1]} x {picture.shape[0]}")

@@ -115,7 +115,7 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
         if between == 0:
             number = os.fork()
             if number:
-                # Its parent has gone then, so that whoever asked adopts it.
+                # Its parent has ended by then, so that the process that asked for it adopts it.
                 os.write(writing, str(number).encode())
                 os._exit(0)
             for own, stream in enumerate(streams):

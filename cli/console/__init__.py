@@ -1,4 +1,4 @@
-"""What the terminal is: streams, colours, widths, messages.
+"""The terminal: streams, colours, widths, messages.
 
 May import: ``printable``.
 """

@@ -1,5 +1,4 @@
-"""What reaches the terminal: one console for results, one line for complaints, and nothing in either that could steer
-the terminal."""
+"""The output in the terminal: a console for results and one line for messages, neither with control characters."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,13 +31,13 @@ class Screen(Console):
 
     def __init__(self, *, plain: bool = False, stderr: bool = False) -> None:
         super().__init__(
-            file=streams.err if stderr else streams.out,
+            file=sys.stderr if stderr else streams.out,
             highlight=False,
             markup=False,
             emoji=False,
             color_system=None if plain else "auto",
         )
-        #: Whether a width was asked for, or seen.
+        #: Whether the width is known: of a terminal, or from COLUMNS.
         self.is_bounded = self.is_terminal or bool(os.environ.get("COLUMNS"))
         if not self.is_bounded:
             self.width = PIPED_WIDTH
@@ -48,7 +48,7 @@ class Screen(Console):
         self.print(between_words(text, self.width) if self.is_bounded else text, style=style, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the command; rich would redirect ``sys.stdout``, which leads to stderr while a command runs."""
+        """Leave a closed pipe to the command: rich would redirect ``sys.stdout``, stderr while a command runs."""
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -73,9 +73,9 @@ def print_json(document: object) -> None:
 
 
 def complain(text: str, stream: TextIO | None = None) -> None:
-    """One line on stderr; in a terminal as many as it needs, broken between words."""
-    stream = stream or streams.err
-    # Where stderr is gone, the exit code says it.
+    """Print a message on stderr, one line, which a terminal breaks between words."""
+    stream = stream or sys.stderr
+    # Without stderr the exit code alone reports it.
     with contextlib.suppress(OSError, ValueError):
         line = f"erfscope: {one_line(text)}"
         if stream.isatty():
@@ -85,8 +85,8 @@ def complain(text: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def ignoring_closed_pipe() -> Iterator[None]:
-    """Go on where the reader of our output has gone, as in ``erfscope ... | head``; click and rich make a SystemExit of
-    that."""
+    """Continue if the reader of the output has closed it, as in ``erfscope ... | head``: click and rich raise
+    SystemExit then."""
     try:
         yield
         streams.out.flush()
@@ -97,6 +97,6 @@ def ignoring_closed_pipe() -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Send what is still in the buffer nowhere: a reader that has gone is no error."""
+    """Discard what is still in the buffer: a closed output is no error."""
     with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), streams.out.fileno())

@@ -1,4 +1,4 @@
-"""What surrounds a command while it runs: signals, limits, output.
+"""A command while it runs: signals, limits, output.
 
 May import: everything below ``cli``, and its ``console``, ``views`` and ``options``.
 """

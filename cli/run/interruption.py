@@ -1,4 +1,4 @@
-"""Ctrl-C and what comes of it: a run that ends with what it has, and one that goes on with that."""
+"""Ctrl-C: a run that ends with the images seen so far, and one that continues from there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console.screen import complain
-from erfscope.cli.console.streams import STDERR
 from erfscope.cli.options import OutputOptions
 from erfscope.errors import ErfscopeError
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
-#: What a shell sees of a program that a signal has ended.
+#: Added to the number of a signal: the exit code of a program that it has ended.
 SIGNALLED = 128
 #: Seconds within which the same signal is one request: ``timeout`` and schedulers send it to a process and to its
 #: group.
@@ -28,7 +27,7 @@ TWICE_S = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
-    """A second signal has come."""
+    """A second signal arrived."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether a signal has asked the run to end; called after every batch."""
+    """Whether a signal asks the run to end; called after every batch."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -44,11 +43,11 @@ class Interruption:
         self._measuring = True
 
     def __call__(self) -> bool:
-        """Whether it has."""
+        """Whether a signal asks the run to end."""
         return self.signal != 0
 
     def end_measuring(self) -> bool:
-        """Whether a signal has ended the measuring; those that come later end nothing that is being written."""
+        """Return whether a signal ended the measuring; later signals end nothing that is being written."""
         self._measuring = False
         return self.signal != 0
 
@@ -58,32 +57,32 @@ class Interruption:
         return SIGNALLED + self.signal
 
     def receive(self, number: int, _: FrameType | None) -> None:
-        """Remember the first signal; the second one ends everything at once."""
+        """Note the first signal; the second one ends everything at once."""
         if number == self.signal and time.monotonic() - self._came_at < TWICE_S:
             return
         if self.signal:
             raise Interrupted(SIGNALLED + number)
         self.signal, self._came_at = number, time.monotonic()
         _complain_at_once(
-            f"{'stopping after this batch, with what there is' if self._measuring else 'writing it down first'}; once"
-            " more stops at once"
+            f"{'stopping after this batch; what is measured is kept' if self._measuring else 'finishing the output'};"
+            " a second signal stops at once"
         )
 
 
 def _complain_at_once(text: str) -> None:
-    """Say something from within a signal handler, which may have come in the middle of a write to the same stream."""
+    """Print a message from a signal handler, which may interrupt a write to the same stream."""
     try:
         complain(text)
-    except RuntimeError:  # a reentrant call, which would be taken for an error of the model that was writing
+    except RuntimeError:  # a reentrant call; it must not pass for an error of the model that was writing
         with contextlib.suppress(OSError):
-            os.write(STDERR, f"erfscope: {text}\n".encode())
+            os.write(2, f"erfscope: {text}\n".encode())  # stderr
 
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Interruption]:
-    """Let Ctrl-C and SIGTERM end what is measured inside with a result of what was seen so far.
+    """Inside, Ctrl-C and SIGTERM end a measurement with a result of the images seen so far.
 
-    A signal that is ignored, as Ctrl-C is by what a shell runs in the background, stays so.
+    A signal that the process ignores, as a shell's background jobs ignore Ctrl-C, stays ignored.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -99,10 +98,10 @@ def stoppable() -> Iterator[Interruption]:
 
 
 def earlier(wanted: OutputOptions) -> dict[str, Any]:
-    """The report that --resume goes on with, as an option; nothing where there is none yet.
+    """The report that --resume continues, as an option; none if the folder holds none yet.
 
     Raises:
-        ErfscopeError: not one folder is named, or the report in it cannot be read.
+        ErfscopeError: not exactly one folder is named, or the report in it cannot be read.
     """
     if not wanted.resume:
         return {}
@@ -111,16 +110,14 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
 
     found = wanted.folders
     if len(found) != 1:
-        raise ErfscopeError("--resume goes on with what a folder holds; name it with -o DIR")
+        raise ErfscopeError("--resume continues the run in one folder; name it with -o DIR")
     return {"resume": read(found[0])} if is_report(Path(found[0])) else {}
 
 
 def explain_interruption(report: Report, *, stored: bool) -> None:
-    """Say how far an interrupted run has come, and how it goes on."""
+    """Print how far an interrupted run got, and how to continue it."""
     stopped = [result for result in report if result.part is not None and result.part.stopped]
     seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} images" for r in stopped if r.part is not None)
     done = f"{len(report) - len(stopped)} finished" + (f", {seen}" if seen else "")
-    hint = (
-        "run the same command with --resume to go on" if stored else "with -o DIR it could have gone on with --resume"
-    )
+    hint = "run the same command with --resume to continue" if stored else "only a run with -o DIR can be resumed"
     complain(f"interrupted: {done}; {hint}")

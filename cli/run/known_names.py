@@ -22,7 +22,7 @@ from erfscope.cli.console.param_types import File
 class KnownNames:
     """timm's model names as one installation has them, in timm's order."""
 
-    #: What they depend on, by name: versions, and where timm lies and when its folder of models was changed last.
+    #: The state that they depend on: versions, timm's folder, and the time of the last change to its models.
     origin: dict[str, str]
     names: list[str]
     #: Names with pretrained weights, with their tags.
@@ -44,8 +44,8 @@ def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list
     """Return what :func:`erfscope.adapters.sources.catalogue.model_names` returns, from a file of the user's cache
     where that is current.
 
-    A file that is missing, damaged or of another installation is replaced; one that cannot be read or written is done
-    without."""
+    A file that is missing, damaged or of another installation is replaced; the names are found without one that cannot
+    be read or written."""
     known = _known_model_names()
     names = known.pretrained if pretrained else known.names
     if not pattern:
@@ -92,7 +92,7 @@ def _keep(known: KnownNames, file: Path) -> None:
 
 
 def _origin() -> dict[str, str] | None:
-    """What the names depend on; None where that cannot be told, so that nothing is kept."""
+    """The state that the names depend on; None if it cannot be found, so that nothing is kept."""
     try:
         spec = importlib.util.find_spec("timm")
         if spec is None or spec.origin is None:

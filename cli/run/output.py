@@ -29,9 +29,8 @@ def check_outputs(wanted: OutputOptions) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Raises:
-        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; or a kind of
-            figure was asked for and no output that could show it; or a range of colours, and a file of a kind of figure
-            that shows no map.
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; a kind of
+            figure without an output for it; or an option of maps with a kind of figure that shows none.
     """
     seen: set[Path] = set()
     for text in wanted.output:
@@ -46,7 +45,7 @@ def check_outputs(wanted: OutputOptions) -> None:
     figure = wanted.figure
     if figure is not None and on_command_line("figure") and not (wanted.folders or _figures(wanted)):
         raise ErfscopeError(
-            f"--figure {figure} has nowhere to go; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
+            f"--figure {figure} has no output; add -o {figure}.pdf (or .png, .svg), or -o with a folder"
         )
     for option in OF_MAPS:
         if figure not in (None, *MAPS) and on_command_line(option) and not wanted.folders:
@@ -56,12 +55,12 @@ def check_outputs(wanted: OutputOptions) -> None:
 
 
 def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse a kind of figure that cannot be drawn of what is to be measured.
+    """Refuse a kind of figure that these models and options do not allow.
 
     Args:
-        wanted: What is to be printed and written.
-        models: What is to be measured.
-        options: How, as keywords of :func:`erfscope.compare`.
+        wanted: The options of the output.
+        models: The models.
+        options: Keywords of :func:`erfscope.compare`.
 
     Raises:
         ErfscopeError: the kind needs more or other results, or a wider sheet.
@@ -80,7 +79,7 @@ def _figures(wanted: OutputOptions) -> list[str]:
 
 @contextlib.contextmanager
 def progress(quiet: bool) -> Iterator[ProgressCall | None]:
-    """A progress bar per model on stderr, only where somebody watches; fallback warnings are left to the report."""
+    """A progress bar per model on stderr, only in a terminal; the report shows the warnings of a fallback."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         console = Screen(stderr=True)
@@ -107,14 +106,14 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
 
 
 def explain_computing(report: Report) -> None:
-    """Say on stderr which way every result was computed, and how much of the forward pass."""
+    """Print on stderr how every result was computed, and how much of the forward pass."""
     for result in report:
         if result.computed is not None:
-            complain(f"{result.label} · {result.layer}: {in_words(result.computed)}")
+            complain(f"{result.label} · {result.layer}: {computing_text(result.computed)}")
 
 
-def in_words(computed: Computed) -> str:
-    """Which way a result was computed, and how much of the forward pass."""
+def computing_text(computed: Computed) -> str:
+    """The path on which a result was computed, and its share of the forward pass."""
     from erfscope.geometry.box import size_text
 
     if computed.path == "plain":
@@ -133,11 +132,11 @@ def deliver(
 ) -> int:
     """Write the files, print the report, and give the exit code.
 
-    It is 0, 1 if ``--verify`` found a difference, or 3 if a result cannot be used or a file could not be written.
+    It is 1 if ``--verify`` found a difference, 3 if a result cannot be used or a file could not be written, else 0.
 
     Args:
-        report: What was measured.
-        wanted: What is to be printed and written.
+        report: The results.
+        wanted: The options of the output.
         measures: Those that tables show; all if None.
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
         hint: Whether a terminal shows what to try next.
@@ -145,12 +144,12 @@ def deliver(
     from erfscope.view.one_line import quiet_line
 
     chosen = wanted.format
-    # Whoever reads the report in a terminal reads the same there, and so does whoever reads one line for each result.
+    # A report in a terminal, and the lines of --quiet, show fallbacks and errors themselves.
     is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty())
     if not wanted.quiet and not is_read:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
-    # Files come first: whoever reads our output may go away, and the files must be there all the same.
+    # Files come first: they must be written even if the reader of the output closes it.
     written, failures = _save(report, wanted, drawn=drawn)
     if chosen == "json":
         print_json(report.to_json())
@@ -172,10 +171,10 @@ def deliver(
 
 
 def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:
-    """The outputs that were written, and why the others were not."""
+    """Write the outputs; return those that were written, and the errors of the others."""
     written: list[str] = []
     failures: list[ErfscopeError] = []
-    # Folders come first: they hold what a run can go on with.
+    # Folders come first: a run can be resumed from them.
     for path in sorted(wanted.output, key=lambda text: not is_folder(text)):
         force = wanted.replaces(path)
         try:

@@ -1,4 +1,4 @@
-"""What ``analyze`` and ``compare`` share: measuring, alone or among ranks, until it is done or interrupted."""
+"""The run of ``analyze`` and ``compare``: it measures, alone or among ranks, until it is done or interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from erfscope.options.values import words
 if TYPE_CHECKING:
     from erfscope.results.report import Report
 
-#: Up to how many rows folders get a page and figures, which more rows make too many to look at.
+#: Most rows with which folders get a page and figures; of more there are too many to look at.
 DRAWN = 60
 
 
@@ -31,10 +31,10 @@ def measured(
     """Measure, write and print, and give the exit code.
 
     Args:
-        call: Measures, given the options as keywords.
-        wanted: What is to be printed and written.
-        given: The other options, as click has read them.
-        models: What is measured.
+        call: The function that measures, given the options as keywords.
+        wanted: The options of the output.
+        given: The other options, as click read them.
+        models: The models.
         sort: The measure to sort rows by.
     """
     from erfscope.cli.run.output import check_figure, check_outputs, deliver, explain_computing, progress
@@ -46,7 +46,7 @@ def measured(
         check_figure(wanted, models, options)
         from erfscope.parallel import distributed
 
-    # A run that goes on reads what there is before it is one of several.
+    # A run that continues reads its report before it becomes one of several ranks.
     options |= earlier(wanted)
     stored = wanted.folders
     with stoppable() as stop:
@@ -55,12 +55,12 @@ def measured(
             progress(wanted.quiet or process_group.rank > 0) as bar,
             warnings.catch_warnings(),
         ):
-            # Of rows that cannot be stored: writing the report at the end says it.
+            # Rows that cannot be stored: writing the report at the end raises the same.
             warnings.filterwarnings("ignore", message="cannot write ")
             if process_group.rank == 0:
                 options |= {"keep_in": stored[0] if stored else None, "tell": complain if verbose else None}
             report = call(**options, progress=bar, stop=stop)
-            # What follows is done to its end: another signal does not stop it.
+            # What follows is finished: one more signal does not stop it.
             stopped = stop.end_measuring()
         if process_group.rank > 0:
             return 0

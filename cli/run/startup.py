@@ -1,5 +1,4 @@
-"""A start without looks for garbage: the imports of a command make four hundred thousand objects, and nearly all of
-them stay."""
+"""A start without garbage collection: the imports of a command make 400,000 objects, and nearly all of them stay."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def importing_torch() -> Iterator[None]:
-    """Import what brings torch with the garbage collector switched off; nothing where torch is there already."""
+    """Switch the garbage collector off while modules that need torch are imported for the first time."""
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return

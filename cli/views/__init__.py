@@ -1,4 +1,4 @@
-"""What the terminal shows.
+"""The views in the terminal.
 
 May import: everything below ``cli``, and its ``console``.
 """

@@ -1,14 +1,14 @@
-"""What ``erfscope check`` prints, and what it writes for GitHub."""
+"""The output of ``erfscope check``: in the terminal, as a file, and for GitHub."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from rich.text import Text
 
 from erfscope.cli.console.screen import Screen, complain, print_json, say
-from erfscope.cli.console.streams import streams
 from erfscope.errors import ErfscopeError
 from erfscope.gate.verdict import CheckReport
 from erfscope.gate.view import ReportView, report_view
@@ -26,7 +26,7 @@ KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 
 def store(report: CheckReport, folder: Path) -> bool:
-    """Write the artifacts; return whether they could be written."""
+    """Write the artifacts; return whether that succeeded."""
     from erfscope.gate.artifacts import write_artifacts
 
     try:
@@ -39,10 +39,10 @@ def store(report: CheckReport, folder: Path) -> bool:
 
 
 def deliver(report: CheckReport, *, shown: str) -> None:
-    """Print the report; where GitHub runs the command, annotate the pull request too.
+    """Print the report; on GitHub also write annotations and the summary of the step.
 
     Args:
-        report: What was found.
+        report: The verdicts.
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
     """
     view = report_view(report)
@@ -77,7 +77,7 @@ def _annotate(view: ReportView) -> None:
     """Annotations on stderr, which no format uses, and the table in the step's summary."""
     for command in github_commands(view):
         # The runner reads commands on both streams, at the beginning of a line.
-        print(printable(command), file=streams.err)
+        print(printable(command), file=sys.stderr)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:

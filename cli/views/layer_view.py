@@ -28,8 +28,7 @@ def layer_view(table: LayerTable, *, one: bool, everything: bool) -> RenderableT
 
 
 class _All:
-    """One row per layer and unit; what makes a TRF global stands in a column where there is room, else in words
-    below."""
+    """One row per layer and unit; the causes of global TRFs stand in a column if there is room, else in lines below."""
 
     def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
         self.table, self.rows = table, rows
@@ -44,8 +43,9 @@ class _All:
         yield Text()
         for text in causes:
             yield Text(text, style="dim")
-        hidden = {row.name for row in self.table.rows} - {row.name for row in self.rows}
-        yield Text("; ".join(self._legend()) + "." + _hidden(len(hidden)), style="dim")
+        hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
+        more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
+        yield Text("; ".join(self._legend()) + "." + more, style="dim")
 
     def _grid(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
@@ -70,14 +70,14 @@ class _All:
         return grid
 
     def _causes(self) -> Iterator[str]:
-        """What makes which layers global, one line for each cause, in the order of execution."""
+        """One line for each operation that makes TRFs global, in the order of execution."""
         names = dict.fromkeys(row.trf.global_by for row in self.rows if row.trf.global_by)
         for name in names:
             layers = list(dict.fromkeys(row.name for row in self.rows if row.trf.global_by == name))
             yield f"all by {name}: {layers[0]}" + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
 
     def _legend(self) -> Iterator[str]:
-        """What the columns and marks mean, as far as there are any."""
+        """The meaning of the columns and marks of this table."""
         yield f"{self.table.model} at {size_text(self.table.input_size)}"
         yield f"sizes in {_unit_of(self.table)}"
         yield f"default layer {self.table.default_layer or '–'}"
@@ -99,17 +99,13 @@ class _All:
             yield "~ not exact: branches disagree or an operation does not tell; --layer NAME says which"
 
 
-def _hidden(left: int) -> str:
-    return f" --all shows {left} more layer{'s' * (left != 1)}." if left else ""
-
-
 def _exceeds(row: LayerRow) -> bool:
     """Whether the TRF covers the whole reference."""
     return all((0, size - 1) == side for side, size in zip(row.trf.clipped_box_px, row.trf.reference_px, strict=True))
 
 
 def _single(table: LayerTable) -> RenderableType:
-    """Everything about one layer: first what holds for all its units, then what differs from unit to unit."""
+    """Everything about one layer: first the facts of all its units, then those that differ between units."""
     facts = [_facts(table, row) for row in table.rows]
     shared = [name for name, text in facts[0].items() if all(other[name] == text for other in facts)]
     block = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

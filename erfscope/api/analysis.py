@@ -54,7 +54,7 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
             several results.
     """
     report = _sweep(model, options, with_host=False)
-    # Of sizes that were tried the last one is meant.
+    # Of several sizes that were tried the last one counts.
     wanted = (
         [row for row in report if row.input.size == report[-1].input.size]
         if is_auto(options.get("input_size"))
@@ -138,7 +138,7 @@ def measure_with_host(
         variants: The same with blocks, one for each alpha.
         feed: The images.
         settings: What is measured.
-        options: How: what is told of it, what was measured before.
+        options: The callbacks, and the earlier results.
         with_host: Whether the model's own rows are wanted where there are variants.
 
     Returns:
@@ -170,7 +170,7 @@ def measure_with_host(
 def _models(
     loaded: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
 ) -> Iterator[tuple[LoadedModel, Settings]]:
-    """What is measured, and with respect to what: the model itself, where it has the layer and the reference, then its
+    """The models to measure, with their reference: the model itself, if it has the layer and the reference, then its
     variants."""
     wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
@@ -182,10 +182,10 @@ def _models(
 def _rows_without_measuring(
     model: LoadedModel, feed: Feed, settings: Settings, options: Options
 ) -> list[Result] | None:
-    """The rows of a model that need not be measured: it has failed before, or somebody has asked to stop; None where it
-    must be."""
+    """The rows of a model that need not be measured, since it failed before or the run is to stop; None if it must
+    be."""
     stop = options.get("stop")
-    # Ranks hear of a signal at different times.
+    # A signal reaches the ranks at different times.
     if stop is not None and any(current().all_gather(stop)):
         return []
     before = options["resume"].results if options.get("resume") is not None else ()
@@ -195,7 +195,7 @@ def _rows_without_measuring(
 
 
 def _hooks(model: LoadedModel, options: Options) -> Hooks:
-    """What the options have called while a model is measured."""
+    """The callbacks among the options, for one model."""
     progress = options.get("progress")
     called: dict[str, Any] = {name: options[name] for name in ("stop", "tell") if options.get(name) is not None}
     if progress is not None:
@@ -204,7 +204,7 @@ def _hooks(model: LoadedModel, options: Options) -> Hooks:
 
 
 def _resumed(options: Options) -> list[Result]:
-    """The results of before that a run goes on with."""
+    """The earlier results that a run continues."""
     before = options["resume"].results if options.get("resume") is not None else ()
     return [row for row in before if not is_worth_another_try(row, retry_failed=bool(options.get("retry_failed")))]
 
@@ -238,7 +238,7 @@ def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: 
 
 
 def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
-    """The rows with what is to be said where erfscope chose the layer."""
+    """The rows with the findings on the layer, if erfscope chose it."""
     chosen = options.get("layer") is None and not model.adapter.stages
     findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
     return [
@@ -248,8 +248,8 @@ def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -
 
 
 def with_earlier(options: Options) -> Options:
-    """The options, with what was measured before read, and seen to have been asked for with the same words; where
-    nothing was, the folder of rows is emptied.
+    """The options with the earlier report read, which must have the same settings; without one the folder of rows is
+    emptied.
 
     Raises:
         ErfscopeError: no such report, or one of other settings.
@@ -268,14 +268,14 @@ def with_earlier(options: Options) -> Options:
     ]
     if unlike:
         values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
-        text = f"what was measured before was asked for with other settings: {', '.join(values)}"
-        raise ErfscopeError(f"{text}; ask as before, or measure anew into another folder")
+        text = f"the earlier report was measured with other settings: {', '.join(values)}"
+        raise ErfscopeError(f"{text}; use the same settings, or another folder")
     return {**options, "resume": report}
 
 
 def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
-    """The layers that the options name, or the default one; '' stands for a default that does not exist, which
-    measuring then reports."""
+    """The layers that the options name, or the default one; '' if the model has none, which measuring then
+    reports."""
     asked = words(options.get("layer"))
     if asked == ["stages"]:
         if not loaded.adapter.stages:
@@ -288,7 +288,7 @@ def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
 
 
 def asked_settings(model: Any, options: Options) -> dict[str, Any]:
-    """What was asked for, as JSON values."""
+    """The options as JSON values, with the model."""
     kept = {name: value for name, value in options.items() if name not in (*Running.__annotations__, "images")}
     if options.get("insert"):
         kept["insert"] = [wish.text for wish in parse_blocks(options["insert"])]

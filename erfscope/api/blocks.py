@@ -60,7 +60,7 @@ def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
             adapter = inserted(adapter, wish, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
         label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
         block = ", ".join(wish.text for wish in wanted)
-        # What is said of the blocks themselves stands among the adapter's remarks.
+        # Findings on the blocks themselves stand among the adapter's remarks.
         found.append(
             LoadedModel(
                 adapter=adapter, label=label, insert=block, alpha=alpha, weights_findings=loaded.weights_findings

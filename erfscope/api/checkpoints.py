@@ -16,11 +16,11 @@ def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tupl
     """(label, checkpoint), in the order given; a pattern's files by the numbers in their names, ``ckpt-2`` before
     ``ckpt-10``.
 
-    A shell puts files in place of a pattern before anybody sees it. So files named one by one that a shell could have
-    put there, in the alphabet's order and with names that differ in their numbers alone, are taken for a pattern's.
+    A shell replaces a pattern by its files. So files named one by one count as a pattern's if a shell could have named
+    them: in alphabetical order, with names that differ only in their numbers.
 
     Args:
-        models: Files, or patterns of files; a mapping gives them labels and keeps their order, whatever it is.
+        models: Files, or patterns of files; a mapping gives them labels and keeps its order.
         of: The spec of the model that they are checkpoints of.
 
     Returns:

@@ -118,7 +118,7 @@ def compared(
     comparability.refuse_mixed_random(list(rows_of.items()))
     asked = asked_settings([label for label, _ in entries], options) | ({} if of is None else {"of": of})
     if not live and unit is not None:
-        # Nobody was asked for a unit now: what the stored results were asked for still holds.
+        # Nothing is measured now, so the unit of the stored results holds.
         asked["unit"] = unit
     return Report(
         results=unique_ids(comparability.with_versions(rows)), settings=asked, environment=_environment(entries)
@@ -191,7 +191,7 @@ def _rows(
 
 
 def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:
-    """Why a model cannot be shown what is ``shared``; None where it can."""
+    """Why a model cannot take the shared input; None if it can."""
     if prepared.channels != shared.channels:
         return f"takes {prepared.channels} channels, but the images compared on have {shared.channels}"
     if prepared.size != shared.size:
@@ -221,7 +221,7 @@ def _common_subjects(
                 return _unloaded(label, model, options, at, weights, error)
             if at is None or len(models) == 1:
                 raise
-            # Raises again where the size is not to blame.
+            # Raises again if the size is not the cause.
             loaded = load_model(model, options, size=None, weights=weights, label=label)
             row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
             # One number stands for a square.
@@ -246,14 +246,14 @@ def _common_subjects(
 
 
 def common_size(own: Collection[tuple[int, ...]]) -> tuple[int, ...]:
-    """The size that all models have of themselves, else 224 x 224."""
+    """The size that all models share by default, else 224 x 224."""
     return next(iter(own)) if len(own) == 1 else COMMON_SIZE
 
 
 def _unloaded(
     label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError
 ) -> Result:
-    """The row of a checkpoint that does not load. Raises where the model that it is of is to blame."""
+    """The row of a checkpoint that does not load. Raises if the model itself cannot be built."""
     loaded = load_model(
         model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label
     )
@@ -274,7 +274,7 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
         given = model
         if isinstance(model, Result):
             model = Report(results=(model,))
-        elif isinstance(model, str | Path) and _is_stored(model):
+        elif isinstance(model, str | Path) and (Path(model).suffix == ".json" or is_report(Path(model))):
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
@@ -314,11 +314,6 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         elif (shards := runs.pop(run_of(entry), None)) is not None:
             merged.append((label, merge(shards)))
     return merged
-
-
-def _is_stored(text: str | Path) -> bool:
-    path = Path(text)
-    return path.suffix == ".json" or is_report(path)
 
 
 def refuse_per_model(options: Options, count: int, of: str | None) -> None:

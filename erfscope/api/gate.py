@@ -31,7 +31,7 @@ from erfscope.results.json_values import plain
 from erfscope.results.result import Result
 from erfscope.storage.writing import check_target
 
-#: What to do with a check that the baseline has no entry for: say so, write one and say so, or write one and let it
+#: How to treat a check without an entry in the baseline: refuse it, write one and still not pass, or write one and
 #: pass.
 Missing = Literal["refuse", "write", "accept"]
 ACCEPT = "erfscope.check(..., update=True)"
@@ -91,7 +91,7 @@ def check(
 
 
 def label_of(model: Model, options: Options) -> str:
-    """What a check of a model is called unless it has a name."""
+    """The name of a check that is given none."""
     return options.get("label") or (
         model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__))
     )
@@ -157,7 +157,7 @@ def check_all(
             obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
         before = known.get(request.name)
-        # What is about to be replaced need not fit the tolerances.
+        # An entry that is replaced need not fit the tolerances.
         fitting = _fitting(allowed, before) if update and before is not None else allowed
         found = compare(obtained, before, tolerances=fitting, structure_only=trf_only, **asked)
         found = _settled(replace(found, result=result), allowed, update=update, policy=policy, path=path)
@@ -170,7 +170,7 @@ def check_all(
 
 
 def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
-    """What is stored: where only the structure was looked at, the measures stay, to be compared with the next time."""
+    """The entry to store: if only the structure was compared, the known measures stay for the next check."""
     return (
         replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
     )
@@ -193,7 +193,7 @@ def _fitting(allowed: dict[str, Tolerance] | None, expected: BaselineEntry) -> d
 def _settled(
     verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path
 ) -> Verdict:
-    """The verdict where what was found is written into the baseline."""
+    """The verdict, changed if the findings are written into the baseline."""
     if verdict.obtained.unusable is not None:
         return verdict
     silent = [name for name, found in verdict.obtained.measures.items() if found.se is None]
@@ -253,7 +253,7 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
 def _observe(
     request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool
 ) -> tuple[BaselineEntry, Result | None]:
-    """What is found of a model: its structure, even where its weights cannot be had, and its measures."""
+    """The structure of a model, even if its weights cannot be had, and its measures."""
     options: Options = {"device": "cpu", **request.options}
     loaded, reason = None, None
     try:
@@ -312,14 +312,14 @@ def _measured(
 
 
 def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[str]:
-    """The measures that are guarded, and what else was asked for."""
+    """The measures that are guarded, and others that were asked for."""
     wished = options.get("measures")
     more = [] if wished is None else settings_of(options, convention="jacobian").measure_names()
     return list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
 
 
 def _asked(options: Options) -> dict[str, Any]:
-    """Parts of the protocol that are the question and not what became of it."""
+    """The parts of the protocol that are asked for, not found."""
     unit = one_unit_word([("", options.get("unit", "centre"))])
     return {"layer": _one(options, "layer"), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
 

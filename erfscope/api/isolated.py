@@ -26,7 +26,7 @@ from erfscope.results.comparability import CONDITIONS
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 
-#: What a row was measured under, by the option that asked for it.
+#: The condition of a row by the option that asks for it.
 _FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
 
@@ -65,7 +65,7 @@ def compare_isolated(
     earlier = options["resume"].results if options.get("resume") is not None else ()
     refuse_others(earlier, [label for label, _ in entries])
     limits, stop = Limits(seconds=time_limit, bytes=memory_limit), options.get("stop") or (lambda: False)
-    # The imports of the server are no model's seconds.
+    # The imports of the server must not count as a model's seconds.
     run_alone(id, 0, limits=Limits())
     if given.get("input_size") is None:
         given["input_size"] = _common_size([spec for _, spec in entries], given, limits, stop)
@@ -126,8 +126,8 @@ def _given(options: Options) -> dict[str, Any]:
 def _common_size(
     specs: Sequence[str], given: Mapping[str, Any], limits: Limits, stop: Callable[[], bool]
 ) -> tuple[int, ...]:
-    """The common size of models; one that timm does not know by name is asked in a process
-    of its own, and one that fails says why when it is to be measured."""
+    """The common size of models. One that timm does not know by name is built in a process of its own; one that fails
+    there reports the reason when it is measured."""
     found: set[tuple[int, ...]] = set()
     for spec in dict.fromkeys(specs):
         size = None if given.get("model_kwargs") else declared_size(spec)
@@ -154,7 +154,7 @@ def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tu
 
 
 def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped: bool) -> list[Result]:
-    """What a process has given, or a row that says why there is nothing; none where it was asked to stop."""
+    """The results of a process, or a row with the reason why there are none; no row if it was asked to stop."""
     if outcome.error is None:
         return [*outcome.value]
     if stopped:
@@ -166,8 +166,8 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
 
 
 def _is_finished(rows: Sequence[Result], options: Options) -> bool:
-    """Whether a model need not be measured again under a setting. Where it gives several layers or has inserted blocks
-    its process knows."""
+    """Whether a model need not be measured again under a setting; of several layers or inserted blocks its process
+    decides."""
     several = options.get("layer") == "stages" or len(words(options.get("layer"))) > 1
     if not rows or several or options.get("insert") or options.get("trust"):
         return False
@@ -188,7 +188,7 @@ def _by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> 
 def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, ...]]) -> bool:
     """Whether a row may be of a setting.
 
-    What nobody asked for may be any of them: weights that fell back, and a host without the block that is the
+    Values that no setting asks for fit all of them: weights that fell back, and a host without the block that is the
     reference, have other names."""
     for name, value, values in zip(SEVERAL, setting, zip(*settings, strict=True), strict=True):
         found = _FOUND[name](row)
@@ -201,7 +201,7 @@ def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, .
 
 
 def _comparable(rows: Sequence[Result]) -> list[Result]:
-    """Rows of one setting, of which those that were shown something else than the first one cannot be used."""
+    """Rows of one setting; those whose input differs from that of the first one become errors."""
     usable = [row for row in rows if row.ok and not comparability.is_stopped(row)]
     found = []
     for row in rows:

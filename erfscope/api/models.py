@@ -93,7 +93,7 @@ def load_model(
     dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
-    # Somebody else holds an adapter that was given, and its module stays as it is.
+    # The caller holds an adapter that was given, so its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
     if options.get("squash"):
         adapter = copy.copy(adapter)
@@ -123,7 +123,7 @@ def _squashing(preprocess: Preprocess) -> Preprocess:
 
 
 def refuse_weights(model: Model, options: Options) -> None:
-    """Refuse weights by name for what is no spec.
+    """Refuse weights by name for a model that is no spec.
 
     Raises:
         ErfscopeError: the model is there already, with its weights.
@@ -203,7 +203,7 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
 
 
 def are_paths(images: Any) -> bool:
-    """Whether images were named by paths rather than given."""
+    """Whether images are given by paths."""
     if isinstance(images, str | Path):
         return True
     return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)

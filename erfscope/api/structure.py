@@ -1,4 +1,4 @@
-"""What a model can be asked for: ``layers`` and ``theoretical``."""
+"""The structure of a model: ``layers`` and ``theoretical``."""
 
 from __future__ import annotations
 

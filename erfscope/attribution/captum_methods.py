@@ -26,7 +26,7 @@ from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter
-from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
+from erfscope.attribution.captum_parameters import COPIES, IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES, copies
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
 from erfscope.attribution.gradient import (
     Contribution,
@@ -39,21 +39,13 @@ from erfscope.attribution.gradient import (
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 from erfscope.restore import generators_lock
 
 Method = str | Callable[[UnitReadout], Any]
-Attributor = Callable[[UnitReadout, Tensor], Tensor]
+Attributor = Callable[[UnitReadout, Tensor], Any]
 GRADIENT = "gradient"
-#: How many copies of an image go through the model together, at most; one where a method is not named.
-AT_ONCE = {"integrated_gradients": 8, "smoothgrad": 4, "occlusion": 8}
-#: Pixels of an image up to which that many do; of larger ones fewer.
-FULL_PIXELS = 224 * 224
-#: Tensors of the image's size that Captum makes for each copy, beside the model's pass: masks, products and the last
-#: step's. Counted.
-BESIDE = {"integrated_gradients": 6, "occlusion": 10}
-NAMES = (GRADIENT, "input_x_gradient", "integrated_gradients", "guided_backprop", "smoothgrad", "occlusion")
 
 
 class ErfAttribution(GradientAttribution):  # type: ignore[misc]
@@ -63,7 +55,7 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
         layer: Layer whose unit is read; the adapter's default layer if None.
         wrt: Module output ("NAME") or input ("NAME:in") to attribute to; the input itself if None.
-        known: How the layer and the module's tensor hold their maps; else a recorded pass tells.
+        known: How the layer and the module's tensor hold their maps; found in a recorded pass if None.
     """
 
     def __init__(
@@ -118,24 +110,6 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         return g if g is not None else torch.zeros(features.reference.shape, dtype=inputs.dtype, device=inputs.device)
 
 
-def copies(method: Method, pixels: int) -> int:
-    """How many copies of one image a method runs together.
-
-    Args:
-        method: Its name; a method of one's own counts as one that runs the image alone.
-        pixels: How many the image has.
-
-    Returns:
-        A number that depends on nothing else, so that results are the same wherever they are made; the copies do not
-        see each other.
-    """
-    if not isinstance(method, str):
-        return 1
-    most = AT_ONCE.get(method, 1)
-    # The noise of a copy may depend on how many are drawn together.
-    return most if method == "smoothgrad" else max(1, min(most, most * FULL_PIXELS // max(pixels, 1)))
-
-
 def captum_draws(
     adapter: Adapter,
     x: Tensor,
@@ -155,7 +129,7 @@ def captum_draws(
     :func:`erfscope.attribution.gradient_draws`.
 
     Raises:
-        ErfscopeError: unknown method, or one that means nothing for this model.
+        ErfscopeError: unknown method, or one that is not defined for this model.
     """
     attribute = _attributor(method, adapter, wrt)
     for position, image in enumerate(images):
@@ -197,12 +171,14 @@ def infidelity(
         # What the model gets is rounded: its difference to the image is the noise.
         return in_double(inputs) - in_double(moved), moved
 
-    def forward(inputs: Tensor) -> Tensor:
-        return in_double(readout(inputs))
-
     with guarded(x.device), _seed_image(readout, x.device):
         found = captum_infidelity(
-            forward, perturb, x, in_double(attribution), n_perturb_samples=samples, normalize=normalize
+            lambda inputs: in_double(readout(inputs)),
+            perturb,
+            x,
+            in_double(attribution),
+            n_perturb_samples=samples,
+            normalize=normalize,
         )
     return float(found)
 
@@ -253,35 +229,23 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
     """(readout, one input) -> attribution in the shape of the reference.
 
     Raises:
-        ErfscopeError: unknown method, or one that means nothing here.
+        ErfscopeError: unknown method, or one that is not defined for this model and reference.
     """
     if callable(method):
         return lambda readout, x: method(readout).attribute(x)
-    if method not in NAMES:
+    if method not in ON_IMAGE:
         raise unknown("method", method, NAMES)
     if wrt != IMAGE:
         return _layer_attributor(method, adapter, wrt)
-    if method == "guided_backprop":
-        if not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
-            raise ErfscopeError(
-                f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient"
-            )
-        return _guided_backprop
-    if method == "occlusion":
-        return _occlusion
-    if method == "smoothgrad":
-        return lambda readout, x: _smoothgrad(Saliency(readout), x, abs=False)
-    if method == "integrated_gradients":
-        return lambda readout, x: IntegratedGradients(readout).attribute(
-            x, n_steps=IG_STEPS, internal_batch_size=copies("integrated_gradients", math.prod(x.shape[2:]))
+    if method == "guided_backprop" and not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
+        raise ErfscopeError(
+            f"guided_backprop changes the gradient of nn.ReLU, and {adapter.spec} has none; use --method gradient"
         )
-    if method == "input_x_gradient":
-        return lambda readout, x: InputXGradient(readout).attribute(x)
-    return lambda readout, x: Saliency(readout).attribute(x, abs=False)
+    return ON_IMAGE[method]
 
 
 def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
-    name, is_input = wrt.removesuffix(":in"), wrt.endswith(":in")
+    name, is_input = wrt.removesuffix(INPUT), wrt.endswith(INPUT)
     if method in (GRADIENT, "smoothgrad"):
         return lambda readout, x: _unit_gradient(readout, x, wrt, smooth=method == "smoothgrad")
     if method not in ("input_x_gradient", "integrated_gradients"):
@@ -300,16 +264,15 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
     return lambda readout, x: _layer_integrated(readout, module, x, is_input)
 
 
-def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -> Tensor:
+def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -> Any:
     """Gradient with respect to a module's tensor, or its mean over noisy copies of the input."""
     method = ErfAttribution(readout.adapter, readout.layer, wrt, known=readout.known)
     same = {"seed": readout.seed, "image": readout.image, "draw": readout.draw}
     options: dict[str, Any] = {"unit": readout.unit, "convention": readout.convention, **same}
-    found: Tensor = _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)
-    return found
+    return _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)
 
 
-def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_input: bool) -> Tensor:
+def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_input: bool) -> Any:
     """Integrated gradients along the path of a module's output, or of its input as that module alone sees it.
 
     Captum puts the points of the path into the model as leaves, which no in-place operation may overwrite: the model
@@ -328,21 +291,22 @@ def _layer_integrated(readout: UnitReadout, module: nn.Module, x: Tensor, is_inp
         return scalars
 
     method = LayerIntegratedGradients(forward, module)
+    return _integrated(method, x, attribute_to_layer_input=is_input)
+
+
+def _integrated(method: Any, x: Tensor, **options: Any) -> Any:
     together = copies("integrated_gradients", math.prod(x.shape[2:]))
-    found: Tensor = method.attribute(
-        x, n_steps=IG_STEPS, internal_batch_size=together, attribute_to_layer_input=is_input
-    )
-    return found
+    return method.attribute(x, n_steps=IG_STEPS, internal_batch_size=together, **options)
 
 
-def _guided_backprop(readout: UnitReadout, x: Tensor) -> Tensor:
+def _guided_backprop(readout: UnitReadout, x: Tensor) -> Any:
     """Guided backpropagation; Captum hands in-place activations a copy.
 
     Raises:
         ErfscopeError: some ReLU does not depend on the image, such as one of a network that makes position biases.
     """
     try:
-        found: Tensor = GuidedBackprop(readout).attribute(x)
+        return GuidedBackprop(readout).attribute(x)
     except RuntimeError as error:
         if "register a hook on a tensor" not in str(error):
             raise
@@ -350,30 +314,37 @@ def _guided_backprop(readout: UnitReadout, x: Tensor) -> Tensor:
             f"guided_backprop needs every nn.ReLU to depend on the image, and one of {readout.adapter.spec} does not;"
             " use --method gradient"
         ) from error
-    return found
 
 
-def _smoothgrad(method: Any, x: Tensor, **kwargs: Any) -> Tensor:
+def _smoothgrad(method: Any, x: Tensor, **options: Any) -> Any:
     """Mean gradient over noisy copies."""
-    deviation = NOISE_STDEV * float(x.detach().max() - x.detach().min())
-    result: Tensor = NoiseTunnel(method).attribute(
+    return NoiseTunnel(method).attribute(
         x,
         nt_type="smoothgrad",
         nt_samples=NOISE_SAMPLES,
-        nt_samples_batch_size=AT_ONCE["smoothgrad"],
-        stdevs=deviation,
-        **kwargs,
+        nt_samples_batch_size=COPIES["smoothgrad"],
+        stdevs=NOISE_STDEV * float(x.detach().max() - x.detach().min()),
+        **options,
     )
-    return result
 
 
-def _occlusion(readout: UnitReadout, x: Tensor) -> Tensor:
+def _occlusion(readout: UnitReadout, x: Tensor) -> Any:
     """Change of the readout when a patch is set to zero, which is the mean colour after normalisation."""
-    channels, space = x.shape[1], x.shape[2:]
+    channels, *space = x.shape[1:]
     side = max(1, -(-max(space) // PATCHES))
     window = (channels, *(min(side, s) for s in space))
     together = copies("occlusion", math.prod(space))
-    result: Tensor = Occlusion(readout).attribute(
+    return Occlusion(readout).attribute(
         x, sliding_window_shapes=window, strides=window, perturbations_per_eval=together
     )
-    return result
+
+
+ON_IMAGE: dict[str, Attributor] = {
+    GRADIENT: lambda readout, x: Saliency(readout).attribute(x, abs=False),
+    "input_x_gradient": lambda readout, x: InputXGradient(readout).attribute(x),
+    "integrated_gradients": lambda readout, x: _integrated(IntegratedGradients(readout), x),
+    "guided_backprop": _guided_backprop,
+    "smoothgrad": lambda readout, x: _smoothgrad(Saliency(readout), x, abs=False),
+    "occlusion": _occlusion,
+}
+NAMES = tuple(ON_IMAGE)

@@ -72,7 +72,7 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, exact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientRequest:
-    """What is wanted of every unit."""
+    """The request for every unit."""
 
     convention: Convention
     #: Global index of each input, which random signs are keyed by.

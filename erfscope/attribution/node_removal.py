@@ -1,4 +1,4 @@
-"""What a unit loses when one node of a feature map is removed: the influence that needs no gradient."""
+"""The loss of a unit when one node of a feature map is removed: an influence that needs no gradient."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class UnitReadout(nn.Module):
         seed: Seed of the random signs, where the convention has them.
         image: Global index of the image, which the signs depend on.
         draw: Number of the draw, which they depend on too.
-        known: How the layer and the reference hold their maps; else a recorded pass tells, once for each size of the
-            inputs.
+        known: How the layer and the reference hold their maps; found in a recorded pass if None, once for each size of
+            the inputs.
 
     Raises:
         ErfscopeError: an unknown convention, or a unit that is no index.

@@ -1,4 +1,4 @@
-"""What autocast changes: the map of one image computed with it and without."""
+"""The change by autocast: the map of one image computed with it and without."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from erfscope.measures import measure
 
 
 def amp_errors(plan: Plan, sums: Sums, seen: Sequence[int]) -> tuple[str, ...]:
-    """How far autocast moves each unit's map of the first image that can be used, in words.
+    """How far autocast moves each unit's map of the first image that can be used, as a sentence.
 
     The same random signs are drawn in both dtypes.
 

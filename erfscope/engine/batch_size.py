@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
 from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
 from erfscope.errors import EnvironmentFailure
@@ -33,7 +34,7 @@ FLOAT64 = 8
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a measurement takes of the memory in one place, in bytes."""
+    """The memory that a measurement takes in one place, in bytes."""
 
     there: int
     #: Whatever the batch size.
@@ -95,7 +96,7 @@ def largest_batch(plan: Plan) -> int:
 
 
 def needs(plan: Plan) -> list[Need]:
-    """What the measurement takes where the model lies, and in the machine's own memory; empty where that is not known.
+    """The memory that a measurement takes on the model's device and of the machine's own; empty where that is unknown.
 
     Args:
         plan: What is measured.
@@ -107,8 +108,9 @@ def needs(plan: Plan) -> list[Need]:
     channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
     # The part of an image that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
-    copies, extra = _copies_and_extra(plan)
-    model = math.ceil(OVERHEAD * (counted + extra * inputs // 2)) * copies + inputs
+    method = plan.settings.method
+    extra = EXTRA_TENSORS.get(method, 0) if isinstance(method, str) else 0
+    model = math.ceil(OVERHEAD * (counted + extra * inputs // 2)) * copies(method, math.prod(size)) + inputs
     # The image itself is made whole, one at a time; the draws of one image are averaged, one at a time.
     drawn = FLOAT64 * (1 if plan.draws == "all" else plan.draws) * _cells(plan)
     fixed = FIRST_PASS + _averages(plan) + max(plan.feed.value_bytes * math.prod(size) * channels, drawn)
@@ -143,7 +145,7 @@ def estimate(plan: Plan, wanted: Sequence[Need], batch_size: int) -> str:
 
 
 def lacks_for_double(plan: Plan, counted: int) -> str:
-    """How much memory a pass of a copy of the model in float64 needs and there is, in words; "" where that is enough,
+    """How much memory a pass of a copy of the model in float64 needs and there is, as text; "" where that is enough,
     or not known.
 
     Args:
@@ -176,9 +178,9 @@ def _cells(plan: Plan) -> int:
 
 def _averages(plan: Plan) -> int:
     """Bytes of the sums over images or draws, by group."""
-    return sum(
-        FLOAT64 * _groups(plan) * math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs
-    )
+    members = plan.feed.n if plan.feed.n > 1 or plan.draws == "all" else plan.draws
+    cells = sum(math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
+    return FLOAT64 * min(GROUPS, members) * cells
 
 
 def _measuring(plan: Plan) -> int:
@@ -188,26 +190,8 @@ def _measuring(plan: Plan) -> int:
     )
 
 
-def _groups(plan: Plan) -> int:
-    members = plan.feed.n if plan.feed.n > 1 or plan.draws == "all" else plan.draws
-    return min(GROUPS, members)
-
-
-def _copies_and_extra(plan: Plan) -> tuple[int, int]:
-    """How many copies of one image a method runs together, and how many tensors of its size it makes itself for each of
-    them."""
-    if plan.settings.method == "gradient":
-        return 1, 0
-    from erfscope.attribution.captum_methods import BESIDE, copies
-
-    method = plan.settings.method
-    return copies(method, math.prod(plan.model.adapter.preprocess.size)), BESIDE.get(method, 0) if isinstance(
-        method, str
-    ) else 0
-
-
 def gib(count: int) -> str:
-    """A number of bytes in words."""
+    """Format a number of bytes."""
     size = count / 2**30
     return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
 

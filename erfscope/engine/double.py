@@ -58,7 +58,7 @@ def run_in_double(compute: Callable[[], T]) -> T:
 
 
 class NarrowerTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it every operation is looked at for numbers in float64 that it makes numbers of a narrower type of."""
+    """Within it the first narrower type is noted that an operation makes of numbers in float64."""
 
     #: The first such type; None where there was none.
     dtype: torch.dtype | None = None

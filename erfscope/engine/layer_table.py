@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,10 +98,13 @@ def layer_table(
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))
+    default: str | None = None
+    with contextlib.suppress(ErfscopeError):
+        default = model.default_layer
     return LayerTable(
         model=model.label,
         input_size=model.adapter.preprocess.size,
-        default_layer=_default(model),
+        default_layer=default,
         wrt=wrt,
         rows=tuple(rows),
         notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers])),
@@ -112,14 +116,7 @@ def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:
         return ()
     some = ", ".join(unseen[:3]) + (", ..." if len(unseen) > 3 else "")
     count = "1 layer does" if len(unseen) == 1 else f"{len(unseen)} layers do"
-    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so nothing is said of {some}",)
-
-
-def _default(model: LoadedModel) -> str | None:
-    try:
-        return model.default_layer
-    except ErfscopeError:
-        return None
+    return (f"{count} not depend on {'the image' if wrt == IMAGE else wrt}, so there is no row for {some}",)
 
 
 def overview(table: LayerTable) -> list[LayerRow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,38 +10,30 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from erfscope.attribution.convention import CONVENTIONS, Convention, convention_of
-from erfscope.attribution.gradient import Draws
 from erfscope.engine.autocast import amp_errors
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
+from erfscope.engine.plan import plan_run
 from erfscope.engine.positions.every_unit import positions_of
-from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.gradient_check import check_gradient
 from erfscope.engine.verification import first_readable, verify
-from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
-from erfscope.geometry.names import INPUT
-from erfscope.geometry.unit import CENTRE, is_every_unit, resolve_units
+from erfscope.geometry.unit import is_every_unit
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import GROUPS, MIN_GROUPS
 from erfscope.measures import with_errors
 from erfscope.model_errors import wrap_model_errors
 from erfscope.options.settings import Settings, by_removal
-from erfscope.parallel import current
 from erfscope.parallel.reduce import all_reduce_sums
 from erfscope.restore import same_random_numbers
 from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
 from erfscope.stimuli.prefetch import Prefetcher
-
-#: Methods that run changed copies of one image in one batch.
-COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
 
 
 def measure(
@@ -59,7 +50,7 @@ def measure(
     Args:
         model: The model, already on the device and in the dtype asked for.
         feed: The inputs.
-        settings: Everything else.
+        settings: Layer, units, convention, method and all other options.
         layer: Layer name; the settings' or the model's default layer if None.
         hooks: What is called meanwhile.
         earlier: Results of the same settings: those that are finished are not measured again, and those that were
@@ -73,7 +64,7 @@ def measure(
         MeasurementError: the model fails, or the layer has no spatial map.
     """
     with same_random_numbers():
-        plan = _plan(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
+        plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
     sums = Sums(averages=plan.averages())
     if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
         return finished
@@ -125,7 +116,7 @@ def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]
 
 
 def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Result]:
-    """One result per unit of what was seen; none where that is nothing."""
+    """One result per unit of the images seen so far; none before the first."""
     if sums.seen == 0:
         return []
     model = plan.model
@@ -188,98 +179,6 @@ def _rank_correlation(ours: ErfMap | None, theirs: ErfMap | None) -> float | Non
     return float(spearmanr(ours.magnitude.ravel(), theirs.magnitude.ravel()).statistic)
 
 
-def _plan(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
-    if feed.n < 1:
-        raise ErfscopeError("there is no image to measure on")
-    if settings.amp_dtype is not None and settings.method != "gradient":
-        raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
-    if any(parameter.is_meta for parameter in model.adapter.module.parameters()):
-        raise ErfscopeError(
-            f"{model.label} is on the meta device and has no numbers: build it outside torch.device('meta'); "
-            "only erfscope.layers and theoretical need none"
-        )
-    convention = convention_of(settings.convention)
-    if settings.shard is not None:
-        _check_shard(settings, convention)
-    space = model.layer(layer).shape[2:]
-    if is_every_unit(settings.unit):
-        check_every_unit(space, layer)
-    plain = _why_plain(model, settings)
-    reader = "--verify compares with it" * settings.verify or "--unit all takes it" * is_every_unit(settings.unit)
-    for name in (layer, settings.wrt):
-        _check_calls(model, name, plain or reader)
-    hooked = plain or reader or ("--trust changes it" if settings.trust else "")
-    if hooked and model.recording.is_bare_stage(layer, settings.wrt):
-        raise MeasurementError(
-            f"the reference {settings.wrt!r} of {model.label} is a stage that is no module's output, which only the"
-            f" recorded operations show; here the model itself is run: {hooked}"
-        )
-    if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
-        text = f"{settings.method} runs several copies of an image as one batch, which {mixing} may mix"
-        raise MeasurementError(f"{text}; use --method gradient")
-    centre = model.recording.default_unit(layer, settings.wrt)
-    _check_channels(settings, model.layer(layer).shape[1], layer)
-    word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    units = [replace(unit, channels=settings.channels) for unit in resolve_units(word, space, centre, layer=layer)]
-    trfs = [model.trf(layer, unit.index, settings.wrt) for unit in units]
-    draws: Draws = 1 if by_removal(settings) else settings.draws or max(1, math.ceil(8 / feed.n))
-    return Plan(
-        model=model,
-        feed=feed,
-        settings=settings,
-        convention=convention,
-        layer=layer,
-        plain=plain,
-        units=units,
-        trfs=trfs,
-        draws=draws if convention.random else 1,
-        process_group=current(),
-    )
-
-
-def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
-    """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
-    if (calls := model.recording.calls(name)) > 1:
-        module, side = name.removesuffix(INPUT), INPUT * name.endswith(INPUT)
-        raise MeasurementError(
-            f"{name!r} of {model.label} runs {calls} times per forward pass, so that no one tensor is meant; choose a"
-            f" layer around it, or one call: {module}@0{side} to {module}@{calls - 1}{side}"
-        )
-    if plain and model.recording.is_call(name):
-        raise MeasurementError(
-            f"{name!r} of {model.label} is one call of a module, which only the recorded operations tell apart; here"
-            f" the model itself is run: {plain}"
-        )
-
-
-def _why_plain(model: LoadedModel, settings: Settings) -> str:
-    """Why the model itself is run, and not its graph; "" where the graph is."""
-    if settings.method != "gradient":
-        return "other methods than the gradient run the model itself"
-    if settings.amp_dtype is not None:
-        return "autocast was asked for"
-    return "plain was asked for" if settings.plain else model.why_plain
-
-
-def _check_channels(settings: Settings, count: int, layer: str) -> None:
-    if settings.channels is not None and settings.channels[-1] >= count:
-        raise ErfscopeError(
-            f"there is no channel {settings.channels[-1]} in {layer}; it has {count}, from 0 to {count - 1}"
-        )
-
-
-def _check_shard(settings: Settings, convention: Convention) -> None:
-    """Refuse what cannot be put together from shards."""
-    if by_removal(settings):
-        raise ErfscopeError(
-            "a map of removed nodes stands beside the gradient's map of all images, and cannot be measured in shards"
-        )
-    if CONVENTIONS.get(convention.name) != convention:
-        raise ErfscopeError(
-            f"shards of the convention {convention.name!r} could not be put together: it is none of erfscope's own"
-        )
-
-
 def _first(plan: Plan) -> Tensor:
     """The first input that can be read, where the model lies."""
     _, x = first_readable(plan, range(plan.feed.n))
@@ -293,22 +192,19 @@ def _share(plan: Plan, first: int, last: int) -> Sequence[int]:
 
 
 def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
-    """Places in the run's images, from one to the next: ``width`` at a time, and no further than where the error is
-    looked at."""
+    """Places in the run's images, from one to the next: ``width`` at a time, and no further than the next check of the
+    error."""
     total, at = len(plan.indices), seen
-    looks = iter(_se_checkpoints(total) if plan.settings.until_se is not None else ())
-    look = 0
+    checkpoints = _se_checkpoints(total) if plan.settings.until_se is not None else []
     while at < total:
-        while look <= at:
-            look = next(looks, total + 1)
-        end = min(at + width, total, look)
+        end = min(at + width, total, next((each for each in checkpoints if each > at), total))
         yield at, end
         at = end
 
 
 def _se_checkpoints(total: int) -> list[int]:
-    """After how many images the error is looked at, whatever the batch size and the number of ranks: 10, 20, ..., then
-    a quarter more."""
+    """Numbers of images after which the error is checked, the same for every batch size and number of ranks: 10, 20,
+    ..., then a quarter more."""
     found, at = [], GROUPS
     while at <= total:
         found.append(at)
@@ -328,7 +224,7 @@ def _reaches(plan: Plan, sums: Sums, target: float) -> bool:
 
 
 def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
-    """What all ranks have summed up."""
+    """The sums of all ranks together."""
     process_group = plan.process_group
     if process_group.size == 1:
         return sums

@@ -31,7 +31,7 @@ class LoadedModel:
 
     adapter: Adapter
     label: str
-    #: Blocks inserted into it, in words, and the share of what they add.
+    #: Description of the blocks inserted into it, and the share of what they add.
     insert: str | None = None
     alpha: float | None = None
     #: Findings about its weights as they are at that moment, as a model may be trained between two measurements.
@@ -53,7 +53,7 @@ class LoadedModel:
 
     @property
     def needed_numbers(self) -> str | None:
-        """What to say where the model could not be recorded without numbers; None where it could."""
+        """The sentence on a model that could not be recorded without numbers; None where it could."""
         if not (why := self.recording.needed_numbers):
             return None
         if self.recording.graph.by == UNRECORDED:
@@ -76,7 +76,7 @@ class LoadedModel:
         return self.adapter.declared_layer or default_layer(self.recording, self.label)
 
     def layer(self, name: str) -> LayerRecord:
-        """What is known about one layer.
+        """The record of one layer.
 
         Raises:
             ErfscopeError: unknown layer, or one without a spatial map.
@@ -91,7 +91,7 @@ class LoadedModel:
 
     @property
     def why_plain(self) -> str:
-        """Why the model itself is run, and not its graph, in words; "" where the graph is."""
+        """Why the model itself is run, and not its graph; "" where the graph is."""
         if self.recording.needed_numbers:
             return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
         return next(iter(self.recording.graph.unfaithful), "")
@@ -102,8 +102,8 @@ class LoadedModel:
         return any(why.endswith(DRAWS) for why in self.recording.graph.unfaithful)
 
     def mixes_gradients(self) -> str:
-        """What may carry the gradient of one image of a batch to another where no operation does, in words; "" for
-        nothing."""
+        """What may carry the gradient of one image of a batch to another where no operation does; "" if
+        nothing can."""
         parts = ("backward", "hooks on gradients")
         return next((each for each in self.recording.graph.unfaithful if any(part in each for part in parts)), "")
 

@@ -1,4 +1,4 @@
-"""From what a run has summed up to a result: the map, its measures, its status and what must be said about it."""
+"""From what a run has summed up to a result: the map, its measures, its status and its findings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
 
 
 def pending_result(plan: Plan, number: int) -> Result:
-    """The result of one unit before anything was seen: all that is known of it."""
+    """The result of one unit before the first image."""
     trf, unit, settings, adapter = plan.trfs[number], plan.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     return Result(
@@ -81,7 +81,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         seed=settings.seed,
         dtype=_dtype(plan),
         amp_dtype=plan.settings.amp_dtype,
-        device=_device(plan),
+        device=str(next((p.device for p in adapter.module.parameters()), "cpu")),
         computed=_computed(plan, number),
     )
 
@@ -95,7 +95,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         seen=sums.seen,
         unreadable=tuple(sums.unreadable),
         names={index: plan.feed.name(index) for index in sorted(lost)},
-        # Where some images have a gradient, nobody asks.
+        # Shown only where no image has a gradient.
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.text,
@@ -109,26 +109,39 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
 
 
 def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterator[Finding]:
-    """What must be said of a result beside what its map shows."""
-    yield from _too_few(plan)
-    yield from _unsettled(plan, sums, number)
+    """The findings of a result that its map does not show."""
+    wanted, n = plan.settings.samples, plan.feed.n
+    if wanted is not None and n < wanted:
+        text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
+        yield Finding(code="fewer_images", text=text)
+    yield from _too_uncertain(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
-    yield from (*_coarse(report, number), *_recorded(plan), *_unproved(plan), *_halved(sums), *_observed(report))
+    if report.amp_errors:
+        yield Finding(code="amp_error", text=report.amp_errors[number])
+    if (path_text := plan.model.needed_numbers) is not None:
+        yield Finding(code="needed_numbers", text=path_text)
+    yield from _unproved(plan)
+    if sums.batch_size < sums.planned:
+        text = (
+            f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
+        )
+        yield Finding(code="smaller_batches", text=text)
+    yield from (Finding(code="dead_attention", text=f"{text} (first image)") for text in report.observed)
 
 
 def _unproved(plan: Plan) -> Iterator[Finding]:
-    """That the way to the unit has operations whose gradient may not be their derivative, where nobody has compared
-    it."""
+    """A finding where operations before the unit may have gradients that are not their derivatives, and --trust has
+    not compared them."""
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
-    if doubts := list(plan.model.recording.doubts(plan.layer, settings.wrt)):
-        more = f" and {len(doubts) - 3} more" if len(doubts) > 3 else ""
+    if unproved := list(plan.model.recording.unproved_operations(plan.layer, settings.wrt)):
+        more = f" and {len(unproved) - 3} more" if len(unproved) > 3 else ""
         text = (
-            f"the gradient may not be the model's derivative ({', '.join(doubts[:3])}{more}): --trust tells whether"
+            f"the gradient may not be the model's derivative ({', '.join(unproved[:3])}{more}): --trust tells whether"
             " that matters"
         )
         yield Finding(code="gradient_unproved", text=text)
@@ -159,10 +172,6 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
         yield Finding(code="one_by_one", text=text)
 
 
-def _device(plan: Plan) -> str:
-    return str(next((p.device for p in plan.model.adapter.module.parameters()), "cpu"))
-
-
 def _dtype(plan: Plan) -> str:
     """The dtype it was computed in: a live module's own, whatever the settings say."""
     used = next((p.dtype for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
@@ -185,35 +194,8 @@ def _not_finite(plan: Plan) -> str:
     return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
 
 
-def _recorded(plan: Plan) -> Iterator[Finding]:
-    """That the TRF holds for one path through a data-dependent model."""
-    text = plan.model.needed_numbers
-    if text is not None:
-        yield Finding(code="needed_numbers", text=text)
-
-
-def _observed(report: RunReport) -> Iterator[Finding]:
-    """Parts of the model that get no gradient on the first image."""
-    yield from (Finding(code="dead_attention", text=f"{text} (first image)") for text in report.observed)
-
-
-def _coarse(report: RunReport, number: int) -> Iterator[Finding]:
-    """What autocast changes in the map."""
-    if report.amp_errors:
-        yield Finding(code="amp_error", text=report.amp_errors[number])
-
-
-def _halved(sums: Sums) -> Iterator[Finding]:
-    """That batches were made smaller, which takes longer and changes nothing."""
-    if sums.batch_size < sums.planned:
-        text = (
-            f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"
-        )
-        yield Finding(code="smaller_batches", text=text)
-
-
-def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
-    """That the standard error asked for was not reached."""
+def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
+    """A finding where the standard error asked for was not reached."""
     target, average = plan.settings.until_se, sums.averages[number]
     if target is None or not average.groups or sums.is_precise_enough or sums.stopped:
         return
@@ -226,14 +208,6 @@ def _unsettled(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
             " asked for"
         )
         yield Finding(code="until_se", text=text)
-
-
-def _too_few(plan: Plan) -> Iterator[Finding]:
-    """That there are fewer images than were asked for."""
-    wanted, n = plan.settings.samples, plan.feed.n
-    if wanted is not None and n < wanted:
-        text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
-        yield Finding(code="fewer_images", text=text)
 
 
 def _input_record(plan: Plan) -> InputRecord:
@@ -276,7 +250,7 @@ def failed(
 
 
 def not_measured(label: str, spec: str, settings: Settings, *, error: str, cause: ErrorCause) -> Result:
-    """The same for a model of which nothing but its name is known."""
+    """The same for a model that could not be loaded."""
     convention = convention_of(settings.convention)
     return Result(
         id=slug(label, "failed"),

@@ -16,7 +16,7 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
     """Refuse to go on with results of which some belong to a model that is not asked for now, since they would be lost.
 
     Args:
-        earlier: Results of before.
+        earlier: Earlier results.
         labels: What the models asked for are called. A model with inserted blocks is called after its host.
 
     Raises:
@@ -34,12 +34,11 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
 
 
 def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
-    """Whether a result is a failure that is to be measured again: one of the environment's, or of which nobody knows
-    whose it was.
+    """Whether a result is a failure that is to be measured again: one of the environment, or of unknown cause.
 
     Args:
-        result: Of before.
-        retry_failed: Whether failures are to be measured again whoever is to blame.
+        result: An earlier result.
+        retry_failed: Whether failures of the model are to be measured again too.
     """
     return result.status == "error" and (retry_failed or result.error_cause != MODEL)
 
@@ -49,18 +48,14 @@ def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bo
 
     Args:
         wanted: The failure that it would be now, whatever its reason.
-        earlier: Results of before.
+        earlier: Earlier results.
         retry_failed: As for :func:`is_worth_another_try`.
     """
-    found = next(
-        (row for row in earlier if row.unit is None and row.status == "error" and _same_failure(row, wanted)), None
-    )
-    return None if found is None or is_worth_another_try(found, retry_failed=retry_failed) else found
-
-
-def _same_failure(first: Result, other: Result) -> bool:
-    """Whether two failures are the answer to the same question."""
-    return first.label == other.label and values(first, Use.FAILURE) == values(other, Use.FAILURE)
+    for row in earlier:
+        is_failure = row.unit is None and row.status == "error" and row.label == wanted.label
+        if is_failure and values(row, Use.FAILURE) == values(wanted, Use.FAILURE):
+            return None if is_worth_another_try(row, retry_failed=retry_failed) else row
+    return None
 
 
 def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result] | None:

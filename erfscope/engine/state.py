@@ -32,7 +32,7 @@ Source = Callable[[int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """What is called while a run goes on; by default nothing is done."""
+    """Callbacks of a run; by default they do nothing."""
 
     #: Called after every batch with (images done, images in all).
     progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -47,7 +47,7 @@ NO_HOOKS = Hooks()
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one measurement computes. Lists have one entry per unit."""
+    """The plan of one measurement. Lists have one entry per unit."""
 
     model: LoadedModel
     feed: Feed
@@ -65,7 +65,7 @@ class Plan:
 
     @cached_property
     def crops(self) -> list[Crop]:
-        """What one image alone needs for the units; none where the model itself is run."""
+        """The operations that the units need of one image; none where the model itself is run."""
         if self.plain:
             return []
         return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Sums:
-    """What was summed up so far. Lists have one entry per unit."""
+    """The sums of a run so far. Lists have one entry per unit."""
 
     averages: list[MapAccumulator]
     unreadable: list[int] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Sums:
     counted: dict[int, int] = field(default_factory=dict)
     #: How many of the run's images were seen, by all ranks, from the first one on.
     seen: int = 0
-    #: Whether somebody stopped the run, and whether the error asked for was reached before the last image.
+    #: Whether the run was stopped, and whether the error asked for was reached before the last image.
     stopped: bool = False
     is_precise_enough: bool = False
     started: float = field(default_factory=time.perf_counter)
@@ -134,9 +134,9 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What is to be said of a run when all is summed up."""
+    """Observations on a run that its sums do not hold."""
 
-    #: What autocast changes in each unit's map, in words, where it was asked for.
+    #: A sentence on what autocast changes in each unit's map, where it was asked for.
     amp_errors: tuple[str, ...] = ()
     #: Findings about the weights that were measured.
     weights_findings: tuple[Finding, ...] = ()

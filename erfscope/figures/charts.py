@@ -1,4 +1,4 @@
-"""What a study shows: charts and maps on a grid, each row as high as its panels ask for."""
+"""The figure of a study: charts and maps on a grid, each row as high as its panels need."""
 
 from __future__ import annotations
 

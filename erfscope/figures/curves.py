@@ -59,7 +59,7 @@ def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureSt
 
 
 def _unfit(kind: str, curves: Curves, results: Sequence[Result]) -> str | None:
-    """What the curves need and these results lack; None where they can be drawn."""
+    """The need of the curves that these results do not meet; None where they can be drawn."""
     return None if _longest(curves(results)) > 1 else FIGURES[kind].needs
 
 
@@ -209,7 +209,7 @@ def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
 
 
 def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
-    """Why the TRF has no line, where that is known."""
+    """The reason why the TRF has no line, where that is known."""
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
     beyond = any(_half(result) > limits[1] for curve in hidden for result in curve.results)

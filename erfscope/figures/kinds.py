@@ -1,5 +1,5 @@
 """The table of the kinds of figures. The module that a row names holds two functions: one draws the kind, the other
-returns what results lack for it. Imports no matplotlib."""
+returns the need of it that results do not meet. Imports no matplotlib."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Kind:
     """One kind of figure."""
 
-    #: Its name, which is that of the function that draws it; ``unfit_NAME`` returns what results lack.
+    #: Its name, which is that of the function that draws it; ``unfit_NAME`` returns the need that results do not meet.
     name: str
     #: The module of this room that has both functions.
     module: str
@@ -46,7 +46,7 @@ class Kind:
         return figure
 
     def unfit(self, results: Sequence[Result]) -> str | None:
-        """What the kind needs and the results lack; None where it can be drawn."""
+        """The need of the kind that the results do not meet; None where it can be drawn."""
         lacking: str | None = self._function(f"unfit_{self.name}")(results)
         return lacking
 

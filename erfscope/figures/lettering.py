@@ -21,7 +21,7 @@ NAME_LINES = 4
 
 
 def letter(number: int) -> str:
-    """What the n-th panel is called: (a) to (z), then (aa), (bb), ..."""
+    """The letter of the n-th panel: (a) to (z), then (aa), (bb), ..."""
     return f"({string.ascii_lowercase[number % 26] * (number // 26 + 1)})"
 
 

@@ -50,7 +50,7 @@ COVER = 0.92
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How the maps of one figure are coloured."""
+    """The colours of the maps of one figure."""
 
     peak: float
     signed: bool
@@ -112,7 +112,7 @@ def frame_map(ax: Axes, *, part: float | None = None) -> None:
 
 
 def marks(result: Result, look: Look) -> set[str]:
-    """Which of ``MARKS`` are on a result's map, and whether contours are."""
+    """The names of ``MARKS`` that are on a result's map, and "contours" where those are."""
     assert result.map is not None
     plane = result.map.plane
     contours = ["contours"] if look.contours and min(plane.values.shape) > 1 else []
@@ -185,7 +185,7 @@ def _unit_style(reach: float) -> dict[str, Any]:
 
 
 def _points(ax: Axes, plane: ErfMap) -> float:
-    """How many points of the sheet a cell of the map is wide."""
+    """Width of a cell of the map, in points of the sheet."""
     height, width = plane.values.shape
     wide = ax.bbox.width / width
     return float(wide if height == 1 else min(wide, ax.bbox.height / height)) * 72 / ax.figure.dpi

@@ -122,7 +122,7 @@ def mosaic(
 
 
 def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
-    """What the colours and the errors of all maps mean."""
+    """Notes on the meaning of the colours and errors of all maps."""
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))
     shown = (SIGNED_SCALES if looks[0].signed else SCALES)[scale]
     if scale == "share":

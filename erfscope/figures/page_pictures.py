@@ -59,7 +59,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
 def views(
     results: Sequence[Result], *, longest: int, overlaid: bool = True, cmap: str | None = None
 ) -> list[Drawing | None]:
-    """What to draw of each result; None where there is no map.
+    """The drawing of each result; None where there is no map.
 
     Args:
         results: Their maps share one range of colours beside each having its own; signed maps and others have a range

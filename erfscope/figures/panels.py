@@ -31,7 +31,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 def unfit_panel(results: Sequence[Result]) -> str | None:
-    """What a panel needs and these results lack; None where it can be drawn."""
+    """The need of a panel that these results do not meet; None where it can be drawn."""
     return None if any(result.map is not None for result in results) else FIGURES["panel"].needs
 
 
@@ -62,7 +62,7 @@ def panel_with_expected(result: Result, expected: Mapping[str, float], *, headin
 
 
 def unfit_overlay(results: Sequence[Result]) -> str | None:
-    """What an overlay needs and these results lack; None where it can be drawn."""
+    """The need of an overlay that these results do not meet; None where it can be drawn."""
     if unfit_panel(results):
         return unfit_panel(results)
     if not any(result.map is not None and result.wrt == IMAGE for result in results):
@@ -78,7 +78,7 @@ def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
 
 
 def unfit_strip(results: Sequence[Result]) -> str | None:
-    """What a strip needs and these results lack; None where it can be drawn."""
+    """The need of a strip that these results do not meet; None where it can be drawn."""
     shown = with_unit(results)
     places = {(result.layer, result.input.size) for result in shown}
     if len({result.label for result in shown}) > 1:
@@ -122,7 +122,7 @@ def with_unit(results: Sequence[Result]) -> list[Result]:
 
 
 def _centre(result: Result) -> str:
-    """Where the unit is: its index says little, since it differs from layer to layer."""
+    """The unit's position, which is comparable between layers; its index is not."""
     assert result.unit is not None
     place = ", ".join(f"{center:g}" for center in result.unit.center_px)
     return f"at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"

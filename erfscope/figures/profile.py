@@ -34,7 +34,7 @@ DEPTH = 1e-4
 
 
 def unfit_profile(results: Sequence[Result]) -> str | None:
-    """What a profile needs and these results lack; None where it can be drawn."""
+    """The need of a profile that these results do not meet; None where it can be drawn."""
     return None if _with_mass(results) else FIGURES["profile"].needs
 
 

@@ -1,4 +1,4 @@
-"""How figures and pages show maps: the options of their style, each declared once. Imports no matplotlib."""
+"""The style of figures and pages: its options, each declared once. Imports no matplotlib."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLOUR_MAPS = ("inferno", "viridis", "magma", "plasma", "cividis", "gray")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureStyle:
-    """How a figure is drawn."""
+    """The style of a figure."""
 
     scale: Annotated[
         str, Option("Scale of maps and curves: {words}.", OUTPUT, metavar="NAME", words=tuple(SCALES), is_closed=True)

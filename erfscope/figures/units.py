@@ -39,7 +39,7 @@ TALLEST, FLATTEST = 1.5, 0.12
 
 
 def unfit_units(results: Sequence[Result]) -> str | None:
-    """What a grid of units needs and these results lack; None where it can be drawn."""
+    """The need of a grid of units that these results do not meet; None where it can be drawn."""
     shown = with_unit(results)
     if len({_index(result) for result in shown}) < 2:
         return FIGURES["units"].needs
@@ -69,7 +69,7 @@ def _index(result: Result) -> tuple[int, ...]:
 
 
 def unfit_positions(results: Sequence[Result]) -> str | None:
-    """What a figure of positions needs and these results lack; None where it can be drawn."""
+    """The need of a figure of positions that these results do not meet; None where it can be drawn."""
     return None if _with_positions(results) else FIGURES["positions"].needs
 
 

@@ -107,13 +107,13 @@ def _setting_changes(obtained: BaselineEntry, expected: BaselineEntry) -> Iterat
     known = {*obtained.protocol} & {*expected.protocol} - {"options"}
     # An option that is not named has its default.
     options = (
-        {*obtained.questions, *expected.questions} - {*obtained.protocol, *expected.protocol}
+        {*obtained.settings, *expected.settings} - {*obtained.protocol, *expected.protocol}
         if "method" in known
         else set()
     )
     for key in sorted(known | options):
-        if obtained.questions.get(key) != expected.questions.get(key):
-            yield _SettingChange(key, obtained.questions.get(key), expected.questions.get(key))
+        if obtained.settings.get(key) != expected.settings.get(key):
+            yield _SettingChange(key, obtained.settings.get(key), expected.settings.get(key))
     ours, theirs = obtained.structure, expected.structure
     if ours is not None and theirs is not None:
         # Where one entry lacks the setting, the layers and units that were measured are compared.
@@ -172,7 +172,7 @@ def _cause(
 
 
 def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[str]:
-    """What else differs between the two measurements: versions, the device, the number of images, one line each."""
+    """Other differences between the two measurements: versions, the device, the number of images."""
     keys = sorted({*obtained.recorded} & {*expected.recorded})
     texts = [
         f"{key} {_shown(obtained.recorded[key])} (was {_shown(expected.recorded[key])})"

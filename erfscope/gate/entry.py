@@ -97,7 +97,7 @@ class BaselineEntry:
     unusable: str | None = None
 
     @property
-    def questions(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings, options that are not the default among them."""
         asked = dict(self.protocol)
         options: Mapping[str, Any] = asked.pop("options", {})
@@ -106,7 +106,7 @@ class BaselineEntry:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What ``schema/baseline-1.json`` describes as an entry."""
+        """The entry that ``schema/baseline-1.json`` describes."""
         return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
 
 

@@ -122,8 +122,8 @@ def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure)
 
 
 def _needed(n: int, noise: float, limit: float) -> int | None:
-    """How many samples bring the noise below the tolerance, where there is always a verdict; it falls with their square
-    root."""
+    """The number of samples that brings the noise, which falls with its square root, below the tolerance: then there is
+    always a verdict."""
     if limit <= 0:
         return None
     count = MARGIN * n * (noise / limit) ** 2

@@ -1,4 +1,4 @@
-"""What a check found: the verdict on one model, and the verdicts of a run."""
+"""The verdict of one check, and the verdicts of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of what a check found: all that is shown of it, as text, built once; writers only format it."""
+"""The view of a check's verdicts: all that outputs show of them, as text, built once; writers only format it."""
 
 from __future__ import annotations
 

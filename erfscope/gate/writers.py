@@ -1,4 +1,4 @@
-"""What a check found as plain text, Markdown, GitHub's annotations and JSON."""
+"""The verdicts of a check as plain text, Markdown, GitHub's annotations and JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def markdown(view: ReportView) -> str:
     lines, notes = [["check", *Row._fields]], list[str]()
     for verdict in view.verdicts:
         name = markdown_text(verdict.name)
-        for *texts, word in verdict.rows or [Row(verdict.cause, *[DASH] * 4, verdict.shown)]:
+        for *texts, word in verdict.rows or [Row(verdict.cause, DASH, DASH, DASH, DASH, verdict.shown)]:
             shown = word if word in ("pass", "notice", DASH) else f"**{word}**"
             lines.append([name, *map(markdown_text, texts), shown])
         advice = [verdict.advice] if verdict.advice else []

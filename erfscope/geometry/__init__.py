@@ -1,4 +1,4 @@
-"""Unit, box, layout, sizes, receptive field: plain values.
+"""Units, boxes, layouts, sizes and receptive fields: plain values.
 
 May import: ``errors``, ``environment``, ``finding``, ``printable``.
 """

@@ -1,4 +1,4 @@
-"""Sizes of inputs, made one kind of thing at the door: whole numbers, one to three axes."""
+"""Sizes of inputs, parsed once: tuples of one to three whole numbers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import size_text
 
 Size = int | str | Sequence[int]
-#: Asks for the model's own size and its doubles, until the border cuts little of the ERF.
+#: The word for the model's own size, doubled until the border cuts little of the ERF.
 AUTO = "auto"
 _EXAMPLES = "give a whole number such as 224, or one for each axis: (192, 256), '192x256'"
 
 
 class EverySide(tuple[int, ...]):
-    """A size given as one number, (n,): this side on every axis that the model has, which only the model's adapter
+    """A size given as one number, (n,): this side on every axis of the model's input, whose number only the adapter
     knows."""
 
     __slots__ = ()
 
 
 def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
-    """Input sizes: ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] where none is given.
+    """Return input sizes from ``224``, ``"224,384"``, ``"192x256"``, (192, 256), or a list of such; [None] for None.
 
-    A pair of numbers is one size (height, width), as everywhere in Python; text separates sizes by commas. One number
-    stays one, (224,); whole numbers may be numpy's or those of a tensor.
+    A pair of numbers is one size (height, width), as everywhere in Python; in text, commas separate sizes. One number
+    stays one, (224,). Whole numbers may be numpy's or elements of a tensor.
 
     Raises:
-        ErfscopeError: not a size, or one below 1.
+        ErfscopeError: the value is not a size, or a side is below 1.
     """
     if value is None:
         return [None]
@@ -53,10 +53,10 @@ def input_sizes(value: Any) -> list[tuple[int, ...] | None]:
 
 
 def input_size(value: Any) -> tuple[int, ...] | None:
-    """The one input size that a model is built or wrapped for; None where none is given.
+    """Return the one input size that a model is built or wrapped for; None for None.
 
     Raises:
-        ErfscopeError: not a size, one below 1, or several sizes.
+        ErfscopeError: the value is not a size, a side is below 1, or there are several sizes.
     """
     sizes = input_sizes(value)
     if len(sizes) > 1:
@@ -65,19 +65,19 @@ def input_size(value: Any) -> tuple[int, ...] | None:
 
 
 def is_size(asked: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Whether a size that was asked for is the full ``size`` of an input: one number is any square, and a clip's length
-    may be left out."""
+    """Return whether a size that was asked for fits the full ``size`` of an input: one number fits any square, and the
+    length of a clip may be left out."""
     return size[-len(asked) :] == tuple(asked) if len(asked) > 1 else set(size[-2:]) == set(asked)
 
 
 def size_words(size: Sequence[int]) -> str:
-    """A size in the words of Python and of the command line."""
+    """Return a size as Python and the command line write it."""
     sides = f"({size[0]},)" if len(size) == 1 else f"({', '.join(map(str, size))})"
     return f"input_size={sides} (--input-size {size_text(size)})"
 
 
 def _side(value: Any, whole: Any) -> int:
-    """One side as a whole number; True and 224.0 are none."""
+    """Return one side as a whole number; True and 224.0 are refused."""
     try:
         if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
             raise TypeError
@@ -87,7 +87,7 @@ def _side(value: Any, whole: Any) -> int:
 
 
 def is_auto(value: object) -> bool:
-    """Whether sizes are to be found by measuring."""
+    """Return whether a value is the word for sizes that are found by measuring."""
     return isinstance(value, str) and value.strip().lower() == AUTO
 
 

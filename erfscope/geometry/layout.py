@@ -1,5 +1,4 @@
-"""Where the channels and the spatial axes of a tensor are: channels first, channels last, a list of tokens, or spread
-over dimensions."""
+"""How a tensor holds a map: channels first, channels last, as a list of tokens, or with axes split over dimensions."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ NAMES: dict[str, Order] = {
     "NTHWC": "channels_last",
     "NLC": "tokens",
 }
-#: Roles of factors that are no factor of a spatial axis.
+#: Roles of factors that do not belong to a spatial axis.
 BATCH, CHANNEL = -1, -2
 
 
@@ -32,7 +31,7 @@ class Factor(NamedTuple):
     #: Number of the spatial axis, :data:`BATCH` or :data:`CHANNEL`.
     role: int
     size: int
-    #: What the factor adds to the coordinate along its axis.
+    #: Step of the coordinate along its axis.
     step: int = 1
 
 
@@ -43,18 +42,18 @@ class Layout:
     order: Order
     #: Tokens and factors: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
     grid: tuple[int, ...] = ()
-    #: Tokens only: how many class, distillation or register tokens come first, and how many come last. They have no
-    #: place in a map.
+    #: Tokens only: the number of class, distillation or register tokens that come first, and that come last. They are
+    #: not in the map.
     prefix: int = 0
     suffix: int = 0
-    #: Factors only: those of each dimension, outermost first. The batch's stands for whatever is left of its dimension.
+    #: Factors only: those of each dimension, outermost first. The batch's factor is the rest of its dimension.
     factors: tuple[tuple[Factor, ...], ...] = ()
-    #: Factors only: for each dimension the entries that are the map's, in the order of the factors; None for all.
+    #: Factors only: for each dimension the entries that are in the map, in the order of the factors; None for all.
     picked: tuple[tuple[int, ...] | None, ...] = ()
 
     def to_map(self, tensor: Tensor) -> Tensor:
-        """View ``tensor`` as (B, C, *space). Tokens beside the map are dropped. Linear, so it serves gradients as well
-        as features."""
+        """Return ``tensor`` as (B, C, *space), without tokens beside the map. This is linear, so that it works for
+        gradients and features."""
         if self.order == "channels_first":
             return tensor
         if self.order == "channels_last":
@@ -65,8 +64,8 @@ class Layout:
         return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
 
     def from_map(self, values: Tensor, like: Tensor) -> Tensor:
-        """The tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens beside the map of
-        ``like``."""
+        """Return the tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens of ``like`` beside
+        the map."""
         if self.order == "channels_first":
             return values
         if self.order == "channels_last":
@@ -79,19 +78,19 @@ class Layout:
         return torch.cat([like[:, : self.prefix], tokens, like[:, like.shape[1] - self.suffix :]], dim=1)
 
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Spatial size of the map that a tensor of this shape holds."""
+        """Return the spatial size of the map in a tensor of this shape."""
         if self.order == "channels_first":
             return tuple(shape[2:])
         return tuple(shape[1:-1]) if self.order == "channels_last" else self.grid
 
     def channels(self, shape: Sequence[int]) -> int:
-        """Channels of the map that a tensor of this shape holds."""
+        """Return the number of channels of the map in a tensor of this shape."""
         if self.order == "factors":
             return math.prod(factor.size for dim in self.factors for factor in dim if factor.role == CHANNEL)
         return shape[1] if self.order == "channels_first" else shape[-1]
 
     def map_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """(B, C, *space) of the map that a tensor of this shape holds."""
+        """Return (B, C, *space) of the map in a tensor of this shape."""
         if self.order != "factors":
             return (shape[0], self.channels(shape), *self.space(shape))
         batch = (shape[i] // _rest(dim) for i, dim in enumerate(self.factors) if _has_batch(dim))
@@ -126,20 +125,21 @@ class Layout:
         return whole
 
     def _index(self, dim: int, entries: tuple[int, ...]) -> Any:
-        """What picks entries of a dimension: a slice where they follow each other, which copies nothing."""
+        """Return the index of entries of a dimension: a slice, which copies nothing, if they follow each other."""
         if entries == tuple(range(entries[0], entries[0] + len(entries))):
             return (slice(None),) * dim + (slice(entries[0], entries[0] + len(entries)),)
         return (slice(None),) * dim + (list(entries),)
 
     def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
-        """Sizes of the factors of a tensor of this shape, without what lies beside the map."""
+        """Return the sizes of the factors of a tensor of this shape, without entries beside the map."""
         return [
             [n // _rest(dim) if factor.role == BATCH else factor.size for factor in dim]
             for n, dim in zip(shape, self.factors, strict=True)
         ]
 
     def _order(self) -> list[int]:
-        """The factors as the map has them: batch, channels, then each axis with its outermost factor first."""
+        """Return the order of the factors in the map: batch, channels, then each axis with its outermost factor
+        first."""
         flat = list(enumerate(factor for dim in self.factors for factor in dim))
         axes = sorted((role, -factor.step, i) for i, factor in flat if (role := factor.role) >= 0)
         return [
@@ -150,7 +150,7 @@ class Layout:
 
 
 def has_lost_an_axis(count: int, shape: Sequence[int]) -> MeasurementError:
-    """Error for a tensor that has another number of axes with another number of images."""
+    """Return the error for a tensor whose number of axes depends on the number of images."""
     text = f"a tensor of {count} axes in the recorded pass has shape {tuple(shape)} now"
     hint = "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it back"
     return MeasurementError(f"{text}: {hint}")
@@ -161,15 +161,15 @@ def _has_batch(dim: Sequence[Factor]) -> bool:
 
 
 def _rest(dim: Sequence[Factor]) -> int:
-    """Product of the factors of a dimension that are not the batch's."""
+    """Return the product of the factors of a dimension that are not the batch's."""
     return math.prod(factor.size for factor in dim if factor.role != BATCH)
 
 
 def guess_layout(shape: Sequence[int], input_space: Sequence[int]) -> Layout | None:
-    """Layout of a tensor of this shape, computed from an input of this spatial size; None if it holds no map.
+    """Guess the layout of a tensor of this shape, computed from an input of this spatial size; None if it holds no map.
 
-    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. How many
-    tokens there are says nothing of where they stand.
+    A true spatial axis shrinks (or grows) by the same factor in both directions; an axis of channels does not. The
+    number of tokens does not tell their positions.
 
     Args:
         shape: Shape of the tensor, batch first.
@@ -185,8 +185,8 @@ def guess_layout(shape: Sequence[int], input_space: Sequence[int]) -> Layout | N
 
 
 def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None) -> Layout:
-    """Layout that a user named, such as ``"NHWC"``; tokens come after ``prefix`` others, or after none or one where
-    nobody said.
+    """Return the layout that a user named, such as ``"NHWC"``. Tokens come after ``prefix`` others; if that is None,
+    after none or one.
 
     Raises:
         MeasurementError: the tensor cannot be read so.
@@ -205,7 +205,7 @@ def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *,
 
 
 def _even(space: Sequence[int], input_space: Sequence[int]) -> bool:
-    """Whether the last two axes shrink by the same factor, up to the rounding of one cell."""
+    """Return whether the last two axes shrink by the same factor, up to the rounding of one cell."""
     if len(space) == 1:
         return space[0] <= input_space[0]
     (h, w), (height, width) = space[-2:], input_space[-2:]
@@ -213,8 +213,8 @@ def _even(space: Sequence[int], input_space: Sequence[int]) -> bool:
 
 
 def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool:
-    """Whether one axis is longer than the input's and another shorter: windows by tokens by channels, say, and no
-    map."""
+    """Return whether one axis is longer than the input's and another shorter, as in windows by tokens by channels,
+    which is no map."""
     pairs = list(zip(space[-2:], input_space[-2:], strict=True))
     return any(side > whole for side, whole in pairs) and any(side < whole for side, whole in pairs)
 
@@ -234,7 +234,7 @@ def _tokens(length: int, input_space: Sequence[int], prefix: int | None) -> Layo
 
 
 def _same_stride(grid: tuple[int, int], input_space: Sequence[int]) -> bool:
-    """Whether one stride explains both sides of the grid, both rounded down or both rounded up."""
+    """Return whether one stride explains both sides of the grid, both rounded down or both rounded up."""
     (h, w), (height, width) = grid, input_space
     down = max(height / (h + 1), width / (w + 1)) < min(height / h, width / w)
     up = max(height / h, width / w) < min(height / max(h - 1, 1e-9), width / max(w - 1, 1e-9))

@@ -6,5 +6,5 @@ from __future__ import annotations
 IMAGE = "image"
 #: The whole model's own output; items of a container are written output[0] or output[key].
 OUTPUT = "output"
-#: What ends the name of a module's input.
+#: Suffix of the name of a module's input.
 INPUT = ":in"

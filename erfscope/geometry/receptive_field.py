@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trf:
-    """What a unit can see at all. One entry per spatial axis of the reference; cells of the reference, pixels where
-    that is the image."""
+    """All cells that can move a unit. One entry per spatial axis of the reference, in cells of the reference: pixels if
+    the reference is the image."""
 
-    #: Side of the box. The reference's own size where a global operation makes it the whole reference.
+    #: Side of the box; the reference's size if a global operation makes the TRF the whole reference.
     size_px: tuple[int, ...]
     #: First and last cell, inclusive; not clipped to the reference (0 .. size-1 where global).
     box_px: tuple[tuple[int, int], ...]
@@ -18,31 +18,31 @@ class Trf:
     stride_px: tuple[float, ...]
     #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
-    #: Where unit 0 has its centre: centre = offset + unit * stride. The centre itself along an axis that the layer's
-    #: map lacks.
+    #: Centre of unit 0: centre = offset + unit * stride. Along an axis that the layer's map lacks, the centre itself.
     offset_px: tuple[float, ...] = ()
-    #: Whether every path from the image gives the unit this centre. Else it is that of the branch which the operation
-    #: where they meet names first, or of that nearest to (u + 1/2) S / s - 1/2 if the first is further than a stride
-    #: from it, or that where none tells.
+    #: Whether every path from the image gives the unit this centre. If False, it is the centre of the first branch of
+    #: the operation where branches meet; or, if that is further than a stride from (u + 1/2) S / s - 1/2, of the branch
+    #: nearest to this point; or this point, if no branch has a centre.
     center_exact: bool
-    #: Why it is not exact: the branches that disagree, with what each says, or the operation that does not tell.
+    #: Why the centre is not exact: the branches that disagree, with their centres, or the operation without one.
     center_inexact_reason: str = field(default="", compare=False)
-    #: First operation, seen from the image, that mixes all positions; None if there is none.
+    #: The first operation after the image that mixes all positions; None if there is none.
     global_by: str | None = None
     #: The same with global operations left out.
     local_size_px: tuple[int, ...]
     local_box_px: tuple[tuple[int, int], ...]
-    #: False if an operation was not understood: the box is then a superset. Numbers are not looked at: weights and
-    #: constants, masks of attention among them, count as nowhere zero.
+    #: False if erfscope has no rule for an operation: the box is then a superset. Values are not used: weights and
+    #: constants, masks of attention among them, count as non-zero everywhere.
     exact: bool
-    #: Names of the operations that were not understood.
+    #: Names of the operations without a rule.
     inexact_by: tuple[str, ...] = ()
     #: Spatial size of the reference.
     reference_px: tuple[int, ...]
     #: False if some path from the image to the unit avoids the reference.
     all_paths: bool = True
-    #: First and last cell that exist and are read; an empty side is (0, -1). It may be smaller than the box inside the
-    #: reference, where strides do not divide a size or borders wrap around; where nothing else is given, it is that.
+    #: First and last cell inside the reference that the unit reads; an empty side is (0, -1). It may be smaller than
+    #: the box clipped to the reference, if strides do not divide a size or borders wrap around. Default: the clipped
+    #: box.
     clipped_box_px: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Which output location is differentiated: words, indices and grids become :class:`Unit` here, once."""
+"""The unit to differentiate: words, indices and grids are parsed into :class:`Unit`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One location of a layer's map: its index, one number per spatial axis."""
+    """One position of a layer's map: its index, one number per spatial axis."""
 
     index: tuple[int, ...]
-    #: Those of its channels that are read; None for all.
+    #: The channels to measure; None for all.
     channels: tuple[int, ...] | None = None
 
     @property
     def slug(self) -> str:
-        """Fit for a file name, e.g. ``u3x3``."""
+        """A text for file names, e.g. ``u3x3``."""
         return "u" + "x".join(str(i) for i in self.index)
 
 
@@ -36,7 +36,7 @@ UnitWord = str | int | Sequence[Any] | Unit
 
 
 def is_every_unit(word: object) -> bool:
-    """Whether a word asks for every unit of a layer."""
+    """Return whether a word asks for every unit of a layer."""
     if isinstance(word, list | tuple) and len(word) == 1:
         return is_every_unit(word[0])
     return isinstance(word, str) and word.strip().lower() == ALL
@@ -45,7 +45,7 @@ def is_every_unit(word: object) -> bool:
 def resolve_units(
     word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer"
 ) -> list[Unit]:
-    """The units that a word means in a map of the given size.
+    """Return the units that a word means in a map of the given size.
 
     Args:
         word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N
@@ -59,7 +59,7 @@ def resolve_units(
         The units, in the order given, without repetition.
 
     Raises:
-        ErfscopeError: not a unit, or outside the map.
+        ErfscopeError: the word is not a unit, or a unit is outside the map.
     """
     if isinstance(word, list | tuple) and any(isinstance(each, str | list | tuple | Unit) for each in word):
         every = [unit for each in word for unit in resolve_units(each, space, centre, layer=layer)]
@@ -85,10 +85,10 @@ def resolve_units(
 
 
 def split_units(text: str, rank: int) -> list[str]:
-    """Split a comma list of units; bare numbers are taken ``rank`` at a time, so that ``"3,3"`` is one unit of a plane.
+    """Split a comma list of units. Each ``rank`` bare numbers are one unit, so that ``"3,3"`` is one unit of a plane.
 
     Raises:
-        ErfscopeError: a part is no unit, or the numbers do not come out even.
+        ErfscopeError: a part is not a unit, or the last unit lacks numbers.
     """
     parts: list[str] = []
     numbers: list[str] = []

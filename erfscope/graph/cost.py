@@ -1,4 +1,4 @@
-"""What a crop costs: multiply-adds and memory, from the shapes of its parts."""
+"""The cost of a crop: multiply-adds and memory, from the shapes of its parts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
     to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
     only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
-    that the model returns in a container, the last is meant where they come from one another, see
+    that the model returns in a container, the last counts where they come from one another, see
     :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
@@ -76,7 +76,8 @@ def separate_outputs(recording: Recording) -> list[str]:
     positions first.
 
     The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
-    features do not. There are none where the first output is no map: it is meant then, and maps are returned beside it.
+    features do not. There are none where the first output is no map: that output is the layer then, and maps are
+    returned beside it.
     """
     seen = recording.modules
     outputs = [name for name, each in seen.items() if name.startswith(f"{OUTPUT}[") and _is_live(recording, each)]
@@ -93,7 +94,12 @@ def separate_outputs(recording: Recording) -> list[str]:
         for value, name in first.items()
         if not any(value in recording.positions.ancestors(other) for other in first if other is not value)
     ]
-    return sorted(alone, key=lambda name: (_positions(recording, seen[name]), maps.index(name)))
+
+    def count_positions(name: str) -> int:
+        layout = recording.reading_of(seen[name]).layout
+        return 0 if layout is None else math.prod(layout.space(seen[name].shape))
+
+    return sorted((name for name in maps if name in alone), key=count_positions)
 
 
 def passed_over(recording: Recording, chosen: str) -> list[str]:
@@ -128,13 +134,8 @@ def _is_usable(recording: Recording, seen: NamedTensor) -> bool:
     return math.prod(layout.space(seen.shape)[-2:]) > 1
 
 
-def _positions(recording: Recording, seen: NamedTensor) -> int:
-    layout = recording.reading_of(seen).layout
-    return 0 if layout is None else math.prod(layout.space(seen.shape))
-
-
 def _skip_moves(recording: Recording, node: fx.Node) -> fx.Node:
-    """What a tensor is a view of, or a copy."""
+    """The tensor of which another is a view or a copy."""
     edges = recording.positions.edges
     while len(found := edges.get(node, [])) == 1 and ((call := call_of(node)).operation.moves or call.name in COPIES):
         node = found[0].source

@@ -12,9 +12,10 @@ from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.places import SAME, Place
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
 
-#: Rows of an array of ends: in each pair the first cell, and the last with its sign changed, so that the least of both
-#: is sought; infinite where nothing is read, and its negative where all is. As if there were no borders; so, without
-#: what mixes all positions; what exists; what exists, without anything that mixes positions.
+#: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes
+#: the least of both; infinity where nothing is read, minus infinity where everything is. FREE: as if there were no
+#: borders; LOCAL: so, without operations that mix all positions; CLIPPED: cells that exist; BARE: these, without
+#: operations that mix positions.
 FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
 ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
 

@@ -44,9 +44,7 @@ ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
 
 class PathOperations(NamedTuple):
-    """What lies on the ways from the reference: the first operations that mix all positions, and those that are not
-    understood.
-    """
+    """Operations on the paths from a reference: the first that mix all positions, and those that are not understood."""
 
     #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]
@@ -55,7 +53,7 @@ class PathOperations(NamedTuple):
 
 
 class Fields(UnitCenters):
-    """What every element of every tensor reads of a reference.
+    """The cells of a reference that every element of every tensor reads.
 
     Args:
         positions: Where the elements stand on the image.
@@ -78,7 +76,7 @@ class Fields(UnitCenters):
         self.name = name
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
         self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
-        #: For elements that stand on the image, and for all, tokens beside a map among them.
+        #: Of elements that stand on the image, and of all elements, tokens beside a map included.
         self._on_paths: dict[fx.Node, tuple[PathOperations, PathOperations]] = {}
         self._words: dict[fx.Node, str] = {}
         for node in positions.graph.nodes[positions.order[self._start()] + 1 :]:
@@ -141,7 +139,7 @@ class Fields(UnitCenters):
         self._on_paths[node] = self._join(on_map or everywhere), self._join(everywhere)
 
     def _added_by(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> PathOperations:
-        """What an operation itself adds to what is met by one of its inputs."""
+        """The operations that one edge adds to those on the paths to its input."""
         over = {k for k, each in enumerate(mixes) if each == "all"}
         present = {
             k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)
@@ -153,8 +151,8 @@ class Fields(UnitCenters):
         return PathOperations(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
-        """Whether an input is read where a tensor has positions, or anywhere if it has none: tokens beside a
-        map say nothing of it.
+        """Whether an input is read where a tensor has positions, or anywhere if it has none. Tokens beside a map do not
+        count.
         """
         for ends, axis in zip(arrays, self.axes, strict=True):
             centers = self.positions.places(node)[axis].centers[0]

@@ -80,13 +80,13 @@ def name_of(node: fx.Node) -> str:
 
 
 def evaluate(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
-    """What an operation gives, given the values of its arguments."""
+    """The result of an operation, given the values of its arguments."""
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def value(node: fx.Node) -> Any:
-    """What a node gave while it was recorded, without numbers."""
+    """The result of a node as it was recorded: tensors without numbers."""
     return node.meta["val"]
 
 

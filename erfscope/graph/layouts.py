@@ -16,22 +16,43 @@ from erfscope.graph.rules.reading import FloatArray, IntArray, Shape
 
 
 class Reading(NamedTuple):
-    """What the operations say of a tensor's positions."""
+    """The positions of a tensor as the operations show them."""
 
     #: "known"; "none": no image position, as of queries and pooled values; "holes": its places form no grid; "open": an
     #: operation on the way is not understood.
     status: Literal["known", "none", "holes", "open"]
     layout: Layout | None = None
-    #: Open: why, in words.
-    why: str = ""
+    #: Why it is open.
+    unknown_reason: str = ""
+
+
+class Guess(NamedTuple):
+    """How a tensor would be read by its shape."""
+
+    #: None if it holds no map of each image.
+    layout: Layout | None
+    #: Whether the user said so.
+    declared: bool = False
+
+
+class LayerReading(NamedTuple):
+    """How a layer is read."""
+
+    #: None if it is no map.
+    layout: Layout | None
+    #: What is assumed about the positions; "" where the operations, the user or the model's library say where
+    #: they are.
+    assumed: str = ""
+    #: Why it is no map, after the layer's name.
+    refusal: str = ""
 
 
 def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     """How a tensor of this shape holds a map, given the places of its elements along each axis, last the batch's."""
     *space, batch = places
-    why = next((place.why for place in places if place.why and not place.exists), "")
+    why = next((place.unknown_reason for place in places if place.unknown_reason and not place.exists), "")
     if why:
-        return Reading("open", why=why)
+        return Reading("open", unknown_reason=why)
     gone = [not place.exists for place in space]
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
@@ -92,7 +113,7 @@ def _factors(places: Sequence[Place], shape: Shape) -> Reading:
         cells = [(each - each.flat[0]) % side for each, side in zip(cells, grid, strict=True)]
         dims = [_digits(cells, dim, side) for dim, side in enumerate(sizes)]
     if None in dims:
-        return Reading("open", why="its positions lie in no order that is understood")
+        return Reading("open", unknown_reason="its positions lie in no order that is understood")
     roles = _as_channels([list(dim) for dim in dims if dim is not None])
     for axis, side in enumerate(grid):
         own = sorted((f.step, f.size) for dim in roles for f in dim if f.role == axis)

@@ -27,7 +27,7 @@ class NamedTensor:
     #: Whether it is one of the model's stages, which the library declares to be (B, C, *space).
     stage: bool
     order: int
-    #: How often the module ran; what it gave last is meant.
+    #: How often the module ran; the tensor is that of the last call.
     calls: int
 
 
@@ -69,7 +69,7 @@ class Pass:
 
 
 def _modules(graph: Graph) -> dict[str, NamedTensor]:
-    """What modules gave and got, in the order of execution."""
+    """The tensors that modules took and gave, in the order of execution."""
     found: dict[str, NamedTensor] = {}
     marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
     for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, evaluate, shape_of
 
-#: Larger tensors are not looked at.
+#: Tensors of more elements count as unknown.
 LARGEST = 1 << 24
 
 

@@ -33,11 +33,11 @@ class Place(NamedTuple):
     step: float
     #: Why the centres are not exact; "" where they are.
     inexact_reason: str = ""
-    #: Why places are not known that there may be; "" where those that stand nowhere stand nowhere.
-    why: str = ""
-    #: Whether elements may come from other places than they stand at, by what ``why`` names.
-    may_be_elsewhere: bool = False
-    #: Operations since one place was picked of many; -1 where that was not so.
+    #: Why the places of some elements are unknown; "" where elements without a place have none.
+    unknown_reason: str = ""
+    #: The operation by which elements may have come from other places than these; "" for none.
+    misplaced_by: str = ""
+    #: Operations since one place was picked of many; -1 if none was picked.
     steps_since_pick: int = -1
     #: Of frequencies: the place of what was transformed.
     before_transform: Place | None = None
@@ -101,22 +101,23 @@ def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Nod
     centers = arrange(place.centers, step)
     lost = before.exists and not np.isfinite(centers[0]).any()
     # As many cells as before may well be the same cells: a matrix over tokens.
-    like = lost and not place.why and (shape == step.shape or edge.transform) and edge.mixing not in (ATTENTION, "")
-    why = f"{describe(node, edge.mixing)} is not understood" if like else place.why
+    like = (
+        lost
+        and not place.unknown_reason
+        and (shape == step.shape or edge.transform)
+        and edge.mixing not in (ATTENTION, "")
+    )
+    why = f"{describe(node, edge.mixing)} is not understood" if like else place.unknown_reason
     picked = any(
         isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1
         for i, read in enumerate(step.reads)
     )
-    transformed = before if edge.transform == "forth" else place.before_transform
-    return Place(
-        centers,
-        tuple(slope),
-        place.step,
-        place.inexact_reason,
-        why,
-        place.may_be_elsewhere,
-        0 if picked else place.steps_since_pick,
-        transformed,
+    return place._replace(
+        centers=centers,
+        slope=tuple(slope),
+        unknown_reason=why,
+        steps_since_pick=0 if picked else place.steps_since_pick,
+        before_transform=before if edge.transform == "forth" else place.before_transform,
     )
 
 
@@ -193,7 +194,12 @@ def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: f
         return place
     if any(read.blind for read in step.reads if isinstance(read, Whole)):
         nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
-        return place._replace(centers=nowhere, why=place.why or _why_blind(edge, node), may_be_elsewhere=True)
+        picks = edge.mixing in ("index", "index_select", "gather", "masked_select", "take_along_dim")
+        operation = describe(node, edge.mixing)
+        why = f"{operation} " + ("picks positions by numbers that are not followed" if picks else "is not understood")
+        return place._replace(
+            centers=nowhere, unknown_reason=place.unknown_reason or why, misplaced_by=place.misplaced_by or operation
+        )
     answers, size = list[FloatArray](), place.step
     reason = place.inexact_reason
     for answer in centers:
@@ -286,17 +292,21 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
     """The place of an operation's output, given those of its inputs in its own dimensions."""
     leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
     some = [place for place in leading if place.exists] or [place for place in places if place.exists]
-    lost = next((place for place in places if place.why), None)
+    lost = next((place for place in places if place.unknown_reason), None)
     if not some:
-        return places[0] if lost is None else places[0]._replace(why=lost.why, may_be_elsewhere=lost.may_be_elsewhere)
+        return (
+            places[0]
+            if lost is None
+            else places[0]._replace(unknown_reason=lost.unknown_reason, misplaced_by=lost.misplaced_by)
+        )
     if len(some) > 1 and all(place.is_picked for place in some):
         some = [min(some, key=lambda place: place.steps_since_pick)]  # a step of a recurrence, and the state before it
     base = some[0]._replace(steps_since_pick=some[0].steps_since_pick + (some[0].steps_since_pick >= 0))
     reason = next((place.inexact_reason for place in some if place.inexact_reason), "")
-    if lost is not None and lost.may_be_elsewhere:
-        reason = reason or f"{lost.why.partition(' is not')[0].partition(' picks')[0]} may lead elsewhere"
+    if lost is not None and lost.misplaced_by:
+        reason = reason or f"{lost.misplaced_by} may lead elsewhere"
     if len(some) == 1:
-        return base._replace(inexact_reason=reason, why="", may_be_elsewhere=False)
+        return base._replace(inexact_reason=reason, unknown_reason="", misplaced_by="")
     answers = base.centers
     for place in some[1:]:
         answers = np.where(np.isnan(answers), place.centers[:1], answers)
@@ -312,24 +322,13 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
 
 
 def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
-    """What the first two of some answers say."""
+    """Describe the first two of some answers."""
     said = []
     for answer, name in zip(kept[:2], [*names[:1], *names[-1:]], strict=True):
         values = np.unique(answer[np.isfinite(answer)])
         step = float(values[1] - values[0]) if values.size > 1 else 0.0
         said.append(f"{name} puts unit 0 at {values[0]:g} px and a unit every {step:g} px")
     return "; ".join(said)
-
-
-def _why_blind(edge: Edge, node: fx.Node) -> str:
-    """What is to be said of an operation behind which positions are not known."""
-    picking = ("index", "index_select", "gather", "masked_select", "take_along_dim")
-    what = describe(node, edge.mixing)
-    return (
-        f"{what} picks positions by numbers that are not followed"
-        if edge.mixing in picking
-        else f"{what} is not understood"
-    )
 
 
 def describe(node: fx.Node, name: str = "") -> str:

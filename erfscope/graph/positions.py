@@ -42,7 +42,7 @@ class Positions:
 
     def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> None:
         self.graph, self.numbers = graph, numbers
-        #: The input whose axes are meant: (B, C, *space).
+        #: The input whose axes count: (B, C, *space).
         self.image = graph.inputs[0]
         shape = shape_of(self.image)
         #: Spatial size of the image; the axis after the last is the batch's.
@@ -54,7 +54,7 @@ class Positions:
         self._readings: dict[object, Reading] = {}
         #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
         self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
-        #: For every axis, whether an input stands somewhere along it whose elements are where the output's are.
+        #: For every axis, whether an input that leads (its elements are where the output's are) has places along it.
         self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
         self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
@@ -172,9 +172,12 @@ class Positions:
         return self._readings[asked]
 
     def key(self, node: fx.Node) -> object:
-        """What is the same for tensors of one shape that stand at the same places, as behind an activation."""
+        """A key that tensors of one shape at the same places share, as before and behind an activation."""
         places = self._places.get(node, ())
-        kept = ((place.slope, place.step, place.inexact_reason, place.why, place.may_be_elsewhere) for place in places)
+        kept = (
+            (place.slope, place.step, place.inexact_reason, place.unknown_reason, place.misplaced_by)
+            for place in places
+        )
         return shape_of(node), *(id(place.centers) for place in places), *kept
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:

@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import logging
+import operator
 import threading
 import warnings
 import weakref
@@ -40,12 +41,12 @@ class RecordingError(MeasurementError):
 Forward = Callable[..., Any]
 
 
-def _call(module: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-    return module(*inputs, **kwargs)
-
-
 def record(
-    module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, forward: Forward = _call
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    forward: Forward = operator.call,
 ) -> Graph:
     """Record one forward pass of a module.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from torch import Tensor, fx
 
@@ -15,6 +14,7 @@ from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
+from erfscope.graph.layouts import Guess, LayerReading
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
@@ -28,27 +28,6 @@ WAYS_OUT = (
     "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
     " the map"
 )
-
-
-class Guess(NamedTuple):
-    """How a tensor would be read by its shape."""
-
-    #: None if it holds no map of each image.
-    layout: Layout | None
-    #: Whether the user said so.
-    declared: bool = False
-
-
-class LayerReading(NamedTuple):
-    """How a layer is read."""
-
-    #: None if it is no map.
-    layout: Layout | None
-    #: What is assumed about the positions, in words; "" where the operations, the user or the model's library say where
-    #: they are.
-    assumed: str = ""
-    #: Why it is no map, after the layer's name.
-    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +120,7 @@ class Recording(Pass):
         return self._readings[seen]
 
     def _read(self, seen: NamedTensor) -> LayerReading:
-        """As the user or the library says, else as the operations say, else by its shape, which is said."""
+        """As the user or the library says, else as the operations say, else by its shape, noted in ``assumed``."""
         # Two images may have been recorded; a reader thinks of one.
         shape = (1, *seen.shape[1:]) if seen.shape[:1] == (self.images,) else seen.shape
         guess = Guess(FIRST) if seen.stage else self._guess(seen.shape)
@@ -157,9 +136,9 @@ class Recording(Pass):
         held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
         if found.status == "open":
             if guess.layout is not None and seen.shape[:1] == (self.images,):
-                text = f"{found.why}, so that the positions are assumed from the shape {shape} alone"
+                text = f"{found.unknown_reason}, so that the positions are assumed from the shape {shape} alone"
                 return LayerReading(guess.layout, text)
-            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.why}; {WAYS_OUT}")
+            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.unknown_reason}; {WAYS_OUT}")
         why = "which have no image position: pooled, mixed or queried values"
         if found.status == "holes":
             why = "whose places on the image form no grid"
@@ -257,7 +236,7 @@ class Recording(Pass):
         """
         seen, layout = self._layer(layer)
         nearest = self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
-        self.trf(layer, nearest, wrt)  # where nothing of the reference reaches it, that is said
+        self.trf(layer, nearest, wrt)  # fails where nothing of the reference reaches the unit
         return nearest
 
     def batch_mixing(self, layer: str) -> str:
@@ -289,8 +268,8 @@ class Recording(Pass):
             call.operation.normalises or ("batch_norm" in call.name and call.args.get("training")) for call in calls
         )
 
-    def doubts(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
-        """What may make the gradient another than the layer's derivative, each with the name of its module, in the
+    def unproved_operations(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
+        """Operations whose gradient may not be their derivative, each with the name of its module, in the
         order of execution."""
         found = dict[str, str]()
         for node in self._way(layer, wrt):
@@ -346,7 +325,7 @@ class Recording(Pass):
         return reference is not None and reference.stage
 
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
-        """What every tensor reads of a tensor, found once."""
+        """The fields of all tensors with respect to one, computed once."""
         if node not in self._fields:
             self._fields[node] = Fields(self.positions, node, layout, name=name)
         return self._fields[node]

@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Crop:
-    """What some units of a layer need of a recorded pass. Made by :func:`crop`."""
+    """The part of a recorded pass that some units of a layer need. Made by :func:`crop`."""
 
     graph: Graph
     layer: Wanted
@@ -119,6 +119,7 @@ class Forward:
         self._is_last = False
         self._constants: dict[fx.Node, Tensor] = dict(plan.graph.constants)
         self._constants |= {node: tensors[name].detach() for node, name in plan.graph.held.items()}
+        self._norms = frozenset(norm.node for norm in plan.folds.values())
         with torch.no_grad():
             self._folded = {
                 node: self._fold(step, norm) for step in plan.steps if (norm := plan.folds.get(node := step.node))
@@ -196,10 +197,6 @@ class Forward:
             return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
 
         return step.run(step, Values(tensor, self._device, self._folded.get(step.node)))
-
-    @cached_property
-    def _norms(self) -> frozenset[fx.Node]:
-        return frozenset(norm.node for norm in self.plan.folds.values())
 
     def _leaf(self, out: Tensor, part: Part) -> Tensor:
         """The whole reference, of which only a part has its numbers, as a leaf."""

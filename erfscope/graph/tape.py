@@ -25,7 +25,7 @@ _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"
 
 
 class Form(NamedTuple):
-    """What is kept of a tensor."""
+    """Shape, strides and dtype of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class NotFollowedError(Exception):
 
 @dataclass(slots=True)
 class _Memory:
-    """What several tensors look into: how often it was written to."""
+    """Memory that several tensors share, with the number of writes to it."""
 
     version: int = 0
 
@@ -87,7 +87,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
         self.notes: dict[str, str] = {}
-        #: Whether numbers that depend on an input were taken out of PyTorch, where nobody follows them.
+        #: Whether numbers that depend on an input were taken out of PyTorch, where no operation shows them.
         self.exposed = False
         #: Names of the modules that run, the innermost last.
         self.running: list[str] = []

@@ -70,7 +70,7 @@ class UnitCenters:
         self._found: dict[object, Any] = {}
 
     def _once(self, asked: object, find: Callable[[], T]) -> T:
-        """What is the same for tensors whose elements stand and read alike, found once."""
+        """Compute a value once for all tensors whose elements stand and read alike."""
         if asked not in self._found:
             self._found[asked] = find()
         found: T = self._found[asked]
@@ -97,14 +97,16 @@ class UnitCenters:
 
         Where branches disagree it is the place by the one that the model's operation names first, or, where
         that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
-        whose coarse maps drift; where no operation tells, it is this.
+        whose coarse maps drift; where no operation says so, it is this.
         """
 
         def find() -> tuple[tuple[float, ...], str]:
             found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
             # The only unit along an axis stands in its middle, whatever it was made from.
-            doubts = [d for (_, d), count in zip(found, self._units(node, layout), strict=True) if d and count > 1]
-            return tuple(float(centers[0]) for centers, _ in found), next(iter(doubts), "")
+            reasons = [
+                each for (_, each), count in zip(found, self._units(node, layout), strict=True) if each and count > 1
+            ]
+            return tuple(float(centers[0]) for centers, _ in found), next(iter(reasons), "")
 
         return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
 
@@ -116,7 +118,9 @@ class UnitCenters:
         at = places_of_units(self.positions, node, layout, units, axis)
         place = self.positions.places(node)[axis] if node in self.positions else None
         if not np.isfinite(at).any() or theirs is None or place is None:
-            return natural, (place.why if place is not None else "") or "the operations do not tell where it lies"
+            return natural, (
+                place.unknown_reason if place is not None else ""
+            ) or "the operations do not tell where it lies"
         seen = np.concatenate([(at - offset) / step for offset, step in theirs])
         off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
         nearest = seen[

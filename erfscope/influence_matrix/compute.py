@@ -86,7 +86,7 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     if convention not in RULES:
         raise unknown("convention", str(convention), RULES, where="influence matrices")
     samples = _samples(x)
-    run = _Run(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples), pace=Pace(samples=len(samples)))
+    run = _Run(fn=fn, rule=RULES[convention], asked=outputs, pace=Pace(samples=len(samples)))
     mean = _Mean()
     for number, sample in enumerate(samples):
         mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
@@ -107,7 +107,6 @@ class _Run:
     fn: NodeMap
     rule: Rule
     asked: Sequence[int] | None
-    samples: int
     pace: Pace
     #: How many outputs there are; 0 before the first sample.
     outputs: int = 0
@@ -123,14 +122,11 @@ class _Run:
             y = self.fn(x.clone())
         if drawn := drawn_since(before):
             text = (
-                f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each sample"
+                f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each"
+                " sample, unless another thread of this program drew them; if that is dropout in training mode, call"
+                " eval() on its module first"
             )
-            text += ", unless another thread of this program drew them"
-            warnings.warn(
-                f"{text}; if that is dropout in training mode, call eval() on its module first",
-                ErfWarning,
-                stacklevel=3,
-            )
+            warnings.warn(text, ErfWarning, stacklevel=3)
         with torch.inference_mode(False), torch.enable_grad():
             self._count(_checked(y, place), len(x), place)
             total = torch.zeros((len(self.rows), len(x)), dtype=torch.float64)
@@ -151,8 +147,7 @@ class _Run:
         return (total.sqrt() if self.rule.root else total).numpy()
 
     def _count(self, y: Tensor, n: int, place: str) -> None:
-        """Find out which rows there are, and whether there is memory for them; or see that they are those of the first
-        sample."""
+        """Set the rows from the first sample, for which there must be memory; later ones must have as many outputs."""
         if self.outputs and len(y) != self.outputs:
             raise MeasurementError(
                 f"fn gives {len(y)} outputs{place}, and {self.outputs} of the first; it must give the same for all"
@@ -160,7 +155,7 @@ class _Run:
         if not self.outputs:
             self.outputs, self.rows = len(y), _rows(self.asked, len(y))
             # The matrix, a mask and its root; with samples, their mean, spread and differences too.
-            needed, there = FLOAT64 * len(self.rows) * n * (6 if self.samples > 1 else 3), available_bytes()
+            needed, there = FLOAT64 * len(self.rows) * n * (6 if self.pace.samples > 1 else 3), available_bytes()
             if there is not None and needed > there:
                 size = f"{len(self.rows)} x {n}"
                 text = f"a matrix of {size} needs about {gib(needed)} of memory, but there are {gib(there)}"
@@ -210,7 +205,7 @@ def _samples(x: Tensor) -> Tensor:
 
 
 def _checked(y: object, place: str) -> Tensor:
-    """What fn gave, if that is (m, c') finite numbers."""
+    """The result of fn, checked to be (m, c') finite numbers."""
     if not isinstance(y, Tensor):
         raise MeasurementError(f"fn gives a {type(y).__name__}; it must give a tensor (m, c')")
     if y.dim() != 2 or not y.numel() or y.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""What an influence matrix says: totals per input and output, the bias of boundaries, and how far along a graph it
+"""The result of an influence matrix: totals per input and output, the bias of boundaries, and how far along a graph it
 reaches."""
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Influence:
 
 
 def _frozen(values: FloatArray) -> FloatArray:
-    """A read-only array that nobody else can write to."""
+    """A read-only copy of an array."""
     kept = np.array(values, dtype=np.float64)
     kept.flags.writeable = False
     return kept

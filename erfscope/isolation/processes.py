@@ -21,11 +21,11 @@ from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause, cause_of, firs
 
 #: What the server imports before it forks.
 WARM = ("erfscope.api", "timm")
-#: Seconds that a process has for ending by itself when it is asked to, before it is killed.
+#: Seconds from the request that a process end until it is killed.
 GRACE_S = 20.0
-#: Seconds between two looks at whether to stop.
+#: Seconds between two checks of whether to stop.
 PATIENCE_S = 0.2
-#: Exit code of a process whose server was killed, so that nobody knows its own.
+#: Exit code of a process whose own is unknown, since its server was killed.
 UNKNOWN = 255
 
 
@@ -39,11 +39,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a call."""
+    """The result of a call, or why there is none."""
 
     #: What it returned.
     value: Any = None
-    #: Why it did not, in one line, and who is to blame.
+    #: Why it returned nothing, in one line, and whether the model or its environment is the cause.
     error: str | None = None
     cause: ErrorCause = MODEL
     seconds: float = 0.0
@@ -55,8 +55,8 @@ def run_alone(
     """Call a function of a module in a process of its own.
 
     Args:
-        call: The function; what it prints goes nowhere.
-        *arguments: Whatever can be pickled, as must be what it returns.
+        call: The function; its output is discarded.
+        *arguments: Its arguments; these and the result must be picklable.
         limits: Of time and memory.
         stop: Whether to ask the process to end early, by SIGTERM.
 
@@ -112,7 +112,7 @@ def _late(limits: Limits) -> Outcome:
 
 
 def _without_answer(code: int) -> Outcome:
-    """What becomes of a call whose process has ended with this exit code, and without a word."""
+    """The outcome of a call whose process has ended with this exit code and has sent no result."""
     if code in (-signal.SIGKILL, UNKNOWN):
         text = "its process was killed, most likely for lack of memory; use a smaller --input-size or --batch-size"
     elif code < 0:
@@ -123,7 +123,7 @@ def _without_answer(code: int) -> Outcome:
 
 
 def _kill(process: Any) -> None:
-    """End a process and whatever it has started, if there is any of it left."""
+    """End a process and all that it has started, as far as they still run."""
     process.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ def _kill(process: Any) -> None:
 
 
 def _work(sending: Any, most_bytes: int | None, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Make the call, in the process that was made for it, and send what it returns."""
+    """Make the call in its own process, and send the result."""
     os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -151,7 +151,7 @@ def _work(sending: Any, most_bytes: int | None, call: Callable[..., Any], argume
 
 
 def _end_with_parent() -> None:
-    """Kill this process, and what it has started, when whoever waits for it has gone."""
+    """Kill this process, and what it has started, when the process that waits for it has gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -66,7 +66,7 @@ def hop_distances(adjacency: Any, sources: Sequence[int] | None = None) -> Float
 
 
 def hop_profile(mass: ArrayLike, adjacency: Any, source: int) -> HopProfile:
-    """How a mass over the nodes is spread around one of them.
+    """Spread of a mass over the nodes around one of them.
 
     Args:
         mass: n numbers, of any shape and scale: a map (h, w) is read row by row. Negative ones count by their absolute

@@ -153,7 +153,7 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
 
 
 def signed_noise_floor(images: int) -> float:
-    """What is left of pure noise in the mean of signed maps, relative to one image's: 1 / sqrt(n).
+    """The rest of pure noise in the mean of signed maps, relative to one image's: 1 / sqrt(n).
 
     Sizes taken from the absolute value of a signed mean contain this floor everywhere in the field; it vanishes only
     slowly.

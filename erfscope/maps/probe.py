@@ -1,4 +1,4 @@
-"""Noise of one standard deviation, what a gradient predicts of it and what is found, and whether the two agree."""
+"""Changes by noise of one standard deviation: those that a gradient predicts, those found, and whether they agree."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import FloatArray
 
-#: A ratio further from 1 than this, and than chance moves it in this share of all cases, is no derivative's.
+#: A ratio refutes a gradient where it is further from 1 than this, and than chance moves it in all but this share of
+#: cases.
 LARGEST_ERROR, CHANCE = 0.05, 5e-4
 #: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
 #: error.
 SETTLED = LARGEST_ERROR / 2
-#: With a larger standard error, a ratio that is not refuted says little.
+#: A ratio with a larger standard error confirms little.
 VAGUE = 0.15
-#: Nor is a gradient that explains less than the half of what is found, in energy, or that errs by more than it
-#: predicts, whatever the ratio's error.
+#: A gradient is refuted, too, that explains less than half of the energy found, or that errs by more than it predicts,
+#: whatever the ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
 #: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its
 #: energy.
@@ -93,8 +94,8 @@ class Probe:
 
     @property
     def standard_errors(self) -> float:
-        """How many standard errors a ratio may be off by chance: Student's t, since an error of few groups is itself
-        uncertain."""
+        """The standard errors by which a ratio may be off by chance: Student's t, since an error of few groups is
+        itself uncertain."""
         from scipy.special import stdtrit  # late: it takes long to import
 
         degrees = len(np.unique(self._groups)) - 1
@@ -126,8 +127,8 @@ class Probe:
 
 
 def _energy(predicted: FloatArray, found: FloatArray, shares: FloatArray) -> float:
-    """Mean square of what is found: of its part in proportion to the prediction, whose mean square is the share, and of
-    the rest."""
+    """Mean square of the changes found: of their part in proportion to the prediction, whose mean square is the share,
+    and of the rest."""
     slope = _slope(predicted, found)
     rest = found - slope * predicted
     return slope**2 * float(shares.mean()) + float(rest @ rest) / max(len(found) - bool(predicted.any()), 1)
@@ -150,7 +151,7 @@ def are_off(probes: Sequence[Probe]) -> bool:
     Args:
         probes: Of the same noise, scaled to several sigmas; at least one.
     """
-    # What one probe explains, another one misses for another reason than the gradient.
+    # Where one probe is explained, others miss changes for reasons other than the gradient.
     least = min(probe.misfit for probe in probes)
     close = [probe for probe in probes if probe.misfit <= CLOSE * least]
     return is_off(sharpest(probes)) or any(_miss_alike(one, other) for one, other in combinations(close, 2))

@@ -98,7 +98,7 @@ class Trust:
 
     @property
     def n_images(self) -> int:
-        """How many images had a gradient."""
+        """Number of images that had a gradient."""
         return len({image for probe in self.gradient for image in probe.images})
 
     @property
@@ -120,7 +120,7 @@ class Trust:
 
     @property
     def silent_because(self) -> str:
-        """Why forward passes do not show whether a gradient is right; "" where they do, or where there is none."""
+        """The reason why forward passes do not show whether a gradient is right; "" where they do, or without any."""
         if self.disagrees:
             return ""
         why = f" ({self.not_in_double})" if self.not_in_double else ""

@@ -1,4 +1,4 @@
-"""How many cells an ERF fills: by thresholds, and by effective numbers."""
+"""Numbers of cells that an ERF fills: above thresholds, and effective numbers."""
 
 from __future__ import annotations
 

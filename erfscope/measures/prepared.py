@@ -13,11 +13,11 @@ from erfscope.measures.radii import RadialMass, Rings
 from erfscope.measures.ratios import Sides, sides_of
 from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
-from erfscope.measures.squares import edge_weights, side
+from erfscope.measures.squares import area_inside, edge_weights, side
 
 
 class Geometry:
-    """Where the cells of a two-dimensional map lie as seen from its unit. Shared by all maps of one unit."""
+    """Positions of the cells of a two-dimensional map relative to its unit. Shared by all maps of one unit."""
 
     def __init__(self, plane: ErfMap, *, whole: bool = True) -> None:
         """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`.
@@ -60,7 +60,7 @@ class Geometry:
 
     @cached_property
     def sides(self) -> Sides:
-        """What sizes are compared with."""
+        """The sides that sizes are divided by."""
         return sides_of(self.shape, self.trf)
 
     @property
@@ -86,7 +86,7 @@ class Geometry:
         return [(first, last + 1) for first, last in box]
 
     def _window(self, values: FloatArray) -> tuple[slice, ...]:
-        """What is not zero, what the TRF reaches, and the cells around the unit's centre, in one rectangle."""
+        """The rectangle around the cells that are not zero, that the TRF reaches, or that surround the centre."""
         parts = []
         for axis, (low, high) in enumerate(self._reached):
             filled = np.flatnonzero(values.any(axis=1 - axis))
@@ -138,6 +138,18 @@ class Prepared:
     def moments(self) -> Moments:
         """Moments around the centroid."""
         return moments(self.weights, self.geometry.rows, self.geometry.cols)
+
+    def radius(self, share: float) -> float:
+        """Radius around the unit that holds a share of the mass, in cells."""
+        return self.radial.radius(share)
+
+    def context_radius(self, share: float) -> float | None:
+        """The same of the mass outside the unit's own stride cell; None if there is none."""
+        return None if self.context is None else self.context.radius(share)
+
+    def area(self, share: float) -> float:
+        """Area of the square that holds a share of the mass inside the reference, as a share of the reference."""
+        return area_inside(self.side(share), self.geometry.center_px, self.geometry.shape)
 
     def side(self, share: float) -> float:
         """Side of the smallest square around the unit that holds a share of the mass, in cells."""

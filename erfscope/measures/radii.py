@@ -32,7 +32,7 @@ class Rings:
         self._first = np.concatenate([[0], np.cumsum(np.bincount(self.number, minlength=self.count))])
 
     def cells(self, first: int, last: int) -> NDArray[np.unsignedinteger]:
-        """Which cells are in the rings from ``first`` to ``last``."""
+        """The cells in the rings from ``first`` to ``last``."""
         low, high = (int(self._first[min(max(ring, 0), self.count)]) for ring in (first, last + 1))
         return self._cells[low:high]
 

@@ -1,4 +1,4 @@
-"""What a size is a share of: the side of the reference, and that of the TRF. A ratio is the two printed numbers
+"""The sides that sizes are divided by: that of the reference, and that of the TRF. A ratio is the two printed numbers
 divided."""
 
 from __future__ import annotations

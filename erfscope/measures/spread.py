@@ -25,6 +25,11 @@ class Moments:
     fourth: tuple[float, float]
 
     @property
+    def sigma(self) -> tuple[float, float]:
+        """Standard deviations along rows and columns."""
+        return math.sqrt(self.variance[0]), math.sqrt(self.variance[1])
+
+    @property
     def principal(self) -> tuple[float, float]:
         """Standard deviations along the major and the minor axis."""
         half_sum, half_difference = sum(self.variance) / 2, (self.variance[0] - self.variance[1]) / 2

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from erfscope.measures import counts
 from erfscope.measures.definition import Measure, Value
 from erfscope.measures.prepared import Prepared
 from erfscope.measures.shapes import MIN_R2
-from erfscope.measures.squares import area_inside, mass_inside
+from erfscope.measures.squares import mass_inside
+
+
+def _of_moments(name: str, index: int) -> Callable[[Prepared], Value]:
+    return lambda erf: getattr(erf.moments, name)[index]
 
 
 def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
@@ -19,11 +24,6 @@ def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
         return None if fitted is None or fitted.r2 < MIN_R2 or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
 
     return function
-
-
-def _gaussian_r2(erf: Prepared) -> Value:
-    fitted = erf.fit("gaussian")
-    return None if fitted is None else fitted.r2
 
 
 def _center_share(erf: Prepared) -> Value:
@@ -69,7 +69,7 @@ _ENTRIES: list[Measure] = [
                 "comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input"
                 " cuts off"
             ),
-            function=lambda erf, q=share / 100: erf.radial.radius(q),
+            function=partial(Prepared.radius, share=share / 100),
         )
         for share in (50, 90, 95)
     ),
@@ -86,7 +86,7 @@ _ENTRIES: list[Measure] = [
                 "how much a model looks beyond its own cell: it says how far, even where almost nothing is there (see"
                 " center_share)"
             ),
-            function=lambda erf, q=share / 100: None if erf.context is None else erf.context.radius(q),
+            function=partial(Prepared.context_radius, share=share / 100),
         )
         for share in (50, 90)
     ),
@@ -102,7 +102,7 @@ _ENTRIES: list[Measure] = [
                 "maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy"
                 " maps only"
             ),
-            function=lambda erf, axis=axis: math.sqrt(erf.moments.variance[axis]),
+            function=_of_moments("sigma", axis),
         )
         for word, axis in AXES
     ),
@@ -114,7 +114,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=f"root of the {size} eigenvalue of the 2 x 2 covariance of p around its centroid",
             not_for="maps with several separate peaks, and with far tails, which rule a second moment",
-            function=lambda erf, index=index: erf.moments.principal[index],
+            function=_of_moments("principal", index),
         )
         for index, (word, size) in enumerate((("major", "larger"), ("minor", "smaller")))
     ),
@@ -169,7 +169,7 @@ _ENTRIES: list[Measure] = [
                 "Ding et al.'s tables, which take log10(x + 1) first and centre on the image: the `published` block has"
                 " those"
             ),
-            function=lambda erf, q=share / 100: erf.side(q),
+            function=partial(Prepared.side, share=share / 100),
         )
         for share in (20, 30, 50, 99)
     ),
@@ -184,7 +184,7 @@ _ENTRIES: list[Measure] = [
                 "units away from the centre, whose squares are cut at the border, nor for Ding et al.'s tables (see"
                 " side)"
             ),
-            function=lambda erf, q=share / 100: area_inside(erf.side(q), erf.geometry.center_px, erf.geometry.shape),
+            function=partial(Prepared.area, share=share / 100),
         )
         for share in (20, 30, 50, 99)
     ),
@@ -290,7 +290,7 @@ _ENTRIES: list[Measure] = [
         ),
         source=KIM,
         not_for="a test of shape: any smooth blob scores high; compare best_shape and the kurtosis",
-        function=_gaussian_r2,
+        function=lambda erf: None if (fitted := erf.fit("gaussian")) is None else fitted.r2,
     ),
     Measure(
         name="best_shape",
@@ -316,7 +316,7 @@ _ENTRIES: list[Measure] = [
                 f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace"
             ),
             not_for="small or cut maps: fourth moments hang on the outermost cells",
-            function=lambda erf, axis=axis: erf.moments.excess_kurtosis[axis],
+            function=_of_moments("excess_kurtosis", axis),
         )
         for word, axis in AXES
     ),

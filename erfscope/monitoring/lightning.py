@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from erfscope.errors import ErfscopeError
+from erfscope.monitoring.live import part_of
 from erfscope.monitoring.monitor import ErfMonitor
 
 
@@ -26,13 +26,8 @@ class ErfCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the network."""
-        try:
-            model = pl_module if self.part is None else pl_module.get_submodule(self.part)
-        except AttributeError as error:
-            raise ErfscopeError(f"{type(pl_module).__name__} has no part {self.part!r}: {error}") from error
-        self.monitor = self.monitor or ErfMonitor(
-            model, self.images, **{"log": self._log_with(trainer), **self.options}
-        )
+        model, options = part_of(pl_module, self.part), {"log": self._log_with(trainer), **self.options}
+        self.monitor = self.monitor or ErfMonitor(model, self.images, **options)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure."""

@@ -31,6 +31,18 @@ def module_of(model: Live) -> nn.Module:
     return model.module if isinstance(model, ModuleAdapter) else model
 
 
+def part_of(model: nn.Module, part: str | None) -> nn.Module:
+    """The network of that name inside a model; the model itself where ``part`` is None.
+
+    Raises:
+        ErfscopeError: there is no such part.
+    """
+    try:
+        return model if part is None else model.get_submodule(part)
+    except AttributeError as error:
+        raise ErfscopeError(f"{type(model).__name__} has no part {part!r}: {error}") from error
+
+
 def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
     """A live model at the input size asked for, and the images that the options name."""
     # The record of its weights is replaced later on; a caller's own adapter stays as it is.

@@ -42,7 +42,7 @@ class Moment:
 
     step: int
     result: Result
-    #: What it took.
+    #: Its duration.
     seconds: float
 
 
@@ -81,7 +81,7 @@ class ErfMonitor:
             images: As for :func:`erfscope.analyze`; synthetic images if left out.
             every: Measure at the steps that this divides.
             budget: What measuring may take in all: seconds, or a share of the time since the monitor was made, such as
-                ``"2%"``. Steps at which a measurement, as long as the last one, would exceed it are passed over. None
+                ``"2%"``. Steps at which a measurement, as long as the last one, would exceed it are skipped. None
                 for no limit.
             log: Called after each measurement with its scalars (:meth:`Result.scalars`) and the step.
             quiet: Print nothing; else one line per measurement on stderr, with the seconds it took.
@@ -89,7 +89,7 @@ class ErfMonitor:
                 ``samples`` it takes 20 synthetic images, which for a large model is slow: 4 to 8 will do for a trend.
 
         Raises:
-            ErfscopeError: an option that does not exist, or that means nothing here.
+            ErfscopeError: an option that does not exist, or that a monitor does not have.
         """
         module_of(model)
         given = cast("Options", options if images is None else {**options, "images": images})
@@ -101,7 +101,7 @@ class ErfMonitor:
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
         self._ready: tuple[LoadedModel, Feed] | None = None
-        self._passed_over = False
+        self._is_skipping = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
         """Measure, if this step is one to measure at.
@@ -133,7 +133,7 @@ class ErfMonitor:
 
     @property
     def seconds(self) -> float:
-        """What all measurements took."""
+        """Duration of all measurements together."""
         return sum(moment.seconds for moment in self.moments)
 
     def report(self) -> Report:
@@ -158,13 +158,13 @@ class ErfMonitor:
             return True
         spent = self.seconds + self.moments[-1].seconds
         allowed = min(self._seconds, self._share * (time.perf_counter() - self._made))
-        if spent > allowed and not self._passed_over and not self.quiet:
+        if spent > allowed and not self._is_skipping and not self.quiet:
             print(
-                f"erfscope: steps are passed over: measuring took {self.seconds:.1f} s so far, and its budget is"
-                " used up",
+                f"erfscope: steps are skipped: measuring took {self.seconds:.1f} s so far, and another one would exceed"
+                " its budget",
                 file=sys.stderr,
             )
-        self._passed_over = spent > allowed
+        self._is_skipping = spent > allowed
         return spent <= allowed
 
     def _measure(self, step: int) -> Result:
@@ -188,11 +188,11 @@ class ErfMonitor:
 
 
 def _check(given: Options) -> None:
-    """Refuse options that do not exist, that mean nothing to a monitor, or that ask for several results."""
+    """Refuse options that do not exist, that a monitor does not have, or that ask for several results."""
     known = [name for name in Options.__annotations__ if name not in _NOT_HERE]
     for name in given:
         if name in _NOT_HERE:
-            raise ErfscopeError(f"{name} means nothing to a monitor: it measures the model that it is given, as it is")
+            raise ErfscopeError(f"a monitor has no option {name}: it measures the given model as it is")
         if name not in known:
             raise unknown("option", name, known, where="a monitor", limit=len(known))
     keywords.check(given)

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from erfscope.errors import ErfscopeError
+from erfscope.monitoring.live import part_of
 from erfscope.monitoring.monitor import ErfMonitor
 
 
@@ -30,11 +30,7 @@ class ErfCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Find the network."""
-        try:
-            model = given["model"] if self.part is None else given["model"].get_submodule(self.part)
-        except AttributeError as error:
-            raise ErfscopeError(f"{type(given['model']).__name__} has no part {self.part!r}: {error}") from error
-        self.monitor = self.monitor or ErfMonitor(model, self.images, **self.options)
+        self.monitor = self.monitor or ErfMonitor(part_of(given["model"], self.part), self.images, **self.options)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Measure."""

@@ -1,4 +1,4 @@
-"""Who shares a run, and how they speak with each other."""
+"""The processes that share a run, and what they exchange."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ T = TypeVar("T")
 
 
 class RankGone(EnvironmentFailure):
-    """Another process of the run has died, so that nothing can be finished."""
+    """Another process of the run has died, so that the run cannot be finished."""
 
 
 class Gathered:
-    """What ranks have got: this one's, and afterwards everybody's."""
+    """A value of this rank, and afterwards those of all ranks."""
 
     own: Any = None
     all: list[Any]
 
 
 class ProcessGroup:
-    """A process that has a run for itself."""
+    """The group of a run in one process."""
 
     rank = 0
     size = 1
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """What of a list is this rank's: one of every so many as there are ranks."""
+        """This rank's items of a list: every ``size``-th, from its own number on."""
         return items[self.rank :: self.size]
 
     def all_gather(self, work: Callable[[], T]) -> list[T]:
-        """Do something on every rank, and give every rank what each of them has got, in the order of the ranks.
+        """Call a function on every rank, and return the results of all, in the order of the ranks.
 
         Raises:
             ErfscopeError: the first rank's that has one, the same on every rank, so that none waits for another.
@@ -54,7 +54,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[Gathered]:
-        """The same for what is done inside, which sets ``own``; ``all`` is there afterwards."""
+        """The same for a block, which sets ``own``; ``all`` holds the results of all ranks afterwards."""
         gathered = Gathered()
         yield gathered
         gathered.all = [gathered.own]
@@ -76,7 +76,7 @@ class TorchProcessGroup(ProcessGroup):
     """The ranks of a ``torch.distributed`` process group.
 
     Args:
-        control: A gloo group of all ranks, for what is said rather than computed.
+        control: A gloo group of all ranks, for messages.
     """
 
     def __init__(self, control: Control) -> None:
@@ -87,7 +87,7 @@ class TorchProcessGroup(ProcessGroup):
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[Gathered]:
-        """Gather what every rank has got."""
+        """Gather the values of all ranks; where one has failed, all fail."""
         import torch.distributed as dist
 
         gathered = Gathered()
@@ -121,7 +121,7 @@ def _together(call: Callable[[], object]) -> None:
     try:
         call()
     except RuntimeError as error:
-        raise RankGone("another rank of this run has died; look at that one's output, and start again") from error
+        raise RankGone("another rank of this run has died; read its output, and start again") from error
 
 
 SINGLE = ProcessGroup()
@@ -136,7 +136,7 @@ def current() -> ProcessGroup:
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """Inside, this rank has what it measures for itself."""
+    """Inside, this rank measures alone."""
     reset = PROCESS_GROUP.set(SINGLE)
     try:
         yield

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device: torch.device) -> MapAccumulator:
-    """What all ranks together have summed up, on every rank; what each has stays as it is, so that it can go on.
+    """The sums of all ranks together, on every rank; the sums of each rank stay as they are, so that it can go on.
 
     Args:
         average: This rank's sums.

@@ -1,4 +1,4 @@
-"""``Result``, ``Report``, what makes two results comparable, what must be said of one.
+"""``Result``, ``Report``, what makes two results comparable, and the findings of a result.
 
 May import: ``attribution`` (names of conventions) and below.
 """

@@ -15,12 +15,12 @@ from erfscope.parallel import RankGone, current
 from erfscope.results.findings import CUT_OFF, outside_text
 from erfscope.results.result import Result
 
-#: The model's own size is doubled at most so often.
+#: How often the model's own size is doubled at most.
 DOUBLINGS = 3
 #: The share of an ERF that lies outside of the size before falls with every doubling, as far as the ERF has an end. One
 #: that stays above this part of the share before it belongs to an ERF that grows with its input.
 FALLING = 0.8
-#: Codes of what is said of the last size: that it is large enough, or that it is not.
+#: Codes of the finding on the last size: it is large enough, or it is not.
 ENOUGH, TOO_SMALL = "input_enlarged", "border_cuts"
 
 Size = tuple[int, ...]
@@ -51,8 +51,7 @@ class Growth:
         self._reason: str | None = None
 
     def sizes(self) -> Iterator[Size | None]:
-        """The sizes to measure at, each inside :meth:`measuring` before the next one is asked for; None is the model's
-        own."""
+        """The sizes to measure at, each inside :meth:`measuring` before the next is taken; None is the model's own."""
         yield None
         while self._reason is None and _is_complete(self._steps):
             self._reason = current().all_gather(lambda: _reason_to_end(self._steps))[0]
@@ -61,10 +60,10 @@ class Growth:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[list[Result]]:
-        """Take the results at the next size, which are to be added to the list.
+        """Collect the results at the next size, which the block adds to the list.
 
         Raises:
-            ErfscopeError: nothing can be measured at the model's own size; of a larger one that is why there is none.
+            ErfscopeError: nothing can be measured at the model's own size; a failure at a larger size ends the growth.
         """
         rows: list[Result] = []
         if not self._steps:
@@ -88,8 +87,8 @@ class Growth:
     def results(self) -> list[Result]:
         """The results of every size, the smallest first; those of the last one say what share lies outside.
 
-        Where that is too much they say why there is no larger size. Nothing is said of results that cannot be used, or
-        of a run that was stopped."""
+        If that is too much, they also say why there is no larger size. Results that cannot be used, and those of a
+        run that was stopped, have no such finding."""
         last = self._steps[-1].rows if self._reason is None else _with_finding(self._steps, self._reason)
         return [*(row for step in self._steps[:-1] for row in step.rows), *last]
 
@@ -99,8 +98,7 @@ class Growth:
 
 
 def _is_complete(steps: Sequence[_Step]) -> bool:
-    """Whether all results of the last size are usable, and as many as those of the first one: a run that is stopped has
-    fewer."""
+    """Whether all results of the last size are usable, and as many as at the first size: a stopped run has fewer."""
     rows = steps[-1].rows
     stopped = any(finding.code == "stopped" for row in rows for finding in row.findings)
     return (
@@ -112,7 +110,7 @@ def _is_complete(steps: Sequence[_Step]) -> bool:
 
 
 def _reason_to_end(steps: Sequence[_Step]) -> str | None:
-    """Why no larger size is measured, "" where this one is large enough; None where one is."""
+    """Why no larger size is measured, "" if this one is large enough; None if a larger one is measured."""
     step = steps[-1]
     shares = step.shares or [1.0] * len(step.rows)
     if all(share < CUT_OFF or _clipped(row) <= CUT_OFF for row, share in zip(step.rows, shares, strict=True)):
@@ -126,8 +124,7 @@ def _reason_to_end(steps: Sequence[_Step]) -> str | None:
 
 
 def _with_finding(steps: Sequence[_Step], reason: str) -> list[Result]:
-    """The last size's results with what is to be said of that size; a result that was measured before has lost what was
-    said then."""
+    """The last size's results with a finding on that size, in place of an earlier run's finding."""
     step, size = steps[-1], size_text(steps[-1].size)
     rows = []
     for number, row in enumerate(step.rows):

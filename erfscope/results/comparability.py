@@ -1,4 +1,4 @@
-"""What may stand in one table: the same pixels, the same convention, the same kind of weights."""
+"""Which results may be compared: those of the same pixels, the same convention and the same kind of weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from erfscope.stimuli import KINDS
 
 
 class Use(Flag):
-    """What two results have to agree in a condition for."""
+    """Purposes for which two results must agree in a condition."""
 
     #: To be rows of one table.
     COMPARE = auto()
@@ -27,30 +27,30 @@ class Use(Flag):
     RESUME = auto()
     #: To be parts of one run, beside that.
     MERGE = auto()
-    #: To be the same failure of a model, which knows less of what was asked for.
+    #: To be the same failure of a model, of which fewer conditions are known.
     FAILURE = auto()
-    #: To be the same of one model: what a sweep may vary, by the names of its columns.
+    #: To be the same row of one model: conditions that a sweep may vary, by the names of its columns.
     SWEEP = auto()
-    #: To be the same unit of the same model in a baseline, whatever was measured of it.
+    #: To be the same unit of the same model in a baseline, under any other conditions.
     STRUCTURE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of the conditions that a result was measured under."""
+    """One condition under which a result was measured."""
 
     #: In messages.
     name: str
     of: Callable[[Result], object]
     uses: Use
-    #: Its name in the protocol of a baseline; "" where it is no part of that.
+    #: Its name in the protocol of a baseline; "" if it is no part of that.
     gate: str = ""
-    #: The option of which it is one value, where that may have several for all models; "" otherwise.
+    #: The option of which it is one value, if all models may be measured under several; "" otherwise.
     option: str = ""
 
 
 def _stimuli(result: Result) -> str:
-    """Images drawn by a rule are told by the rule, others by their hash."""
+    """The rule by which images are drawn, or the hash of other images."""
     source = result.input.source
     return f"{source}, version {KINDS[source].version}" if source in KINDS else f"{source} {result.input.sha256}"
 
@@ -58,13 +58,13 @@ def _stimuli(result: Result) -> str:
 #: Both are random weights, but only the first switches on what is zero at initialisation.
 RANDOM = ("random", "random-raw")
 _ALL = Use.COMPARE | Use.RESUME | Use.FAILURE
-#: Everything that results may have to agree in. Some stand here twice, seen more or less closely.
+#: All conditions. Some stand here twice, in more and in less detail.
 CONDITIONS = (
     Condition("model", lambda r: r.model, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "model"),
     Condition("weights", lambda r: fields(r.weights), Use.RESUME | Use.FAILURE),
     Condition("weights", lambda r: r.weights.source, Use.SWEEP, option="weights"),
-    # Random weights that differ in what is switched on show different things; any others are the model's own, to be
-    # told by their hash.
+    # Random weights differ in whether zero-initialised branches are switched on; all other weights are the model's
+    # own, which their hash identifies.
     Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
     Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME | Use.FAILURE),
     Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
@@ -99,7 +99,7 @@ CONDITIONS = (
     Condition("dtype", lambda r: (r.dtype, r.amp_dtype), Use.RESUME),
     Condition("dtype", lambda r: r.dtype, Use.COMPARE | Use.FAILURE, "dtype"),
     Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE, "amp_dtype"),
-    # A message names the first that differ, so that what a user has asked for stands before what follows from it.
+    # A message names the first that differ: what a user asked for stands before what follows from it.
     Condition("number of images", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
     Condition("measures", lambda r: r.part and r.part.measures, Use.MERGE),
     Condition("number of shards", lambda r: r.part and r.part.shard and r.part.shard.of, Use.MERGE),
@@ -118,12 +118,12 @@ def _option(name: str, result: Result) -> object:
 
 
 def values(result: Result, uses: Use) -> tuple[object, ...]:
-    """What a result has of the conditions for some uses: those of two results are the same where they agree."""
+    """The values of a result in the conditions for some uses: equal for two results that agree."""
     return tuple((each.name, each.of(result)) for each in conditions_for(uses, result))
 
 
 def place_of(result: Result) -> tuple[object, ...]:
-    """What tells a result from the others of its report, and is the same when it is measured again."""
+    """Identifies a result among those of its report; the same when it is measured again."""
     return result.label, result.alpha, values(result, Use.SWEEP)
 
 
@@ -134,7 +134,7 @@ def unlike(uses: Use, first: Result, other: Result) -> list[tuple[str, object, o
 
 
 def differing(first: Result, other: Result) -> list[str]:
-    """What keeps two results out of one table: the conditions that they do not share, with both values, in words."""
+    """The conditions that two results of one table would have to share and do not, each with both values as text."""
     return [f"{name} ({ours} against {theirs})" for name, ours, theirs in unlike(Use.COMPARE, first, other)]
 
 
@@ -145,13 +145,12 @@ def short(value: object) -> str:
 
 
 def is_stopped(result: Result) -> bool:
-    """Whether it has fewer images than were asked for, since somebody stopped it."""
+    """Whether its run was stopped before the last image."""
     return result.part is not None and result.part.stopped
 
 
 def paired(first: Result, other: Result) -> bool:
-    """Whether the difference of two results means something, and its error is that of pairs: both usable, on the same
-    pixels."""
+    """Whether two results have a paired difference: both are usable, and measured on the same pixels."""
     return first.ok and other.ok and not differing(first, other)
 
 
@@ -180,7 +179,7 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
 
 
 def with_versions(rows: Sequence[Result]) -> list[Result]:
-    """Rows, of which those that were measured with other versions than the first one say so."""
+    """Rows, with a finding on those that were measured with other versions than the first one."""
     first = next((row.versions for row in rows if row.versions), {})
     found = []
     for row in rows:
@@ -220,11 +219,10 @@ def refuse_mixed_random(entries: Sequence[tuple[str, Sequence[Result]]]) -> None
 def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     """The word for the units that all entries were asked for.
 
-    A word and not an index: the same unit of two models may have another index, since it is the place in the image that
-        counts.
+    Words are compared, not indices: the same place in the image has different indices in two models.
 
     Args:
-        entries: (label, unit as asked for) of every entry; None where nobody knows.
+        entries: (label, unit as asked for) of every entry; None if unknown.
 
     Returns:
         The word in one spelling, ``"centre"`` or ``"0,0"``; None if none is known.

@@ -1,4 +1,4 @@
-"""What a reader of a result must know: each finding has a code and one sentence with its numbers."""
+"""Findings on a result: each has a code and one sentence with its numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_CELL, CUT_OFF = 0.3, 0.1
 
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
-    """Everything to be said about one map, most important first, whichever measures were asked for."""
+    """The findings on one map, most important first; they do not depend on the measures asked for."""
     trf = erf.trf
     numbers = measure(erf, ["center_share", "clipped", "luo_size"])
     share, clipped = numbers["center_share"], numbers["clipped"]
@@ -73,7 +73,7 @@ def outside_text(share: float, of: str = "") -> str:
 
 
 def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
-    """What is to be said of a model, whatever its map: what was done to it, and what was assumed."""
+    """The findings on a model, for every map of it: changes to it, and assumptions."""
     if n := adapter.weights.reactivated:
         yield Finding(
             code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}"
@@ -93,8 +93,7 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
 
 
 def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
-    """What the recorded pass shows of a layer that a reader must know: what is assumed, and what the model does by
-    itself."""
+    """The findings that the recorded pass yields on a layer: assumptions, and what the model does by itself."""
     for name in dict.fromkeys((layer, wrt)):
         if name != IMAGE and (assumed := recording.reading(name).assumed):
             yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
@@ -113,7 +112,7 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
 
 
 def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
-    """What is to be said of a default layer: what it leaves out."""
+    """The findings on a default layer: the layers that it leaves out."""
     if names := passed_over(recording, layer):
         several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"
         text = (
@@ -134,8 +133,7 @@ def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
 
 
 def _off_centre(erf: ErfMap) -> bool:
-    """Whether an interior unit's map peaks more than a stride from its centre; a border pulls the peak of others, which
-    is no fault."""
+    """Whether an interior unit's map peaks more than a stride from its centre; borders pull the peaks of others."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))

@@ -1,5 +1,4 @@
-"""From sums over images to a result: the map, its measures and status, and what must be said about them. No model is
-needed for that."""
+"""From sums over images to a result: the map, its measures, status and findings. Needs no model."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
 
-#: Rounding in bfloat16 is not a thousand times smaller than a gradient; what is this small there is noise all the same.
+#: In bfloat16 rounding is not a thousand times smaller than a gradient; a gradient below this ratio is noise all the
+#: same.
 COARSE_FLOOR = 0.05
 
 
@@ -32,7 +32,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     Args:
         result: Everything else: model, input, layer, unit, TRF.
         part: The sums, over some images or all.
-        findings: What is to be said beside what the map itself shows.
+        findings: Those that do not follow from the map.
     """
     average = part.average
     status, error = status_of(result, part)
@@ -88,7 +88,7 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
 
 
 def with_trust(result: Result, trust: Trust) -> Result:
-    """The result with what forward passes say of its gradient: where the two disagree, it can be used only if that is
+    """The result with the check of its gradient by forward passes: if the two disagree, it is usable only if that is
     accepted."""
     result = replace(result, trust=trust)
     if trust.silent_because:
@@ -108,7 +108,7 @@ def with_trust(result: Result, trust: Trust) -> Result:
 
 
 def disagreement(trust: Trust) -> str:
-    """How the gradient disagrees with forward passes, and where, in words."""
+    """The text of a disagreement between the gradient and forward passes."""
     if trust.moved_without_gradient:
         several = trust.moved_without_gradient != 1
         count = f"{trust.moved_without_gradient} image{'s' * several}"
@@ -162,7 +162,7 @@ def _count(images: Sequence[int], seen: int) -> str:
 
 
 def _text(part: PartialSums) -> str:
-    """The images in words, and which of them these are."""
+    """The text for the images: which of all of them were seen."""
     if part.shard is not None:
         return f"shard {part.shard}, {part.seen} images of {part.text}"
     if part.seen == part.n_all:
@@ -171,7 +171,7 @@ def _text(part: PartialSums) -> str:
 
 
 def _incomplete(part: PartialSums) -> Iterator[Finding]:
-    """That there are more images than these."""
+    """The findings on a run that is not complete."""
     if part.stopped:
         text = f"stopped after {part.seen} of {part.wanted} images; the same command with --resume adds the others"
         yield Finding(code="stopped", text=text)
@@ -181,7 +181,7 @@ def _incomplete(part: PartialSums) -> Iterator[Finding]:
 
 
 def _lost_images(part: PartialSums) -> Iterator[Finding]:
-    """What was left out of the map, by name."""
+    """The findings on images that were left out of the map, with their names."""
     kinds: tuple[tuple[str, Sequence[int], str], ...] = (
         ("dead_images", part.average.zero_gradient_images, "a gradient of zero"),
         ("nan_images", part.average.nan_images, "a gradient that is not finite"),

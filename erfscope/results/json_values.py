@@ -1,4 +1,4 @@
-"""Records as plain values that JSON knows, and back: by their annotations, and nothing is taken for something else."""
+"""Records as plain JSON values, and back, by their annotations; no value is converted to another type."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 def convert(values: Any, kind: type[Record], name: str) -> Record:
-    """What JSON values hold, by the annotations of a type.
+    """JSON values as a record, by the annotations of its type.
 
     Args:
         values: As :func:`to_json` gives them.
         kind: A dataclass, a structure of msgspec, or any other type that it knows.
-        name: What to call it in errors.
+        name: Its name in errors.
 
     Raises:
         TypeError: names the field that is missing, or not what its annotation says.
@@ -68,7 +68,7 @@ def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = Fa
         values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records
             inside it.
         kind: As for :func:`convert`.
-        name: What to call it in errors.
+        name: Its name in errors.
         complete: Whether fields that have defaults must be there too.
 
     Raises:
@@ -82,8 +82,7 @@ def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = Fa
 
 
 def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
-    """Refuse what annotations do not say: numbers that are not finite, and fields that a record does not have, or
-    lacks."""
+    """Refuse what annotations cannot exclude: numbers that are not finite, unknown fields and missing ones."""
     if isinstance(given, int | float) and not abs(given) < LARGEST:
         raise ValueError(f"{where} is {str(given)[:40]}, which is no finite number")
     if isinstance(given, list):

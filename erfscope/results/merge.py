@@ -1,5 +1,5 @@
-"""Shards of a run put together: exactly the run's own result, or a refusal that names what is missing, twice there or
-different."""
+"""Shards of a run put together: exactly the run's own result, or a refusal that names the shards that are missing,
+given twice or different."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from erfscope.finding import Finding, code_of
 from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.from_sums import result_from_sums, with_trust
-from erfscope.results.partial import PartialSums, concatenate, refuse_disagreement
+from erfscope.results.partial import concatenate
 from erfscope.results.result import Result, with_provenance
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_shard(report: Report) -> bool:
-    """Whether a report holds a part of a run."""
+    """Whether a report holds a shard of a run."""
     return any(result.part is not None and result.part.shard is not None for result in report)
 
 
 def run_of(report: Report) -> object:
-    """What shards of one run have in common at first sight: the names of their results, the weights, and the images."""
+    """A key that the shards of one run share: the names of their results, the weights and the images."""
     return tuple(
         (result.id, result.label, result.weights.sha256, result.input.sha256, result.convention) for result in report
     )
@@ -34,18 +34,17 @@ def run_of(report: Report) -> object:
 def merge(reports: Sequence[Report]) -> Report:
     """The run that was measured in shards, as if it had been measured at once.
 
-    Sums are added in the order of the shards, whatever the order given, so that the result does not depend on it.
+    Sums are added in the order of the shards, so the result does not depend on the order in which they are given.
 
     Args:
         reports: One report per shard, as read from where ``-o DIR`` stored them.
 
     Returns:
-        A report without a trace of the shards but for versions that differ, which are said of every result.
+        A report as of one run; if the shards were measured with different versions, every result has a finding on that.
 
     Raises:
         ErfscopeError: there is no report, or one that is no shard.
-        MeasurementError: a shard is missing or there twice, they come from different runs, or one of them holds books
-            that disagree.
+        MeasurementError: a shard is missing or given twice, or they come from different runs.
     """
     if not reports:
         raise ErfscopeError("nothing to merge; name the folders that `--shard i/n -o DIR` wrote")
@@ -104,7 +103,7 @@ def _shards(numbers: Sequence[int], of: int) -> str:
 
 
 def _versions(reports: Sequence[Report]) -> list[Finding]:
-    """That shards were measured with different versions."""
+    """A finding if the shards were measured with different versions."""
     found: list[dict[str, Any]] = [dict(report.environment.get("versions", {})) for report in reports]
     names = [name for name in found[0] if len({str(each.get(name)) for each in found}) > 1]
     text = "; ".join(f"{name} {', '.join(dict.fromkeys(str(each.get(name)) for each in found))}" for name in names)
@@ -114,7 +113,6 @@ def _versions(reports: Sequence[Report]) -> list[Finding]:
 def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Sequence[Finding]) -> Result:
     """One result from those of all shards."""
     first = group[0]
-    parts = [result.part for result in group]
     failed = [(number, result) for number, result in enumerate(group, 1) if result.part is None]
     if len(failed) == len(group):
         return first
@@ -123,9 +121,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         return replace(row, error=f"shard {number}/{len(group)} failed: {row.error}", status="error")
     for number, result in enumerate(group[1:], 2):
         _refuse_unlike(first, result, number)
-    for number, part in enumerate(parts, 1):
-        _refuse_disagreement(first.label, number, len(group), part)
-    whole = concatenate([part for part in parts if part is not None])
+    whole = concatenate([result.part for result in group if result.part is not None])
     findings = dict.fromkeys(
         finding for result in group for finding in result.findings if code_of(finding).scope == "model"
     )
@@ -139,15 +135,6 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
         result = with_trust(result, join(trusts))
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)
-
-
-def _refuse_disagreement(label: str, number: int, of: int, part: PartialSums | None) -> None:
-    """Refuse a shard with inconsistent image counts."""
-    assert part is not None
-    try:
-        refuse_disagreement(part)
-    except ValueError as error:
-        raise MeasurementError(f"shard {number}/{of} of {label} is damaged: {error}; measure it again") from error
 
 
 def _refuse_unlike(first: Result, result: Result, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Which result of a report another is compared with: its host, the same result of a report of before, or else the first
+"""Which result of a report another is compared with: its host, the same result of an earlier report, or else the first
 model under the same settings."""
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from erfscope.results.comparability import Use, conditions_for
 from erfscope.results.result import Result
 
-#: What a comparison shows unless other measures are asked for.
+#: Measures that a comparison shows by default.
 COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 #: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is
 #: none.
 Differences = Mapping[str, tuple[float | None, float | None]]
 
-#: What a sweep may vary, in the words of its columns, and how to read it.
+#: Conditions that a sweep may vary, by the names of its columns, and their values.
 SWEPT = {condition.name: condition.of for condition in conditions_for(Use.SWEEP)}
 
 
@@ -58,12 +58,12 @@ def partners(results: Sequence[Result]) -> list[Result | None]:
 
 def _same(group: Sequence[Result], result: Result) -> Result | None:
     """The first of a model's results where this is another one of the same settings: it is of another report."""
-    first = next(each for each in group if each is result or _is_same(each, result))
+
+    def is_same(other: Result) -> bool:
+        return bool(other.unit and result.unit) and all(read(other) == read(result) for read in SWEPT.values())
+
+    first = next(each for each in group if each is result or is_same(each))
     return None if first is result else first
-
-
-def _is_same(one: Result, other: Result) -> bool:
-    return bool(one.unit and other.unit) and all(read(one) == read(other) for read in SWEPT.values())
 
 
 def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], result: Result) -> Result | None:

@@ -1,5 +1,5 @@
-"""What a run, or one shard of it, has summed up for one unit: enough to make the result, alone or together with the
-other shards."""
+"""The sums of a run, or of one shard of it, for one unit: enough to make the result, alone or together with the other
+shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialSums:
-    """The sums over the images that were seen, and which of them were of no use."""
+    """The sums over the images that were seen, and which of those were lost."""
 
     average: MapAccumulator
     #: Images of the whole run, and how many of them were seen here.
@@ -26,13 +26,13 @@ class PartialSums:
     seen: int
     #: Global indices of the images that could not be read.
     unreadable: tuple[int, ...] = ()
-    #: What the images without use are called, by index.
+    #: Names of the lost images, by index.
     names: Mapping[int, str] = field(default_factory=dict)
-    #: Why gradients are not finite and what to do, in words, where no image gave any other.
+    #: Why gradients are not finite and what to do, if no image has a finite one.
     nan_cause: str | None = None
     #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None = None
-    #: The images of the whole run, in words.
+    #: The text for the images of the whole run.
     text: str = ""
     #: The measures asked for.
     measures: tuple[str, ...] = ()
@@ -40,9 +40,9 @@ class PartialSums:
     hops: FloatArray | None = None
     #: Which of the run's shards this is; None for a whole run.
     shard: Shard | None = None
-    #: Whether somebody stopped it before the last image.
+    #: Whether the run was stopped before the last image.
     stopped: bool = False
-    #: The relative standard error of r50 that was asked for, where fewer images than there are reached it.
+    #: The relative standard error of r50 that was asked for, if fewer images than all reached it.
     enough: float | None = None
 
     @property
@@ -52,7 +52,7 @@ class PartialSums:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is to be added: no shard, and not stopped."""
+        """Whether the sums are complete: of no shard, and of no stopped run."""
         return self.shard is None and not self.stopped
 
     @property
@@ -62,15 +62,13 @@ class PartialSums:
 
 
 def refuse_disagreement(part: PartialSums) -> None:
-    """Refuse books that disagree: how many images each group counts is decided by which were seen and which of them
-    were of no use.
+    """Refuse counts that contradict each other: the images seen and lost decide how many each group counts.
 
     Args:
-        part: What a run, or a shard of it, has summed up.
+        part: The sums of a run, or of a shard.
 
     Raises:
-        ValueError: an image was of no use in two ways, or twice, or was not among those seen; or a group counts others
-            than are left.
+        ValueError: an image is lost twice, or was not seen; or a group counts other images than are left.
     """
     average = part.average
     lost = [*average.zero_gradient_images, *average.nan_images, *part.unreadable]
@@ -99,8 +97,7 @@ def refuse_disagreement(part: PartialSums) -> None:
 
 
 def concatenate(parts: Sequence[PartialSums]) -> PartialSums:
-    """The whole run of which these are all the shards, ascending: sums are added in that order, whatever order they
-    came in."""
+    """The sums of a whole run from those of all its shards, in ascending order."""
     first = parts[0]
     average = first.average.copy()
     for part in parts[1:]:

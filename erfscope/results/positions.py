@@ -15,7 +15,7 @@ MEASURED = ("r50", "context_r50")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BorderEffect:
-    """One measure over the positions of a layer, in cells of the reference; None where there is no unit to take it of.
+    """One measure over the positions of a layer, in cells of the reference; None if no unit has it.
 
     Zero padding and the end of the image change what units near the border see. Source: the effect is that of Alsallakh
     et al. 2021 ("Mind the Pad", arXiv:2010.02178) and Kayhan & van Gemert 2020 (arXiv:2003.07064); the numbers are
@@ -46,9 +46,9 @@ class Positions:
     context_r50: FloatArray
     #: Whether the unit's theoretical receptive field lies inside the reference, clipped nowhere.
     inside: NDArray[np.bool_]
-    #: Backward passes for each draw and batch: as many as there are units where none share one.
+    #: Backward passes for each draw and batch: as many as units, if none share one.
     passes: int
-    #: Why units whose TRFs do not overlap did not share backward passes; "" where they did.
+    #: Why units whose TRFs do not overlap did not share backward passes; "" if they did.
     alone: str = ""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One measured unit: its map, its sizes, and everything needed to say what they mean."""
+"""One measured unit: its map, its sizes, and the conditions under which they hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Status = Literal["ok", "degenerate", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRecord:
-    """What was shown to the model."""
+    """The input of the model."""
 
     size: tuple[int, ...]
     #: "image", a synthetic kind, "array" or "tensor".
@@ -44,12 +44,12 @@ class InputRecord:
     #: Names of the images without a usable gradient, and of the files that could not be read.
     dead: tuple[str, ...] = ()
     sha256: str | None = None
-    #: What made the inputs, in a line: resize and crop, then mean and std, then what of it nobody stated.
+    #: How the inputs were made, in a line: resize and crop, mean and std, and which of these were assumed.
     transform: str = ""
-    #: Of that what makes the pixels, and what scales them; "" where one step does everything.
+    #: The part of it that makes the pixels, and the part that scales them; "" if one step does everything.
     resize: str = ""
     scale: str = ""
-    #: The inputs in words, and what these words are: a number of images, the name of one file, or the shape of a ready
+    #: The text for the inputs, and its kind: a number of images, the name of one file, or the shape of a ready
     #: tensor.
     text: str = ""
     text_kind: Literal["count", "file", "tensor"] = "count"
@@ -69,12 +69,12 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What was run, and how much of it."""
+    """How a result was computed, and how much was run."""
 
     #: "graph": the operations that the unit needs, each on the part that it needs, see :mod:`erfscope.graph.run`;
     #: "plain": the model itself, whole up to the layer.
     path: Literal["graph", "plain"]
-    #: Why the model itself was run; "" where it was not.
+    #: Why the model itself was run; "" if it was not.
     because: str
     #: Share of the multiply-adds up to the layer, and their number in 10^9.
     share: Annotated[float, Meta(ge=0, le=1)]
@@ -95,7 +95,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether both differences are explained; not-a-number is not."""
+        """Whether rounding explains both differences; not-a-number never does."""
         return self.value <= self.allowed and self.map <= self.allowed
 
     @property
@@ -125,10 +125,10 @@ class Result:
     model: str
     #: "degenerate" where the gradient is rounding noise or zero.
     status: Status
-    #: Why it is not ok, without its label, which whoever shows it adds.
+    #: Why it is not ok, without the label, which every output adds.
     error: str | None = None
-    #: Of an error: "environment" where space, memory, time or a signal ended it, "model" where the model did; None
-    #: where that is not known.
+    #: Cause of an error: "environment" if space, memory, time or a signal ended it, "model" if the model did; None if
+    #: unknown.
     error_cause: ErrorCause | None = None
     findings: tuple[Finding, ...] = ()
     weights: Weights
@@ -159,7 +159,7 @@ class Result:
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
     cost: Cost | None = None
-    #: What was run; None where nothing was.
+    #: How it was computed; None if nothing was run.
     computed: Computed | None = None
     #: Where the reference is the input of a block on a graph that is no plain grid: the map by hops from the node
     #: nearest the unit.
@@ -169,21 +169,21 @@ class Result:
     #: Norm of the gradient relative to a random-sign draw; healthy models are near 1. None where it was not compared,
     #: since no operation on the way normalises, so that it cannot be rounding noise.
     gradient_ratio: float | None = None
-    #: What forward passes with noise say of the gradient; None where it was not asked for.
+    #: The check of the gradient by forward passes with noise; None if it was not asked for.
     trust: Trust | None = None
-    #: The first image beside the plain model; None where it was not asked for.
+    #: The comparison of the first image with the whole model; None if it was not asked for.
     verification: Verification | None = None
     #: Other options that results must share, where they are not the default, by name.
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     dtype: str = "float32"
-    #: What autocast computed in, where it was asked for.
+    #: The dtype of autocast, if it was asked for.
     amp_dtype: str | None = None
     device: str = "cpu"
     #: Versions of the packages it was measured with; None where nothing was measured.
     versions: Mapping[str, str | None] | None = None
     seconds: float = 0.0
-    #: What a shard of a run has summed up; None for a whole run.
+    #: The sums of a shard or of a stopped run; None for a whole run.
     part: PartialSums | None = None
     #: The first image as shown to the model, uint8 (H, W, C), for overlays.
     picture: Any = None
@@ -207,7 +207,7 @@ class Result:
         raise self.failure(f"has no {name}")
 
     def failure(self, lacks: str) -> MeasurementError:
-        """What to raise where something is asked of a result that could not be measured.
+        """The error to raise if a result that could not be measured is asked for something.
 
         Args:
             lacks: What it lacks, such as ``"has no map"``.

@@ -5,7 +5,7 @@ May import: ``geometry`` and below.
 
 from erfscope.stimuli.arrays import open_arrays
 from erfscope.stimuli.files import open_images
-from erfscope.stimuli.picture import Picture, Stimuli
+from erfscope.stimuli.picture import Stimuli
 from erfscope.stimuli.synthetic import KINDS, synthetic
 
-__all__ = ["KINDS", "Picture", "Stimuli", "open_arrays", "open_images", "synthetic"]
+__all__ = ["KINDS", "Stimuli", "open_arrays", "open_images", "synthetic"]

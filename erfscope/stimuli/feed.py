@@ -1,4 +1,4 @@
-"""What the model is fed, image by image: pixels through its own normalisation, or a ready tensor."""
+"""Inputs of the model, image by image: pixels through its own normalisation, or a ready tensor."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Feed(Protocol):
 
     @property
     def n(self) -> int:
-        """How many inputs there are."""
+        """Number of inputs."""
 
     @property
     def kind(self) -> str:
-        """Where they come from: "image", a synthetic kind, "array" or "tensor"."""
+        """Their source: "image", a synthetic kind, "array" or "tensor"."""
 
     @property
     def sha256(self) -> str:
@@ -50,13 +50,13 @@ class Feed(Protocol):
 
     @property
     def text_kind(self) -> TextKind:
-        """What :attr:`text` is."""
+        """Kind of :attr:`text`."""
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The measured model's own preprocessing, with the resize and crop of these inputs."""
 
     def name(self, index: int) -> str:
-        """What to call one input."""
+        """Name of one input."""
 
     def batch(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Inputs (B, C_in, *space) on the CPU, or the part of them inside a box of pixels.
@@ -82,7 +82,7 @@ class PictureFeed:
 
     @property
     def n(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return self.stimuli.n
 
     @property
@@ -108,7 +108,7 @@ class PictureFeed:
 
     @property
     def text_kind(self) -> TextKind:
-        """How many images there are, or which one file."""
+        """A count, or the name of the only file."""
         return "file" if self.stimuli.is_one_file else "count"
 
     def preprocess(self, own: Preprocess) -> Preprocess:
@@ -124,7 +124,7 @@ class PictureFeed:
 
     def batch(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Inputs (B, C_in, *space), or a part of them."""
-        pictures = [self.stimuli.get(index).pixels for index in indices]
+        pictures = [self.stimuli.pixels(index) for index in indices]
         if self.pixelwise and box:
             # The last axis of pixels is the channels'.
             return self.normalise(np.stack([pixels[inside((*box, (0, pixels.shape[-1])))] for pixels in pictures]))
@@ -133,7 +133,7 @@ class PictureFeed:
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """The image, (H, W, C)."""
-        return self.stimuli.get(index).pixels
+        return self.stimuli.pixels(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class TensorFeed:
         return f"tensor[{index}]"
 
     def batch(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """The rows asked for, or a part of them."""
+        """The rows of these indices, or a part of them."""
         return (self.tensor[inside(box)] if box else self.tensor)[list(indices)]
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:

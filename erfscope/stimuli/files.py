@@ -20,7 +20,7 @@ DEFAULT_SAMPLES = 20
 def open_images(
     paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, crop: Crop, channels: int
 ) -> Stimuli:
-    """Images from files, read one at a time when asked for.
+    """Images from files, read one at a time when they are needed.
 
     Files named one by one come first, in the order given, and are all used unless ``samples`` is smaller. Directories
     and patterns form one pool that fills up to ``samples``, or gives 20. Samples are drawn without replacement, by the
@@ -35,7 +35,7 @@ def open_images(
         channels: The model's input channels, 1 or 3.
 
     Returns:
-        The images. A damaged file raises in :meth:`Stimuli.get`, not here.
+        The images. A damaged file raises in :meth:`Stimuli.pixels`, not here.
 
     Raises:
         ErfscopeError: a missing path, a directory or pattern without images, fewer than one sample, another number of
@@ -108,6 +108,6 @@ def _sha256(files: Sequence[Path]) -> str:
             with file.open("rb") as opened:
                 while part := opened.read(1 << 20):
                     digest.update(part)
-        except OSError:  # Has no bytes to hash; get() raises for it.
+        except OSError:  # Has no bytes to hash; pixels() raises for it.
             continue
     return digest.hexdigest()

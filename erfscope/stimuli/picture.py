@@ -1,4 +1,4 @@
-"""What every stimulus is: a lazy sequence of images, already at the model's input size."""
+"""A sequence of images at the model's input size, each read or drawn when it is needed."""
 
 from __future__ import annotations
 
@@ -14,27 +14,15 @@ Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One input of the model, before scaling and normalisation."""
-
-    #: The file's path as given, or "leaves[3]" and the like.
-    name: str
-    #: Place in the whole sequence, whatever the batch or shard.
-    index: int
-    #: uint8 (*space, C) at the model's input size, read-only.
-    pixels: Pixels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stimuli:
-    """A sequence of images that are read or drawn one at a time, when asked for.
+    """A sequence of images that are read or drawn one at a time, when they are needed.
 
     Made by :func:`erfscope.stimuli.open_images`, :func:`erfscope.stimuli.open_arrays` and
     :func:`erfscope.stimuli.synthetic`."""
 
     #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.
     kind: str
-    #: One name per image, in order.
+    #: One name per image, in order: the file's path as given, or "leaves[3]" and the like.
     names: tuple[str, ...]
     #: Where the images come from, for the report: "20 of 50000 images in 'val' (seed 0)".
     source: str
@@ -44,7 +32,7 @@ class Stimuli:
     digest: Callable[[], str]
     #: Version of the synthetic generator, counted up whenever its pixels change; 0 for files and arrays.
     version: int = 0
-    #: Whether :attr:`source` is the name of the one file that was asked for; it begins with a count otherwise.
+    #: Whether :attr:`source` is the name of the only file; it begins with a count otherwise.
     is_one_file: bool = False
 
     @property
@@ -54,22 +42,21 @@ class Stimuli:
 
     @property
     def sha256(self) -> str:
-        """What the images were made from, as 64 hexadecimal digits.
+        """Hash of the images' source, 64 hexadecimal digits.
 
-        Files: hash of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed,
-            version, size and
-        channels. Arrays: of their shapes and bytes.
+        Files: of their bytes, one file after the other (``cat FILE ... | sha256sum``). Synthetic: of kind, seed,
+        version, size and channels. Arrays: of their shapes and bytes.
         """
         return self.digest()
 
-    def get(self, index: int) -> Picture:
-        """Read or draw one image.
+    def pixels(self, index: int) -> Pixels:
+        """Read or draw one image, before scaling and normalisation.
 
         Args:
-            index: Place in the sequence, 0 ... n - 1.
+            index: Place in the whole sequence, whatever the batch or shard, 0 ... n - 1.
 
         Returns:
-            The image; the same one for the same index, however often and in whatever order it is asked for.
+            uint8 (*space, C) at the model's input size, read-only; the same for the same index, in any order of calls.
 
         Raises:
             IndexError: no such place.
@@ -79,7 +66,7 @@ class Stimuli:
             raise IndexError(f"image {index} was asked for; there are {self.n}")
         pixels = np.ascontiguousarray(self.draw(int(index)))
         pixels.flags.writeable = False
-        return Picture(name=self.names[index], index=int(index), pixels=pixels)
+        return pixels
 
     def __len__(self) -> int:
         return self.n

@@ -19,14 +19,14 @@ Read = tuple[int, Tensor | str]
 
 
 class Prefetcher:
-    """Images of a feed that worker processes make before they are asked for.
+    """Images of a feed that worker processes make before they are needed.
 
     Args:
         feed: Makes them.
-        indices: Which, in the order in which they will be asked for.
+        indices: Which, in the order in which they will be needed.
         box: The part of each that is needed.
         workers: How many processes.
-        keep: How many that were handed out may be asked for again, since a batch that did not fit is tried in parts.
+        keep: How many that were handed out may be needed again: a batch that did not fit is tried in parts.
         pin: Whether to lay them where graphics processors fetch them fastest.
     """
 
@@ -38,7 +38,7 @@ class Prefetcher:
         # Where processes can be forked, nothing has to be pickled, a user's own transform least of all.
         fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
         with warnings.catch_warnings():
-            # That there are more workers than cores: images on slow disks want that.
+            # More workers than cores: right for images on slow disks.
             warnings.simplefilter("ignore", UserWarning)
             loader = DataLoader(
                 _Pictures(feed, indices, box),
@@ -72,8 +72,8 @@ class Prefetcher:
         try:
             index, found = next(self._coming)
         except RuntimeError as error:
-            said = str(error).partition("\n")[0][:120]
-            raise EnvironmentFailure(f"a worker that reads images has died ({said}); use fewer --workers") from error
+            reason = str(error).partition("\n")[0][:120]
+            raise EnvironmentFailure(f"a worker that reads images has died ({reason}); use fewer --workers") from error
         self._kept[index], self._last = found, index
         while len(self._kept) > self._keep:
             self._kept.popitem(last=False)
@@ -85,7 +85,8 @@ class Prefetcher:
 
 
 class _Pictures(Dataset[Read]):
-    """Images by their place in an order; what cannot be read is the reason, since an exception would end the worker."""
+    """Images by their place in an order; the reason in place of one that cannot be read: an exception would end the
+    worker."""
 
     def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None) -> None:
         self._feed, self._indices, self._box = feed, indices, box

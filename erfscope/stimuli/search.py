@@ -1,4 +1,4 @@
-"""Which files a path, a directory or a pattern stands for."""
+"""The files of a path, a directory or a pattern."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINT = "give an image file, a directory or a quoted pattern such as 'val/*.jpg'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The files that one path given by the user stands for."""
+    """The files of one path given by the user."""
 
     #: The path as given.
     asked: str
@@ -124,7 +124,7 @@ def _below(top: Path, seen: set[str]) -> Iterator[Path]:
 
 
 def _nearest(path: Path) -> str:
-    """Name in the same directory that looks most like the one asked for."""
+    """A hint at the most similar name in the same directory."""
     try:
         names = sorted(entry.name for entry in path.parent.iterdir())
     except OSError:

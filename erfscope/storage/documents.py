@@ -1,4 +1,4 @@
-"""What a stored report holds, as types: results are read by them, and ``docs/hooks/schemas.py`` writes
+"""The types of a stored report: results are read by them, and ``docs/hooks/schemas.py`` writes
 ``schema/report-1.json`` from them.
 
 Records are stored as they are. Those here hold more than the record that they are made of, or their arrays lie in
@@ -74,16 +74,16 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     #: Units whose maps have no size, since they have no gradient beyond rounding.
     without_gradient: Count
-    #: Backward passes for each draw and batch of images: as many as there are units where none share one.
+    #: Backward passes for each draw and batch of images: as many as units, if none share one.
     passes: Count
-    #: Why units whose TRFs do not overlap did not share backward passes; "" where they did.
+    #: Why units whose TRFs do not overlap did not share backward passes; "" if they did.
     alone: str
     r50: BorderEffect
     context_r50: BorderEffect
 
 
 class StoredTrust(Struct, frozen=True, kw_only=True):
-    """What forward passes with noise say of the gradient, and the changes that this follows from."""
+    """The check of the gradient by forward passes with noise, and the changes that it follows from."""
 
     #: The energy that noise finds over that of the gradient, with its standard error; null where no image has a
     #: gradient.
@@ -97,12 +97,12 @@ class StoredTrust(Struct, frozen=True, kw_only=True):
 
 
 class StoredSums(Struct, frozen=True, kw_only=True):
-    """What a shard of a run, or a run that was stopped, has summed up; the sums themselves lie in the map file."""
+    """The state of a shard, or of a stopped run; its sums lie in the map file."""
 
     #: Which of the run's shards this is, and of how many; null where the run was stopped, and is no shard.
     number: Number | None
     of: Number | None
-    #: Whether somebody stopped it before the last image.
+    #: Whether the run was stopped before the last image.
     stopped: bool = False
     #: Images of the whole run, and how many of them were seen here.
     n_all: Number
@@ -110,10 +110,10 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     #: Indices of the images without a gradient, with one that is NaN, and of those that could not be read.
     dead: tuple[Count, ...]
     nan: tuple[Count, ...]
-    #: Why gradients are NaN, where that is all there is.
+    #: Why gradients are NaN, if no image has another.
     nan_cause: str | None = None
     unreadable: tuple[Count, ...]
-    #: What the images without use are called, by index.
+    #: Names of the lost images, by index.
     names: Mapping[int, str]
     #: Images in the sums.
     n_used: Count
@@ -125,7 +125,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     groups: Mapping[int, Annotated[float, Meta(gt=0)]]
     #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None
-    #: The images of the whole run, in words.
+    #: The text for the images of the whole run.
     text: str
     #: The measures asked for.
     measures: tuple[str, ...]
@@ -138,7 +138,7 @@ _NAMES = """
     device gradient_ratio hops rank_correlation trf measures in_plane differences frame_mass published cost
     computed positions trust verification map map_file map_sha256 shard versions seconds
 """.split()  # noqa: SIM905
-#: Those that are not what a result has under that name.
+#: Fields whose type differs from that of the result's field.
 _OTHER: dict[str, Any] = {
     "hops": StoredHops | None,
     "measures": Mapping[str, StoredMeasure],
@@ -152,7 +152,7 @@ _OTHER: dict[str, Any] = {
     "shard": StoredSums | None,
     "seconds": float,
 }
-#: Those that are stored as they are.
+#: Fields that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
 _FIELDS = [(name, _TYPES[name]) for name in _NAMES]

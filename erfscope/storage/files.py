@@ -23,7 +23,7 @@ from erfscope.storage.positions import position_arrays
 from erfscope.storage.sums import part_arrays
 from erfscope.storage.writing import REPORT, new_directory
 
-#: What readers of archives and arrays raise on damaged files.
+#: Errors of readers of archives and arrays on damaged files.
 DAMAGED = (
     OSError,
     ValueError,
@@ -35,8 +35,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-#: Bytes that the arrays of one stored result may have: ten groups of 3600 x 3600 cells. A small file may claim to hold
-#: any number.
+#: Most bytes of the arrays of one stored result: ten groups of 3600 x 3600 cells. A small file may claim any number.
 LARGEST_ARRAYS = 1 << 30
 
 
@@ -126,8 +125,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
 
 
 def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """What was stored beside one result: its map under "map", its "picture", and a shard's sums; nothing where there is
-    no such file."""
+    """The arrays beside one result: its map under "map", its "picture", and a shard's sums; none if there is no such
+    file."""
     name = entry.get("map_file")
     if not name:
         return {}

@@ -78,12 +78,17 @@ def result_to_json(
     hops, erf = result.hops, result.map
     stored = StoredResult(
         **{name: getattr(result, name) for name in SAME},
-        hops=None if hops is None else _stored_hops(hops),
+        hops=None
+        if hops is None
+        else StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop),
         measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
         in_plane=result.is_in_plane,
         differences=None
         if differences is None
-        else {name: _stored_difference(found) for name, found in differences.items()},
+        else {
+            name: found if isinstance(found, str) else StoredDifference(value=found[0], se=found[1])
+            for name, found in differences.items()
+        },
         positions=None if result.positions is None else stored_positions(result.positions),
         trust=None if result.trust is None else _stored_trust(result.trust),
         map=None if erf is None else StoredMap(cell_px=erf.cell_px, shape=erf.values.shape),
@@ -109,14 +114,6 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
         stored["image_px"] = measure.value * cell**power
     unit = unit if result.wrt == IMAGE else unit.replace("px", "cells")
     return StoredMeasure(**{**stored, "unit": unit}, se_over=None if measure.se is None else result.se_over)
-
-
-def _stored_hops(hops: HopProfile) -> StoredHops:
-    return StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop)
-
-
-def _stored_difference(found: str | tuple[float, float | None]) -> str | StoredDifference:
-    return found if isinstance(found, str) else StoredDifference(value=found[0], se=found[1])
 
 
 def result_from_json(
@@ -153,7 +150,10 @@ def result_from_json(
         if hops is None
         else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
         trf=trf,
-        measures={name: _measure(measure) for name, measure in stored.measures.items()},
+        measures={
+            name: MeasureValue(**{each: getattr(measure, each) for each in MeasureValue.__dataclass_fields__})
+            for name, measure in stored.measures.items()
+        },
         se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
         positions=None if unit is None else positions_from(stored.positions, arrays, unit.map_shape[1:]),
         trust=None if stored.trust is None else stored.trust.measured,
@@ -172,10 +172,6 @@ def result_from_json(
 def _stored_trust(trust: Trust) -> StoredTrust:
     value, se = trust.ratio or (None, None)
     return StoredTrust(ratio=value, se=se, disagrees=trust.disagrees, linear_to=trust.linear_to, measured=trust)
-
-
-def _measure(stored: StoredMeasure) -> MeasureValue:
-    return MeasureValue(**{name: getattr(stored, name) for name in MeasureValue.__dataclass_fields__})
 
 
 def _lost_map(stored: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[Finding]:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.storage.documents import StoredPositions
 
-#: What the arrays' names begin with, in the map file.
+#: Prefix of the arrays' names in the map file.
 PREFIX = "positions_"
 
 
 def stored_positions(positions: Positions) -> StoredPositions:
-    """What is stored beside the arrays of :func:`position_arrays`."""
+    """The stored positions without their arrays, see :func:`position_arrays`."""
     return StoredPositions(
         shape=positions.r50.shape,
         without_gradient=positions.without_gradient,
@@ -35,7 +35,7 @@ def position_arrays(positions: Positions) -> dict[str, NDArray[Any]]:
 def positions_from(
     stored: StoredPositions | None, arrays: Mapping[str, NDArray[Any]], space: Sequence[int]
 ) -> Positions | None:
-    """Positions that were stored; None where there are none, and where their arrays do not lie beside the report.
+    """Stored positions; None if there are none, and if their arrays are missing.
 
     Args:
         stored: See :func:`stored_positions`.

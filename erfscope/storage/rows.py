@@ -1,6 +1,6 @@
 """The rows of a run that has not ended: stored one by one in the folder of its report, until that is there.
 
-A folder with a ``report.json`` is finished, whatever rows are left beside it. One without holds in its rows all that is
+A folder with a ``report.json`` is finished, even if rows are left beside it. Without one, the rows are all that is
 known of the run."""
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def rows_of(path: Path) -> list[Path]:
 
 
 def begin_rows(path: Path) -> None:
-    """Forget the rows of a run that nobody goes on with. The folder of rows stays: by it one without a report is known
-    as a run's."""
+    """Delete the rows of a run that is not continued. The folder of rows stays: it marks the folder as a run's."""
     for each in (path / ROWS).glob("*"):
         shutil.rmtree(each, ignore_errors=True)
 
@@ -38,7 +37,7 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
     Args:
         path: The folder of the report.
         rows: What was measured.
-        earlier: What the run goes on with, if anything.
+        earlier: The report that the run continues, if any.
 
     Raises:
         ErfscopeError: they cannot be stored; what was stored before is there.
@@ -46,7 +45,7 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
     try:
         is_first = (path / REPORT).is_file()
         if is_first:
-            # From now on the rows are what is known: those of the report stand among them before it goes.
+            # From now on the rows hold the run: those of the report are stored among them before it is deleted.
             begin_rows(path)
         for each in (earlier, rows) if is_first and earlier is not None else (rows,):
             _store(path, each)

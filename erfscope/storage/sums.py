@@ -1,4 +1,4 @@
-"""What a shard, or a run that was stopped, has summed up: as JSON values with arrays beside them, and back."""
+"""The sums of a shard, or of a stopped run: as JSON values with arrays beside them, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME = ("n_all", "seen", "unreadable", "names", "nan_cause", "ratio", "text", "m
 
 
 def sums_of_part(part: PartialSums) -> StoredSums:
-    """What is stored of a part of a run beside its arrays, see :func:`part_arrays`."""
+    """The stored part of a run without its arrays, see :func:`part_arrays`."""
     average, sums = part.average, part.average.sums
     return StoredSums(
         number=None if part.shard is None else part.shard.number,
@@ -42,7 +42,7 @@ def part_arrays(part: PartialSums) -> dict[str, FloatArray]:
 def part_from_sums(
     stored: StoredSums | None, arrays: Mapping[str, FloatArray], *, convention: str, space: Sequence[int]
 ) -> PartialSums | None:
-    """The part of a run that was stored; None for a whole run, and where its sums do not lie beside it.
+    """A stored part of a run; None for a whole run, and if its sums are missing.
 
     Args:
         stored: See :func:`sums_of_part`.
@@ -95,12 +95,12 @@ def _refuse_unsound(part: PartialSums, space: Sequence[int]) -> None:
     """Refuse a stored part whose numbers do not go together."""
     average, shard = part.average, part.shard
     if part.is_whole:
-        # A run that is finished keeps no sums: what is left of this one would pass for all of it.
-        raise ValueError("sums of what is neither a shard nor stopped")
+        # A finished run keeps no sums: these would pass for the whole of it.
+        raise ValueError("sums of a run that is neither a shard nor stopped")
     if not average.n_images <= part.seen <= part.n_all or (shard is not None and shard.number > shard.of):
         raise ValueError(f"{average.n_images} of {part.seen} of {part.n_all} images in shard {shard} cannot be")
     if any(index >= part.n_all or index not in part.names for index in part.lost):
-        raise ValueError("images without use are named that there are not, or not named")
+        raise ValueError("lost images have no name, or do not exist")
     refuse_disagreement(part)
     if part.ratio is not None and part.ratio < 0:
         raise ValueError(f"the gradient is {part.ratio} times that of a random draw")

@@ -1,5 +1,4 @@
-"""Whether what a stored result says goes together, as far as annotations cannot tell: whatever shows or compares it may
-then rely on it."""
+"""Consistency of a stored result beyond its annotations, which every output and comparison may then rely on."""
 
 from __future__ import annotations
 

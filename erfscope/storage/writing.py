@@ -12,7 +12,7 @@ from pathlib import Path
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.storage.formats import FORMATS
 
-#: The file by which the folder of a report is known.
+#: The file that marks the folder of a report.
 REPORT = "report.json"
 #: Folder in that of a report for the rows of a run that has not ended, a report each: see :mod:`erfscope.storage.rows`.
 ROWS = ".erfscope-rows"
@@ -62,13 +62,13 @@ def check_output(
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a file that exists, or whose folder does not; called before anything is measured.
+    """Refuse a file that exists, or whose folder does not exist; called before anything is measured.
 
     Raises:
         ErfscopeError: the file cannot be written.
     """
     with _one_line(path):
-        path.exists()  # raises where the name is too long
+        path.exists()  # raises if the name is too long
     if path.is_dir():
         raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
     if path.exists() and not force:
@@ -77,13 +77,13 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
-    """Refuse a folder that holds something, unless that is a report and ``force`` is set; called before anything is
+    """Refuse a folder that is not empty, unless it holds a report and ``force`` is set; called before anything is
     measured.
 
     Args:
         path: The folder.
         force: Whether a report of that name is to be replaced.
-        holding: The file by which a report is known.
+        holding: The file that marks a report.
 
     Raises:
         ErfscopeError: the folder cannot be written.
@@ -97,20 +97,20 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
         if (path / ROWS).is_dir() and not force and not (path / holding).is_file():
             raise ErfscopeError(
-                f"{path} exists already, with a run that has not ended; add --resume to go on with it, or --force to"
-                " begin anew"
+                f"{path} exists already, with a run that has not ended; add --resume to continue it, or --force to"
+                " start again"
             )
         if any(path.iterdir()) and not force:
             raise ErfscopeError(f"{path} exists already; choose another name or add --force")
         if any(path.iterdir()) and not ((path / holding).is_file() or (path / ROWS).is_dir()):
             raise ErfscopeError(
-                f"{path} holds what is not an erfscope report, so --force will not replace it; choose another name"
+                f"{path} holds files that are not an erfscope report, so --force leaves it; choose another name"
             )
     _try_folder(path if _is_filled_in_place(path) else path.parent, path.name)
 
 
 def _try_folder(folder: Path, name: str) -> None:
-    """Refuse a folder in which no file can be made: by making one without a name."""
+    """Refuse a folder in which no file can be made; tried with a file without a name."""
     if not folder.is_dir():
         raise ErfscopeError(f"the folder {folder} for {name} does not exist; create it first")
     try:
@@ -121,8 +121,8 @@ def _try_folder(folder: Path, name: str) -> None:
 
 
 def _is_filled_in_place(path: Path) -> bool:
-    """Whether a folder stays when a report is written to it: an empty one, one that holds rows, a mount point, and one
-    that its own folder does not let go."""
+    """Whether a report is written into a folder, which stays: an empty one, one with rows, a mount point, and one that
+    cannot be renamed."""
     if not path.is_dir():
         return False
     holds_nothing = not any(path.iterdir()) or (path / ROWS).is_dir()
@@ -131,7 +131,7 @@ def _is_filled_in_place(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _one_line(path: Path) -> Iterator[None]:
-    """Say in one line what the system said of writing ``path``: no space, no permission, a name that is too long."""
+    """Turn the system's error on writing ``path`` into one line: no space, no permission, a name that is too long."""
     try:
         yield
     except OSError as error:
@@ -139,7 +139,7 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file in one step: it is there whole or not at all.
+    """Write a file whole or not at all.
 
     Raises:
         ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
@@ -160,11 +160,11 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
 
 @contextlib.contextmanager
 def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
-    """A folder to fill that takes its name only when the block has ended well; with ``force`` it replaces a report of
-    that name.
+    """A folder to fill, which takes its name when the block has ended without an error; with ``force`` it replaces a
+    report of that name.
 
-    An empty folder stays, as does one that cannot be renamed, such as a mount point: the files are moved into it when
-        the block has ended.
+    An empty folder stays, and so does one that cannot be renamed, such as a mount point: the files are then moved into
+    it.
 
     Raises:
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
@@ -189,15 +189,14 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
 
 
 def _to_disk(file: Path) -> None:
-    """Have the system write a file to the disk before it gets its name: else it may be empty there after a power
-    failure."""
+    """Write a file to the disk before it gets its name: otherwise it may be empty after a power failure."""
     if file.is_file():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
 
 
 def _take_place(new: Path, path: Path) -> None:
-    """Give ``new`` the name ``path``; what had it is put aside first, and back if that fails."""
+    """Give ``new`` the name ``path``; the old folder is put aside first, and back if that fails."""
     if not path.is_dir():
         new.replace(path)
         return
@@ -213,11 +212,11 @@ def _take_place(new: Path, path: Path) -> None:
 
 
 def _fill(path: Path, new: Path, holding: str) -> None:
-    """Move the files of ``new``, a folder in ``path``, into that; what was there is put aside first, and back if that
+    """Move the files of ``new``, a folder in ``path``, up into it; the old files are put aside first, and back if that
     fails.
 
-    The file by which a report is known goes first and comes last, so that there is never one beside the files of
-    another. The rows that it is made of stay until it is there."""
+    The file that marks a report leaves first and arrives last, so that it never stands beside the files of another
+    report. The rows that a report is made of stay until it is there."""
     aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
     kept = (new, aside, path / ROWS)
     old = sorted((each for each in path.iterdir() if each not in kept), key=lambda each: each.name != holding)

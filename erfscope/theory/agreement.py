@@ -1,4 +1,4 @@
-"""Whether a measured influence matrix is the one that the theory gives."""
+"""Comparison of a measured influence matrix with that of the theory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HasValues(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two arrays are from each other."""
+    """Distance between two arrays."""
 
     #: Largest |difference|; infinite if a number is not finite.
     max_absolute: float

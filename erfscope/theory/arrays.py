@@ -1,4 +1,4 @@
-"""What a closed form accepts: float64 arrays of a stated shape, and a one-line error for anything else."""
+"""Arguments of closed forms: float64 arrays of a stated shape, and a one-line error for anything else."""
 
 from __future__ import annotations
 

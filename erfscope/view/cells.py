@@ -58,7 +58,7 @@ MISSING = Cell(text=words.DASH, is_missing=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One measure of one result, with what it is a share of."""
+    """One measure of one result, also as a share of the input and of the TRF."""
 
     name: str
     gloss: str
@@ -76,13 +76,10 @@ def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
     if measure is None:
         return MISSING
     pointer = f"/results/{index}/measures/{name}"
-    return number_cell(measure.value, measure.se, pointer, places=_places(result) if name in words.RADII else None)
-
-
-def _places(result: Result) -> int | None:
-    """The decimals of r50 and r90: as many as the more precise of them needs."""
-    found = [decimals(float(radius), radius.se) for radius in words.radii(result).values()]
-    return min(max(found), 4) if found else None
+    # r50 and r90 have as many decimals as the more precise of them needs.
+    radii = words.radii(result).values() if name in words.RADII else ()
+    places = [decimals(float(radius), radius.se) for radius in radii]
+    return number_cell(measure.value, measure.se, pointer, places=min(max(places), 4) if places else None)
 
 
 def number_cell(value: Any, se: float | None, pointer: str, *, places: int | None = None) -> Cell:
@@ -112,7 +109,7 @@ def unit_of(name: str, result: Result) -> str:
 
 
 def size_of(result: Result, name: str, index: int) -> Size:
-    """One measure of a result beside what it is a share of.
+    """One measure of a result, also as a share of the input and of the TRF.
 
     Args:
         result: The result.

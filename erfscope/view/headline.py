@@ -49,8 +49,7 @@ def _ranked(view: ReportView) -> list[Row]:
 
 
 def unranked(view: ReportView) -> Iterator[str]:
-    """Why the largest r50 is not the widest ERF nor the smallest the most concentrated, as half sentences; nothing
-    where they are.
+    """Reasons why r50 does not rank the results, as half sentences; none where it does.
 
     These are the cases in which r50 must not be compared: maps that are mostly the unit's own cell, fields that the
     input cuts off, different settings, and differences within their errors.
@@ -73,7 +72,7 @@ def unranked(view: ReportView) -> Iterator[str]:
 
 
 def _is_above(result: Result, measure: str, limit: float, code: str) -> bool:
-    """Whether a measured share is above its limit, or the result has the finding ``code``."""
+    """Check that a share is above its limit, or that the result has the finding ``code``."""
     share = result.measures.get(measure)
     above = share is not None and isinstance(share.value, float) and share.value > limit
     return above or any(finding.code == code for finding in result.findings)

@@ -1,4 +1,4 @@
-"""What a result is of, and the origin of its numbers."""
+"""The identity of a result: model, layer, unit and settings, and the origin of its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from erfscope.view import words
 
 
 def identity(result: Result) -> list[str]:
-    """What was measured, in a few words each."""
+    """Layer, unit, input and options of a result, in a few words each."""
     texts = []
     if result.layer:
         texts.append(f"{result.layer} (chosen)" if result.layer_chosen else result.layer)

@@ -62,7 +62,7 @@ def latex(view: ReportView) -> str:
 
 
 def title(name: str) -> str:
-    """How a paper heads a column, in LaTeX: ``$r_{50}$``."""
+    """The head of a column in LaTeX, e.g. ``$r_{50}$``."""
     for pattern, symbol in SYMBOLS:
         if re.fullmatch(pattern, name):
             return re.sub(pattern, symbol, name).replace("_$", " $")

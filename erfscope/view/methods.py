@@ -50,7 +50,7 @@ def methods_paragraphs(report: Report) -> list[str]:
         report: Any report. Results that cannot be used are named with their reason in the last paragraph.
 
     Returns:
-        Paragraphs; none for a report without results. Each says software and versions, unit, layer, model and
+        Paragraphs; none for a report without results. Each names software and versions, unit, layer, model and
         weights, reference, convention with its source, input size, images, draws, seed, dtype and what the errors are.
     """
     groups: dict[tuple[object, ...], list[Result]] = {}
@@ -65,7 +65,7 @@ def methods_paragraphs(report: Report) -> list[str]:
 
 
 def _shared(result: Result) -> tuple[object, ...]:
-    """What the results of one paragraph have in common."""
+    """The settings that the results of one paragraph share."""
     shown = result.input
     versions = tuple(sorted((name, str(version)) for name, version in (result.versions or {}).items()))
     return (
@@ -94,7 +94,7 @@ def _software(report: Report, result: Result) -> str:
 
 
 def _units(report: Report, group: Sequence[Result]) -> str:
-    """The unit in words where ``--unit`` names one of every map, such as the centre; else its index."""
+    """The unit by its name where ``--unit`` has one that holds for every map, such as the centre; else by its index."""
     word = report.settings.get("unit")
     if isinstance(word, str) and word.strip().lower() in UNITS:
         return UNITS[word.strip().lower()]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 
 from erfscope.printable import one_line
+from erfscope.results.comparability import RANDOM
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
@@ -26,7 +27,7 @@ def quiet_line(result: Result) -> str:
     """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px, random weights (fallback: HF_HUB_OFFLINE is set)``;
     errors in full."""
     weights, words = result.weights, [] if result.error is None else [result.error]
-    if weights.source in ("random", "random-raw"):
+    if weights.source in RANDOM:
         words.append(f"{weights.source} weights" + (f" (fallback: {weights.reason})" if weights.fallback else ""))
     return one_line(_line(result, words))
 

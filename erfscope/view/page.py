@@ -132,7 +132,7 @@ def _text(name: str) -> str:
 
 
 def _settings(view: ReportView) -> Iterator[tuple[str, str]]:
-    """What was asked for, and what it was measured with."""
+    """Settings of the run, and versions of its packages, as (name, text)."""
     environment = dict(plain(view.report.environment))
     for package, version in (environment.pop("versions", None) or {}).items():
         if version is not None:

@@ -90,7 +90,7 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
 
 
 def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
-    """What all rows share and no column holds."""
+    """The conditions and columns that all rows share, as items of the caption."""
     given = {column.name for column in columns}
     yield from (condition.alone for name, condition in view.shared.items() if name not in given)
     for column in view.columns:

@@ -34,7 +34,7 @@ class Column:
     kind: Literal["condition", "structure", "measure"]
     #: Of all cells; "" where rows differ in it.
     unit: str = ""
-    #: What it means, in at most eight words; "" where its name says it.
+    #: Its meaning in at most eight words; "" where the name is clear.
     gloss: str = ""
     #: Whether usable rows differ in it.
     differs: bool = True
@@ -128,7 +128,7 @@ class ReportView:
 
     @property
     def meanings(self) -> list[str]:
-        """What columns and their cells mean, as far as their names do not say it."""
+        """The meanings of columns and cells that a reader may not know."""
         gloss = words.gloss_of(column.name for column in self.columns)
         units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
         gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
@@ -136,7 +136,7 @@ class ReportView:
 
     @property
     def costs(self) -> list[str]:
-        """What inserted blocks cost, one line each."""
+        """The cost of each inserted block, one line each."""
         return list(dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results))))
 
     def _cost_of_blocks(self, result: Result) -> str:
@@ -187,7 +187,7 @@ def report_view(
 
 
 def chosen_measures(results: Sequence[Result]) -> list[str]:
-    """The measures that a table shows unless others are asked for."""
+    """The measures that a table shows by default."""
     names = dict.fromkeys((*COMPARED, *MEASURES))
     present = [name for name in names if any(name in result.measures for result in results)]
     return present if len(present) <= FEW else [name for name in present if name in COMPARED]

@@ -11,7 +11,7 @@ from erfscope.results.result import Result
 
 
 def trust_text(result: Result) -> str:
-    """How forward passes with noise agree with the gradient, in one line; "" where none were made."""
+    """The agreement of forward passes with noise and the gradient, in one line; "" where no passes were made."""
     trust = result.trust
     if trust is None:
         return ""

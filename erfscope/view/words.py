@@ -117,7 +117,7 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
 
 
 def weights_condition(result: Result) -> Condition:
-    """Where the weights come from."""
+    """The source of the weights."""
     weights, fallback = result.weights, " (fallback)" if result.weights.fallback else ""
     if weights.source == "given":
         return Condition(f"as provided{fallback}", f"weights as provided{fallback}")
@@ -149,7 +149,7 @@ def option_values(result: Result) -> dict[str, Condition]:
 
 
 def images_text(result: Result) -> str:
-    """How many images, of which kind, and how many of them are unusable."""
+    """The number and kind of the images, and the number of unusable ones."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
     text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
@@ -173,27 +173,27 @@ def whole_text(wrt: str) -> str:
 
 
 def cells_text(result: Result) -> str:
-    """What places are given in: ``px`` of the image or ``cells`` of the reference."""
+    """The unit of places: ``px`` of the image or ``cells`` of the reference."""
     return "px" if result.wrt == IMAGE else "cells"
 
 
 def lengths_text(result: Result) -> str:
-    """What lengths are given in: the same, ``in-plane`` where one axis of the reference is left out."""
+    """The unit of lengths: that of places, with ``in-plane`` where one axis of the reference is left out."""
     return cells_text(result) + (f" {IN_PLANE}" if result.is_in_plane else "")
 
 
 def cells(results: Sequence[Result]) -> str:
-    """What places of several results are given in."""
+    """The unit of places of several results."""
     return " or ".join(sorted({cells_text(result) for result in results}, reverse=True))
 
 
 def lengths(results: Sequence[Result]) -> str:
-    """What lengths of several results are given in."""
+    """The unit of lengths of several results."""
     return cells(results) + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
 
 
 def radii(result: Result) -> dict[str, MeasureValue]:
-    """Those of :data:`RADII` that a result has."""
+    """The radii :data:`RADII`, as far as a result has them."""
     found = {name: result.measures.get(name) for name in RADII}
     return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
 
@@ -248,21 +248,21 @@ def sides_text(result: Result) -> tuple[str, str]:
 
 
 def ratios_note(result: Result) -> str:
-    """What the percentages beside sizes are of, in two sentences; "" where there are none."""
+    """The divisors of the percentages beside sizes, in two sentences; "" where there are none."""
     side, field = sides_text(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
     word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
-    text = f"Of {whole}: the number divided by its side, {side} {word}"
-    text += f"; of field: by that of the whole TRF, {field} {word}" if field else ""
-    return f"{text}. Areas by the area."
+    text = f"Of {whole}: the size divided by its side, {side} {word}"
+    text += f"; of field: by the side of the whole TRF, {field} {word}" if field else ""
+    return f"{text}. Areas are divided by areas."
 
 
 # --- Sentences below results ----------------------------------------------------------------------
 
 
 def random_weights(result: Result) -> str:
-    """That a result describes an untrained network; "" where it does not."""
+    """The warning that a result describes an untrained network; "" where it does not."""
     weights = result.weights
     if weights.source not in RANDOM:
         return ""
@@ -272,7 +272,7 @@ def random_weights(result: Result) -> str:
 
 
 def plane_note(results: Sequence[Result]) -> str:
-    """Which sizes are in-plane, and what that means, in one sentence; "" where none are."""
+    """The sentence that names and explains in-plane sizes; "" where there are none."""
     flat = [result for result in results if result.is_in_plane and result.measures]
     if not flat:
         return ""
@@ -282,7 +282,7 @@ def plane_note(results: Sequence[Result]) -> str:
 
 
 def cells_note(results: Sequence[Result]) -> str:
-    """Which sizes are in cells, in one sentence; "" where none are."""
+    """The sentence that names sizes in cells; "" where there are none."""
     on_image = {result.wrt == IMAGE for result in results}
     whose = " with respect to a feature map" if len(on_image) > 1 else ""
     return f"Sizes{whose} are in cells of the map." if False in on_image else ""
@@ -303,13 +303,13 @@ def global_note(results: Sequence[Result]) -> tuple[str, str] | None:
 
 
 def gloss_of(columns: Iterable[str]) -> str:
-    """What the columns mean that do not say it themselves, in one line; "" where all do."""
+    """The meanings of columns with unclear names, in one line; "" where all names are clear."""
     known = set(columns)
     return " · ".join(f"{name}: {GLOSS[name]}" for name in UNCLEAR if name in known)
 
 
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
-    """What the errors are over, where r50 or r90 of any result has one; ``sign`` says how they are shown."""
+    """The kind of the errors of r50 and r90, after the ``sign`` that shows them; empty where there are no errors."""
     over = dict.fromkeys(
         result.se_over for result in results for measure in radii(result).values() if measure.se is not None
     )
@@ -317,7 +317,7 @@ def error_words(results: Sequence[Result], sign: str) -> list[str]:
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:
-    """At how many steps of its training one model was measured; None if these are not several steps of one model."""
+    """The number of training steps of one model; None unless these are several steps of one model."""
     steps = {result.step for result in results}
     one_model = len({result.model for result in results}) == 1
     return len(steps) if len(steps) > 1 and None not in steps and one_model else None

@@ -1,4 +1,4 @@
-"""What is said of graph blocks in a model: hops along their links, and attention that gets no gradient."""
+"""Reports on graph blocks in a model: hops along their links, and attention that gets no gradient."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_hops_are_stored_and_shown(tmp_path):
 
 def test_a_fully_connected_gcn_without_a_skip_is_influenced_by_every_node_alike(host):
     adapter = adapters.insert(
-        # What every node makes alike has no image position, so that it is said how it is held.
+        # A value that is the same for every node has no image position, so that the layout is given.
         erfscope.wrap(host, input_size=(6, 6), layout="NCHW"),
         Pipeline(4, lambda c: GCN(c, c, 1, graph="full"), inner=8, residual=False).double().eval(),
         "1",

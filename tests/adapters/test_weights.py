@@ -33,7 +33,7 @@ REPO, COMMIT = "timm/test_resnet.r160_in1k", "0123456789abcdef0123456789abcdef01
 
 
 def closed_port() -> str:
-    """URL of a port of this machine at which nobody listens."""
+    """URL of a port of this machine at which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A model whose residual branches are zero at initialisation is told so, and no trained one."""
+"""A model whose residual branches are zero at initialisation has a finding, and a trained model has none."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypat
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "start.safetensors")
     (text,) = told(erfscope.analyze("test_resnet", checkpoint=tmp_path / "start.safetensors", **OPTIONS))
     assert text.endswith("the checkpoint holds these zeros: load one of a trained model")
-    # What the factory is told works.
+    # The arguments of the factory work.
     weights = trained(timm.create_model("test_resnet"), steps=1).state_dict()
     save_file(weights, tmp_path / "trained.safetensors")
     assert told(erfscope.analyze("nets.py:make", checkpoint=tmp_path / "trained.safetensors", **OPTIONS)) == []

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import captum_methods
+from erfscope.attribution import captum_parameters
 from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError
@@ -353,7 +353,7 @@ def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pi
 def test_copies_run_one_by_one_give_what_copies_run_together_give(small, pictures, method, monkeypatch):
     x = pictures[:1]
     together = ours(small, x, method)
-    monkeypatch.setattr(captum_methods, "FULL_PIXELS", 1)
-    assert captum_methods.copies(method, x[0, 0].numel()) == 1
+    monkeypatch.setattr(captum_parameters, "FULL_PIXELS", 1)
+    assert captum_parameters.copies(method, x[0, 0].numel()) == 1
     np.testing.assert_allclose(ours(small, x, method), together, rtol=0, atol=1e-12 * np.abs(together).max())
     assert np.abs(together).max() > 0

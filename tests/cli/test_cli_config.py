@@ -268,7 +268,7 @@ SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "coverage"]}
 
 
 def stored_with(folder, **settings):
-    """A small report with other settings, as somebody else may have written them."""
+    """A small report with other settings, as another person may have written them."""
     document = erfscope.sweep("test_resnet", input_size=32, **SMALL).to_json()
     file = folder / "theirs.json"
     file.write_text(json.dumps({**document, "settings": {**document["settings"], **settings}}))
@@ -384,7 +384,7 @@ class Trap:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"transform": "half"}, "went through a transform of its own program, which is no setting"),
+        ({"transform": "half"}, "went through a Python program's transform, which is no setting"),
         ({"images": "Tensor"}, "no such image: 'Tensor'"),
         ({"seed": "three"}, "(set in theirs.json)"),
         ({"samples": {"a": 1}}, "samples in theirs.json is {'a': 1}"),

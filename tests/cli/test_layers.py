@@ -1,4 +1,4 @@
-"""What is said of a layer's theoretical field: complete, for every kind of model and unit, and in one line where it
+"""The theoretical receptive field of layers: complete, for every kind of model and unit, and in one line where it
 cannot be had."""
 
 from __future__ import annotations
@@ -338,13 +338,13 @@ def test_one_field_is_asked_of_one_unit():
 def test_layers_beside_the_image_are_left_out_and_counted(run):
     status, out, _ = run("layers", "nets.py:Aside", "--input-size", "32")
     assert status == 0
-    assert "! 2 layers do not depend on the image, so nothing is said of aside, output[1]" in " ".join(out.split())
+    assert "! 2 layers do not depend on the image, so there is no row for aside, output[1]" in " ".join(out.split())
     table = erfscope.layers("nets.py:Aside", input_size=32)
     assert "aside" not in [row.name for row in table.rows]
     assert table.to_json()["notes"] == list(table.notes)
     later = erfscope.layers(net(2), input_size=SPACE[2], wrt="2")
     assert [row.name for row in later.rows] == ["2", "3", "4", "5", "output"]
-    assert later.notes == ("2 layers do not depend on 2, so nothing is said of 0, 1",)
+    assert later.notes == ("2 layers do not depend on 2, so there is no row for 0, 1",)
 
 
 BAD = {

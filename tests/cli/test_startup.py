@@ -68,7 +68,7 @@ def test_a_command_prints_nothing_on_stderr_up_to_the_end_of_its_process(argumen
 
 def test_ranks_print_nothing_on_stderr_up_to_the_end_of_their_processes(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "erfscope"]
-    # torchrun sets the number of threads where nobody has, and says so.
+    # torchrun sets the number of threads if it is not set, and says so.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [*launch, "analyze", "test_resnet", *MEASURED],

@@ -139,7 +139,7 @@ def test_an_error_to_be_reached_is_reached_at_the_same_picture():
     ],
 )
 def test_a_run_of_other_settings_is_not_added_to(other, named):
-    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*ask as before"):
+    with pytest.raises(ErfscopeError, match=f"other settings: .*{named} .*use the same settings"):
         whole(resume=stopped(), **other)
 
 
@@ -297,7 +297,8 @@ def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeyp
     interruption.receive(signal.SIGINT, None)
     assert interruption()
     assert (
-        capfd.readouterr().err == "erfscope: stopping after this batch, with what there is; once more stops at once\n"
+        capfd.readouterr().err
+        == "erfscope: stopping after this batch; what is measured is kept; a second signal stops at once\n"
     )
 
 
@@ -394,7 +395,7 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch,
         "run/",
     ]
     assert _run(command) == 0
-    assert "writing it down first" in capsys.readouterr().err
+    assert "finishing the output" in capsys.readouterr().err
     assert (tmp_path / "run" / "index.html").is_file()
 
 
@@ -444,7 +445,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
 def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert _run(["analyze", "test_resnet", "--resume", *outputs]) == 2
-    assert "--resume goes on with what a folder holds; name it with -o DIR" in capsys.readouterr().err
+    assert "--resume continues the run in one folder; name it with -o DIR" in capsys.readouterr().err
 
 
 def test_ctrl_c_before_anything_is_measured_is_one_line():

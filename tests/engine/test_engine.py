@@ -160,7 +160,7 @@ def test_the_gradient_of_a_norm_is_right_whatever_the_order_of_memory(norm):
         if tensor.is_floating_point():
             nn.init.uniform_(tensor, 0.5, 1.5)
     net = Folded(norm).double().eval()
-    # A running sum over a list of tokens is not understood, so that it is said how the layer is held.
+    # A running sum over a list of tokens has no rule, so that the layout is given.
     adapter = erfscope.wrap(net, input_size=(5, 6), layout="NLC")
     x = torch.randn(1, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     (draw,) = gradient_draws(adapter, x, [Unit(index=(2, 3))], CONVENTIONS["luo"], layer="mix", images=[0])

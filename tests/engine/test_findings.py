@@ -1,4 +1,4 @@
-"""What a reader must know is said, and only then."""
+"""Results have a finding when its fact holds, and only then."""
 
 from __future__ import annotations
 

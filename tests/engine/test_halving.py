@@ -86,7 +86,7 @@ class Narrow(nn.Module):
 
 @pytest.fixture(autouse=True)
 def measured_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward pass is hand-written to fail, and does not mix images, which nobody can see."""
+    """A hand-written backward pass that fails; it does not mix images, which no recording can show."""
     monkeypatch.setattr(LoadedModel, "mixes_gradients", lambda *_: "")
 
 

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution.captum_methods import BESIDE, captum_draws
+from erfscope.attribution.captum_methods import captum_draws
+from erfscope.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.gradient import guarded
 from erfscope.engine.batch_size import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
@@ -262,7 +263,7 @@ def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_the
     pass_, picture = count(deep(), (SIDE, SIDE), layer="4"), 3 * 4 * PIXELS
     for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
         options = {"input_size": (SIDE, SIDE), "method": method}
-        each = OVERHEAD * (pass_ + BESIDE.get(method, 0) * picture)
+        each = OVERHEAD * (pass_ + EXTRA_TENSORS.get(method, 0) * picture)
         assert (
             "one image of 32x32 needs"
             in planned(deep(), FIRST_PASS + int((copies - 0.1) * each), monkeypatch, **options).error

@@ -1,5 +1,5 @@
-"""A model that draws random numbers, or whose images see each other, is said to, and measured one image at a time;
-others are not."""
+"""A model that draws random numbers, or whose images influence each other, has a finding and is measured image by
+image; others are not."""
 
 from __future__ import annotations
 

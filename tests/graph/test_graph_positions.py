@@ -15,7 +15,7 @@ from erfscope.graph.numbers import Numbers
 from erfscope.graph.positions import Positions
 from erfscope.graph.record import RecordingError, record, tensors_of
 
-#: Nets of which the operations do not say where units stand, so that they are read by their shape, which is said.
+#: Nets whose operations do not show the positions of units, so that they are read by their shape, with a finding.
 OPEN = {"columns_sorted_by_brightness", "rows_sheared_by_a_view", "channels_and_columns_swapped", "sorted_over_columns"}
 OPEN |= {
     "identity_flow",

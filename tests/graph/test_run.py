@@ -251,7 +251,7 @@ def test_units_share_a_pass_where_that_is_less():
     assert [crop.units for crop in load(net(), (96, 120)).crops("last", far)] == [(unit,) for unit in far]
 
 
-# --- what is said
+# --- reports
 
 
 def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):

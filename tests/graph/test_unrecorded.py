@@ -1,4 +1,4 @@
-"""A model whose operations cannot be recorded is measured by its shapes, and that is said."""
+"""A model whose operations cannot be recorded is measured by its shapes, and its results say so."""
 
 import numpy as np
 import pytest

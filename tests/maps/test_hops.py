@@ -43,7 +43,7 @@ def test_distances_on_a_grid_are_city_block_distances():
 
 
 def test_a_node_hears_along_its_row_and_not_along_its_column():
-    """0 receives from 1, 1 from 2; nobody receives from 0."""
+    """0 receives from 1, 1 from 2; no node receives from 0."""
     directed = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
     np.testing.assert_array_equal(hop_distances(directed), [[0, 1, 2], [np.inf, 0, 1], [np.inf, np.inf, 0]])
 

@@ -195,7 +195,7 @@ def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monk
     ranks[goes].communicate(timeout=60)
     _, said = ranks[1 - goes].communicate(timeout=60)
     assert ranks[1 - goes].returncode == 3, said
-    assert "another rank of this run has died; look at that one's output, and start again" in said
+    assert "another rank of this run has died; read its output, and start again" in said
     assert "Traceback" not in said
     assert not output.exists()
 

@@ -241,9 +241,9 @@ def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
         ErfscopeError,
         match=r"row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long",
     ):
-        stimuli.get(0)
+        stimuli.pixels(0)
     Image.new("L", (1000, 1)).save(tmp_path / "row.png")
-    assert stimuli.get(0).pixels.shape == (224, 224, 3)
+    assert stimuli.pixels(0).shape == (224, 224, 3)
 
 
 LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), kind) for kind in ("PNG", "JPEG"))
@@ -274,13 +274,13 @@ def test_arrays_and_pillow_images_give_their_pixels() -> None:
     stimuli = open_arrays(
         [COLOURS, grey, alpha, Image.fromarray(COLOURS), grey[..., None], COLOURS[:, ::-1]], crop=whole, channels=3
     )
-    shown = [stimuli.get(index).pixels for index in range(stimuli.n)]
+    shown = [stimuli.pixels(index) for index in range(stimuli.n)]
     repeated = np.repeat(grey[..., None], 3, axis=-1)
     for got, expected in zip(shown, [COLOURS, repeated, COLOURS, COLOURS, repeated, COLOURS[:, ::-1]], strict=True):
         assert np.array_equal(got, expected)
     assert stimuli.kind == "array"
     assert stimuli.names[5] == "array[5]"
-    assert open_arrays(grey, crop=whole, channels=1).get(0).pixels.shape == (6, 5, 1)
+    assert open_arrays(grey, crop=whole, channels=1).pixels(0).shape == (6, 5, 1)
     assert open_arrays(np.stack([COLOURS] * 4), crop=whole, channels=3).n == 4
 
 
@@ -327,8 +327,8 @@ def test_crop_gets_the_models_mode_and_must_give_its_shape() -> None:
         modes.append(image.mode)
         return np.asarray(image.resize((4, 3)))
 
-    assert open_arrays(COLOURS, crop=crop, channels=1).get(0).pixels.shape == (3, 4, 1)
-    assert open_arrays(COLOURS, crop=crop, channels=3).get(0).pixels.shape == (3, 4, 3)
+    assert open_arrays(COLOURS, crop=crop, channels=1).pixels(0).shape == (3, 4, 1)
+    assert open_arrays(COLOURS, crop=crop, channels=3).pixels(0).shape == (3, 4, 3)
     assert modes == ["L", "RGB"]
     with pytest.raises(ErfscopeError, match=r"the model's crop gave float64 \(6, 5, 3\).*must give uint8 \(H, W, 3\)"):
         fit(Image.fromarray(COLOURS), lambda image: np.asarray(image) / 255, channels=3)  # type: ignore[arg-type,return-value]

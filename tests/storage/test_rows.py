@@ -158,4 +158,4 @@ def test_a_run_that_has_not_ended_is_no_source_of_settings_and_not_replaced_unas
     assert _run(["compare", "--config", str(tmp_path / "run")]) == 2
     assert "holds a run that has not ended" in capsys.readouterr().err
     assert _run(["analyze", "test_resnet", "-o", str(tmp_path / "run")]) == 2
-    assert "add --resume to go on with it" in capsys.readouterr().err
+    assert "add --resume to continue it" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from erfscope import studies, theory
 from erfscope.studies.luo import growth, init
 from erfscope.studies.luo.nets import Design, Nets
-from erfscope.studies.luo.rows import VARIANCE, measured, rms_sigma, seen
+from erfscope.studies.luo.rows import VARIANCE, measure_design, measured, rms_sigma
 from erfscope.studies.study import StudyOptions, StudyResult
 
 NAMES = (
@@ -164,13 +164,13 @@ def test_nets_side_by_side_are_the_nets_one_by_one():
 def test_a_theory_that_is_off_by_a_millionth_fails():
     asked, design = StudyOptions(), Design(layers=4)
     sigma = theory.uniform_stack(4, 3).sigma_px
-    assert seen(asked, "right", design, 1, section="", sigma=sigma).row.passed
-    assert not seen(asked, "wrong", design, 1, section="", sigma=sigma * (1 + 1e-6)).row.passed
-    assert not seen(asked, "right", design, 1, section="", sigma=sigma, also=lambda _: False).row.passed
+    assert measure_design(asked, "right", design, 1, section="", sigma=sigma).row.passed
+    assert not measure_design(asked, "wrong", design, 1, section="", sigma=sigma * (1 + 1e-6)).row.passed
+    assert not measure_design(asked, "right", design, 1, section="", sigma=sigma, also=lambda _: False).row.passed
 
 
 def test_a_sampled_sigma_far_from_the_theory_fails():
     design = Design(layers=4, width=8, weights="random")
     sigma = theory.uniform_stack(4, 3).sigma_px
-    assert seen(StudyOptions(), "a", design, 20, section="", sigma=sigma).row.passed
-    assert not seen(StudyOptions(), "a", design, 20, section="", sigma=sigma * 1.4).row.passed
+    assert measure_design(StudyOptions(), "a", design, 20, section="", sigma=sigma).row.passed
+    assert not measure_design(StudyOptions(), "a", design, 20, section="", sigma=sigma * 1.4).row.passed

@@ -40,7 +40,7 @@ class UnitFields:
         return np.array([trf is not None and _is_inside(trf) for trf in self.trfs]).reshape(self.space)
 
     def one_by_one(self, reason: str) -> UnitFields:
-        """The same with a backward pass for every unit, of whose maps everything is kept."""
+        """The same with a backward pass for every unit, whose maps are kept whole."""
         reference = next((trf.reference_px for trf in self.trfs if trf is not None), ())
         whole = [() if trf is None else tuple((0, side - 1) for side in reference) for trf in self.trfs]
         groups = [[number] for number, trf in enumerate(self.trfs) if trf is not None]
@@ -83,7 +83,7 @@ def fields_of(plan: Plan, sums: Sums) -> UnitFields:
         if (kept := [number for number in group if trfs[number] is not None])
     ]
     found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
-    reason = next(_doubts(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
+    reason = next(_reasons_apart(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
     return found.one_by_one(reason) if reason else found
 
 
@@ -95,9 +95,8 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
         return None
 
 
-def _doubts(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
-    """What speaks against sharing a backward pass, in words: whatever may carry a gradient out of a theoretical
-    receptive field."""
+def _reasons_apart(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
+    """Reasons against sharing a backward pass: what may carry a gradient out of a theoretical receptive field."""
     model = plan.model
     if model.recording.needed_numbers:
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"

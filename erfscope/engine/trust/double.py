@@ -16,7 +16,7 @@ from erfscope.maps.trust import Trust, join
 
 
 def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], draws: int, found: Trust) -> Trust:
-    """What was found, with what noise on a copy of the model in float64 says of the same gradients.
+    """The findings in the model's own type, completed by noise on a copy of the model in float64.
 
     Rounding errors and kinks, which hide them from passes in float32, lie much closer together there.
 
@@ -24,7 +24,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         plan: What was measured.
         sums: Of the measurement, by all ranks.
         number: Of the plan's units.
-        images: Those that were looked at, by all ranks.
+        images: Those that all ranks have checked.
         draws: Of noise on each of them.
         found: By passes of the model's own type.
     """
@@ -52,7 +52,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         next((text for _, text in gathered if text), ""),
         join(trusts) if len(trusts) == len(images) else None,
     )
-    # What agrees at such small noise is right whatever was cast on the way; what does not says nothing then.
+    # A gradient that agrees at such small noise is right whatever was cast; one that does not proves nothing.
     if in_double is None or (why and not (in_double.gradient and in_double.is_settled)):
         return replace(found, not_in_double=why)
     is_lost = in_double.lost_in_rounding > 0 and not in_double.gradient
@@ -70,7 +70,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
 
 
 def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
-    """What noise on a copy of the model in float64 says of the model's own gradient of one image.
+    """The check of the model's own gradient of one image by noise on a copy in float64.
 
     Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends
     on the type."""

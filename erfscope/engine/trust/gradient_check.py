@@ -30,7 +30,7 @@ STEPS = (0.03, TENTH, 0.3, 1.0)
 
 
 class _Asked(NamedTuple):
-    """What is wanted of one image."""
+    """The request for one image."""
 
     image: int
     draws: int
@@ -41,7 +41,7 @@ class _Asked(NamedTuple):
 
 
 def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:
-    """What forward passes with noise say of one unit's gradient, on the first images that were used, by all ranks
+    """The check of one unit's gradient by forward passes with noise, on the first images that were used, by all ranks
     together.
 
     Args:
@@ -71,8 +71,8 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
         )
     if not found.disagrees:
         return found
-    doubts = plan.model.recording.doubts(plan.layer, plan.settings.wrt)
-    return replace(found, module=next(iter(doubts.values()), None))
+    unproved = plan.model.recording.unproved_operations(plan.layer, plan.settings.wrt)
+    return replace(found, module=next(iter(unproved.values()), None))
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:

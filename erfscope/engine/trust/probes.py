@@ -1,4 +1,4 @@
-"""What noise on one image finds beside what its gradient predicts."""
+"""The effect of noise on one image, compared with the prediction of its gradient."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Noise(NamedTuple):
 
 
 def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, batch_size: int) -> Trust:
-    """What noise everywhere says of the gradient of one image."""
+    """The check of one image's gradient by noise everywhere."""
     dtype = function.x.dtype
     everywhere = [Noise("", sigma, draws) for sigma in sigmas(dtype)]
     probes = list(probes_of(function, gradient, everywhere, batch_size))

@@ -39,7 +39,7 @@ def cast(call: Call) -> list[Edge] | None:
 
 @rule("masked_fill")
 def masking(call: Call) -> list[Edge] | None:
-    """Elementwise; scores of attention that a constant mask closes are not told from open ones, which is noted."""
+    """Elementwise; scores of attention that a constant mask closes count as open, an upper bound."""
     closed = call.args["value"]
     inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
     first, *rest = pointwise(call)
@@ -52,7 +52,7 @@ def masking(call: Call) -> list[Edge] | None:
 @rule("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", has_derivative=False)
 @rule("quantize_per_tensor", "quantize_per_channel", has_derivative=False)
 def unknown(call: Call) -> list[Edge] | None:
-    """Operations that may read anything, of which other facts are known."""
+    """Operations that count as reading everything, and of which other facts are known."""
     return None
 
 

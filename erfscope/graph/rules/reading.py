@@ -18,7 +18,7 @@ from erfscope.graph.graph import arguments, name_of, shape_of, value
 IntArray = NDArray[np.intp]
 FloatArray = NDArray[np.floating[Any]]
 Shape = tuple[int, ...]
-#: In place of an index where there is nothing to read, with or without a border.
+#: In place of an index where nothing is read, with or without a border.
 ABSENT = int(np.iinfo(np.intp).min)
 
 
@@ -30,7 +30,7 @@ class Taps:
     dim: int | None
     #: (outputs, taps): as if the input went on beyond its borders.
     unbounded: IntArray
-    #: The same with its borders, which may end, wrap, reflect or clamp; -1 where there is nothing.
+    #: The same within its borders, which may end, wrap, reflect or clamp; -1 where nothing is read.
     inside: IntArray
     #: (outputs,): where each output stands among the input's indices; NaN for nowhere.
     center: FloatArray
@@ -45,7 +45,7 @@ class Whole(NamedTuple):
 
     #: The dimension of the output that has the same positions all the same, as behind a norm or a softmax.
     same: int | None = None
-    #: Only some of it may be read, which the operation does not tell.
+    #: Whether only some of it may be read: an upper bound.
     blind: bool = False
 
 
@@ -83,19 +83,19 @@ class Edge:
 
     source: fx.Node
     steps: tuple[Step, ...]
-    #: Whether the output's elements stand where this input's do, or, as for the keys of attention, where the leading
-    #: input's do if it has any positions.
+    #: False where the output's elements stand where this input's do; True where they stand where those of another,
+    #: leading input do, if that has positions, as for the keys of attention.
     follows: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
-    #: The step by which a following input's elements stand beside the leading one's where that is the same in every
-    #: window, and this one not: keys are then as many as queries, and say where these stand.
+    #: The step that puts a following input's elements beside the leading one's: where queries are the same in every
+    #: window and as many as the keys, the keys say where they stand.
     alignment: Dims | None = None
     #: Whether places become frequencies, or frequencies places.
     transform: Transform = ""
     #: What the operation is called where it mixes positions.
     mixing: str = ""
-    #: Name under which it is reported that less may be read; "" where what is said is exact.
+    #: Name of the operation where it may read less than the steps say; "" where they are exact.
     inexact: str = ""
 
 
@@ -114,7 +114,7 @@ class Call:
 
     @property
     def shape(self) -> Shape:
-        """Shape of the output that is meant."""
+        """Shape of this output."""
         return self.shapes[self.output]
 
     @property

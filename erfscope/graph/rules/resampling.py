@@ -193,9 +193,9 @@ def run_resampling(step: Step, values: Values) -> Tensor:
 
 
 def _weights(call: Call, shape: Shape, lead: int, dim: int, like: Tensor) -> Tensor:
-    """What each cell of the input weighs in each of the output along one dimension."""
+    """The weight of each input cell in each output cell along one dimension."""
     side, x = shape[dim], call.tensor()
-    # Along the others as many cells as one of the output is made of, for an operation that is told a scale.
+    # Along the others as many cells as one of the output is made of, for an operation that takes a scale.
     sides = [side if d == dim else -(-shape[d] // call.shape[d]) for d in range(lead, len(shape))]
     line = [side if d == dim else 1 for d in range(lead, len(shape))]
     unit = torch.eye(side, dtype=like.dtype, device=like.device).reshape(side, 1, *line).expand(side, 1, *sides)

@@ -13,15 +13,15 @@ from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design, Weights
 from erfscope.studies.luo.rows import (
     EXACT,
     GAUSSIAN_R2,
+    DesignResult,
     Row,
-    Seen,
     along_row,
     columns,
     failures,
     findings,
+    measure_design,
     rms_sigma,
     section_of,
-    seen,
     verdict,
 )
 from erfscope.studies.study import StudyFindings, StudyOptions
@@ -31,7 +31,7 @@ WIDTH = 8
 #: The least depth of random nets in the conclusion; those of 5 layers are still far from the limit.
 DEEP = 10
 #: How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),
-#: as a share. Both leave out how nonlinearities and runs differ; over seeds 3 % were seen at most.
+#: as a share. Both leave out how nonlinearities and runs differ; over seeds the largest difference was 3 %.
 NEAR = 0.1
 
 
@@ -51,7 +51,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return findings(found, columns(first="weights, layers"), _conclusion, _picture(found))
 
 
-def _uniform(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
+def _uniform(asked: StudyOptions, act: Activation, n: int, runs: int) -> DesignResult:
     shape = theory.uniform_stack(n, 3)
 
     def binomial(row: Row) -> bool:
@@ -59,15 +59,17 @@ def _uniform(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
 
     design, name, section = Design(layers=n, activation=act), f"uniform, {act}, {n}", section_of("uniform")
     if act != "linear":
-        return seen(asked, name, design, runs, section=section, sigma=None, also=lambda row: _bell(row, shape.sigma_px))
-    return seen(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=binomial)
+        return measure_design(
+            asked, name, design, runs, section=section, sigma=None, also=lambda row: _bell(row, shape.sigma_px)
+        )
+    return measure_design(asked, name, design, runs, section=section, sigma=shape.sigma_px, also=binomial)
 
 
-def _random(asked: StudyOptions, act: Activation, n: int, runs: int) -> Seen:
+def _random(asked: StudyOptions, act: Activation, n: int, runs: int) -> DesignResult:
     design = Design(layers=n, width=WIDTH, weights="random", activation=act)
     sigma = theory.uniform_stack(n, 3).sigma_px if act == "linear" else None
     name = f"random, {act}, {n}" + (f" x{runs}" if runs != 20 else "")
-    return seen(
+    return measure_design(
         asked, name, design, runs, section=section_of("random"), sigma=sigma, also=lambda row: _bell(row, rms_sigma(n))
     )
 
@@ -94,7 +96,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     )
 
 
-def _picture(found: list[Seen]) -> Picture:
+def _picture(found: list[DesignResult]) -> Picture:
     deepest = max(one.row.layers for one in found if one.row.runs == 20)
     shown = [one for one in found if one.row.layers == deepest and one.row.runs <= 20]
     maps = tuple(

@@ -12,7 +12,17 @@ import math
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import EXACT, Row, Seen, columns, failures, findings, section_of, seen, verdict
+from erfscope.studies.luo.rows import (
+    EXACT,
+    DesignResult,
+    Row,
+    columns,
+    failures,
+    findings,
+    measure_design,
+    section_of,
+    verdict,
+)
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -37,7 +47,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return findings(found, columns(first="weights, kernel"), _conclusion, _picture(found))
 
 
-def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, runs: int) -> Seen:
+def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, runs: int) -> DesignResult:
     taps = PROFILES[profile]
     design = Design(layers=layers, weights=weights, profile=taps, width=WIDTH if weights == "random" else 1)
     sigma = math.sqrt(theory.weighted_kernel_variance(taps, layers))
@@ -50,7 +60,9 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str, layers: int, 
         return row.kurtosis is not None and abs(row.kurtosis - kurtosis) < EXACT
 
     also = still_gaussian if weights == "uniform" else None
-    return seen(asked, f"{weights}, {profile}", design, runs, section=section_of(weights), sigma=sigma, also=also)
+    return measure_design(
+        asked, f"{weights}, {profile}", design, runs, section=section_of(weights), sigma=sigma, also=also
+    )
 
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
@@ -71,7 +83,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     )
 
 
-def _picture(found: list[Seen]) -> Picture:
+def _picture(found: list[DesignResult]) -> Picture:
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
     curves = []
     for one in found[:3]:

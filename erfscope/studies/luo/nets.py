@@ -32,21 +32,21 @@ class Design:
     layers: int
     #: Taps per kernel and axis.
     kernel: int = 3
-    #: One per layer; 1 where there are none.
+    #: One per layer; () for 1 in every layer.
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
-    #: Channels of the input and between the layers; the last layer has one, or as many where there are skip
+    #: Channels of the input and between the layers; the last layer has one, or as many if there are skip
     #: connections.
     width: int = 1
     #: Taps of 1 / k^2, or independent normal ones with the variance that keeps the energy of a linear net's gradient.
     weights: Weights = "uniform"
-    #: Shares of the taps along one axis, by which weights (uniform) or their variances (random) are shaped; equal where
-    #: there are none.
+    #: Shares of the taps along one axis, which shape the weights (uniform) or their variances (random); () for equal
+    #: ones.
     profile: tuple[float, ...] = ()
     activation: Activation = "linear"
     #: Whether each layer is x + conv(x).
     skip: bool = False
-    #: The chance that dropout, before every layer, keeps a value; kept ones are divided by it.
+    #: The chance that dropout, before every layer, keeps a value; it divides the kept ones.
     keep: float = 1.0
 
     @property
@@ -63,20 +63,20 @@ class Design:
 
     @property
     def channels(self) -> list[int]:
-        """Of the input, between the layers, and of the output."""
+        """Channels of the input, between the layers, and of the output."""
         return [self.width] * self.layers + [self.width if self.skip else 1]
 
 
 class Nets(nn.Module):
-    """Nets of one design, side by side: the last channel of an image says by its number which of them sees it.
+    """Nets of one design, side by side; the number in the last channel of an image selects the net that sees it.
 
-    So the images of one measurement are runs with weights of their own: the error bars are over runs, and a net without
-    a gradient is counted as a dead image.
+    So each image of a measurement is a run with other weights: the error bars are over runs, and a net without a
+    gradient counts as a dead image.
 
     Args:
-        design: What they have in common.
-        runs: How many.
-        generator: Of weights and dropout masks.
+        design: Their common design.
+        runs: Their number.
+        generator: Source of weights and dropout masks.
     """
 
     def __init__(self, design: Design, runs: int, generator: torch.Generator) -> None:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.studies.luo.nets import ACTIVATIONS, Activation, Design
-from erfscope.studies.luo.rows import Row, Seen, along_row, columns, failures, findings, rms_sigma, seen, verdict
+from erfscope.studies.luo.rows import (
+    DesignResult,
+    Row,
+    along_row,
+    columns,
+    failures,
+    findings,
+    measure_design,
+    rms_sigma,
+    verdict,
+)
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -26,7 +36,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return findings(found, columns(first="activation"), _conclusion, _picture(found))
 
 
-def _measured(asked: StudyOptions, act: Activation, width: int, layers: int, runs: int) -> Seen:
+def _measured(asked: StudyOptions, act: Activation, width: int, layers: int, runs: int) -> DesignResult:
     sampled = asked.effort == "smoke"
 
     def one_channel(row: Row) -> bool:
@@ -39,7 +49,7 @@ def _measured(asked: StudyOptions, act: Activation, width: int, layers: int, run
 
     design = Design(layers=layers, width=width, weights="random", activation=act)
     section = f"{width} channel{'s' if width > 1 else ''}"
-    return seen(
+    return measure_design(
         asked, f"{act}, {width}", design, runs, section=section, sigma=None, also=bell if width > 1 else one_channel
     )
 
@@ -62,7 +72,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     )
 
 
-def _picture(found: list[Seen]) -> Picture:
+def _picture(found: list[DesignResult]) -> Picture:
     maps = tuple(Shown(title=f"{one.row.name.split(',')[0]}, {one.row.section}", values=one.absolute) for one in found)
     curves = tuple(along_row(one.row.name.split(",")[0], one.absolute) for one in found[len(found) // 2 :])
     chart = Chart(title=f"mean |g| along a row, {WIDTH} channels", x="px from the unit", y="share", curves=curves)

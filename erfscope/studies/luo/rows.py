@@ -72,7 +72,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Seen:
+class DesignResult:
     """A row with its map, for the figure."""
 
     row: Row
@@ -105,7 +105,7 @@ def measured(nets: Nets, pictures: torch.Tensor, convention: Any) -> Result:
     return result
 
 
-def seen(
+def measure_design(
     asked: StudyOptions,
     name: str,
     design: Design,
@@ -114,7 +114,7 @@ def seen(
     section: str,
     sigma: float | None,
     also: Callable[[Row], bool] | None = None,
-) -> Seen:
+) -> DesignResult:
     """Measure one design. Its row fails if sigma differs from the theory, or if ``also`` does not hold.
 
     Args:
@@ -158,7 +158,7 @@ def seen(
         passed=sigma is None or abs(float(spread) - sigma) <= (limit or 0.0),
     )
     row = replace(row, passed=row.passed and (also is None or also(row)))
-    return Seen(row=row, absolute=absolute.map.values)
+    return DesignResult(row=row, absolute=absolute.map.values)
 
 
 def _number(result: Result, name: str) -> float | None:
@@ -210,7 +210,10 @@ def columns(*, first: str, shape: bool = True) -> tuple[Column, ...]:
 
 
 def findings(
-    found: Sequence[Seen], columns: tuple[Column, ...], conclude: Callable[[tuple[Row, ...]], str], picture: Picture
+    found: Sequence[DesignResult],
+    columns: tuple[Column, ...],
+    conclude: Callable[[tuple[Row, ...]], str],
+    picture: Picture,
 ) -> StudyFindings:
     """Return the findings of a study of stacks: rows under headings, and the conclusion that ``conclude`` draws."""
     rows = tuple(one.row for one in found)

@@ -12,7 +12,16 @@ import math
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import Row, Seen, columns, failures, findings, section_of, seen, verdict
+from erfscope.studies.luo.rows import (
+    DesignResult,
+    Row,
+    columns,
+    failures,
+    findings,
+    measure_design,
+    section_of,
+    verdict,
+)
 from erfscope.studies.study import StudyFindings, StudyOptions
 
 WIDTH = 8
@@ -38,14 +47,14 @@ def study(asked: StudyOptions) -> StudyFindings:
 WEIGHTS: tuple[Weights, ...] = ("uniform", "random")
 
 
-def _linear(asked: StudyOptions, weights: Weights, n: int, skip: bool, runs: int) -> Seen:
+def _linear(asked: StudyOptions, weights: Weights, n: int, skip: bool, runs: int) -> DesignResult:
     design = Design(layers=n, weights=weights, skip=skip, width=WIDTH if weights == "random" else 1)
     sigma = (theory.residual_stack(n, 3, gain=1.0) if skip else theory.uniform_stack(n, 3)).sigma_px
     section = section_of(weights)
-    return seen(asked, _name(weights, n, skip), design, runs, section=section, sigma=sigma, also=_whole_field)
+    return measure_design(asked, _name(weights, n, skip), design, runs, section=section, sigma=sigma, also=_whole_field)
 
 
-def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None = None) -> Seen:
+def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None = None) -> DesignResult:
     def smaller(row: Row) -> bool:
         """Than the plain stack, by two standard errors of the difference."""
         if plain is None:
@@ -55,7 +64,7 @@ def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None 
 
     design = Design(layers=n, weights="random", activation="relu", skip=skip, width=WIDTH)
     name, section = _name("random ReLU", n, skip), "random ReLU: sigma of g²"
-    return seen(
+    return measure_design(
         asked, name, design, runs, section=section, sigma=None, also=lambda row: _whole_field(row) and smaller(row)
     )
 
@@ -85,7 +94,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     )
 
 
-def _picture(found: list[Seen], depths: tuple[int, ...]) -> Picture:
+def _picture(found: list[DesignResult], depths: tuple[int, ...]) -> Picture:
     deepest = [one for one in found if one.row.layers == depths[-1] and not one.row.name.startswith("uniform")]
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in deepest)
 

@@ -11,14 +11,14 @@ from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.studies.luo.nets import Design, Weights
 from erfscope.studies.luo.rows import (
     EXACT,
+    DesignResult,
     Row,
-    Seen,
     along_row,
     columns,
     failures,
     findings,
+    measure_design,
     section_of,
-    seen,
     verdict,
 )
 from erfscope.studies.study import StudyFindings, StudyOptions
@@ -44,7 +44,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return findings(found, columns(first="weights, change"), _conclusion, _picture(found))
 
 
-def _measured(asked: StudyOptions, change: str, runs: int) -> Seen:
+def _measured(asked: StudyOptions, change: str, runs: int) -> DesignResult:
     strides, dilations = CHANGES[change]
     shape = theory.strided_dilated_stack([3] * LAYERS, strides, dilations)
 
@@ -61,7 +61,7 @@ def _measured(asked: StudyOptions, change: str, runs: int) -> Seen:
         layers=LAYERS, strides=strides, dilations=dilations, width=1 if runs == 1 else WIDTH, weights=weights
     )
     also = same_shape if runs == 1 else same_field
-    return seen(
+    return measure_design(
         asked, f"{weights}, {change}", design, runs, section=section_of(weights), sigma=shape.sigma_px, also=also
     )
 
@@ -77,7 +77,7 @@ def _conclusion(rows: tuple[Row, ...]) -> str:
     )
 
 
-def _picture(found: list[Seen]) -> Picture:
+def _picture(found: list[DesignResult]) -> Picture:
     maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
     curves = tuple(along_row(one.row.name, one.absolute) for one in found[:3])
     charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=curves),)

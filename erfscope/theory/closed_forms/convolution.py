@@ -63,7 +63,7 @@ def uniform_stack(n: int, k: int) -> StackShape:
 
 
 def binomial_asymptote(n: int) -> FloatArray:
-    """What C(n, t) / 2^n tends to: exp(-(n - 2t)^2 / 2n) / sqrt(n pi / 2), for t = 0 ... n.
+    """The limit of C(n, t) / 2^n: exp(-(n - 2t)^2 / 2n) / sqrt(n pi / 2), for t = 0 ... n.
 
     Args:
         n: Layers of two taps.

@@ -36,7 +36,7 @@ class GatV2Gradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What one head computes for n targets i and n sources k."""
+    """Intermediate values of one head for n targets i and n sources k."""
 
     theta_l: FloatArray  # (d, c)
     theta_r: FloatArray

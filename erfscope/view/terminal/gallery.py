@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -11,10 +11,9 @@ from rich.text import Text
 
 from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
-from erfscope.results.pairing import SWEPT, swept
 from erfscope.results.result import Result
 from erfscope.view.terminal.heatmap import HeatMap
-from erfscope.view.words import IN_PLANE
+from erfscope.view.words import IN_PLANE, distinctions
 
 #: The least and the greatest width of one of several maps.
 NARROWEST, WIDEST = 16, 32
@@ -29,7 +28,6 @@ class Gallery:
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = [result for result in results if result.ok and result.map is not None]
-        self.swept = swept(results)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -40,13 +38,14 @@ class Gallery:
         across = math.ceil(len(shown) / rows)
         side = min(WIDEST, (width + GAP) // across - GAP)
         heats = [HeatMap(result, side) for result in shown]
-        maps = [heat.drawn(console) for heat in heats]
+        maps, differences = [heat.drawn(console) for heat in heats], distinctions(self.results)
         for first in range(0, len(shown), across):
             grid = Table.grid(padding=(0, GAP, 0, 0))
             line = shown[first : first + across]
             for _ in line:
                 grid.add_column(width=side)
-            grid.add_row(*(self._label(heat, side) for heat in heats[first : first + across]))
+            labels = zip(heats[first : first + across], differences[first : first + across], strict=True)
+            grid.add_row(*(self._label(heat, each, side) for heat, each in labels))
             grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
@@ -54,22 +53,19 @@ class Gallery:
             yield Text(maps[0].fault, style="yellow")
         yield Text(self._legend(maps[0].key, zooms={heat.close_up.zoom for heat in heats}), style="dim")
 
-    def _label(self, heat: HeatMap, width: int) -> Text:
-        """Its name, what is swept, and what differs from map to map; each cut to the width of its map."""
+    def _label(self, heat: HeatMap, differences: Mapping[str, str], width: int) -> Text:
+        """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
         result = heat.result
-        facts = [str(SWEPT[name](result)) for name in self.swept if name not in ("unit", "reference")]
-        if "unit" in self.swept and result.unit is not None:
-            facts.append(",".join(str(i) for i in result.unit.index))
-        if result.wrt != IMAGE:
-            facts.append(f"wrt {result.wrt}")
-        facts += heat.close_up.words
+        # The layer has its reference beside it.
+        reference = [] if result.wrt == IMAGE or "layer" in differences else [f"wrt {result.wrt}"]
+        facts = [*differences.values(), *reference, *heat.close_up.words]
         lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
 
     def _legend(self, key: str, *, zooms: set[int]) -> str:
-        """What the shades and marks mean, whether sizes can be compared by eye, and what is not shown."""
+        """The key to shades and marks, a warning of different scales, and the number of maps left out."""
         parts = [key]
         spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
         if len(spaces) > 1 or len(zooms) > 1:

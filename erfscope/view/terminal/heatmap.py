@@ -126,7 +126,7 @@ def input_image(picture: Any, shape: tuple[int, int], console: Console, *, part:
 
 
 def has_colours(console: Console) -> bool:
-    """Whether a terminal shows half blocks in enough colours for a map; sixteen are too few."""
+    """Whether a terminal has half blocks and enough colours for a map; sixteen are too few."""
     return console.color_system in ("256", "truecolor") and not console.no_color and console.encoding.startswith("utf")
 
 

@@ -28,7 +28,7 @@ from erfscope.view.terminal.heatmap import HeatMap, input_image
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
 #: Between the input image, the map and its sizes.
 GAP = 2
-#: Width of text that goes to no terminal, unless COLUMNS says otherwise.
+#: Width of text outside a terminal, where COLUMNS is not set.
 PLAIN_WIDTH = 110
 
 
@@ -52,7 +52,7 @@ def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
 
 
 def plain_text(shown: Result | Report) -> str:
-    """What the terminal shows of a result or a report, without maps and colours."""
+    """A result or a report as in the terminal, without maps and colours."""
     screen = Console(color_system=None, highlight=False, markup=False, emoji=False)
     if not screen.is_terminal and not os.environ.get("COLUMNS"):
         screen.width = PLAIN_WIDTH

@@ -32,7 +32,7 @@ from erfscope.studies.training import descend, fit
 BATCH, RATE = 32, 3e-3
 #: Images of an ERF, and those on which a net is scored.
 SHOWN, SCORED = 20, 256
-#: A trained net must be better than chance by this, or the run shows nothing.
+#: A trained net must be better than chance by this, or the run fails.
 BETTER = 0.05
 STATES = ("as built", "untrained", "trained")
 NOTE = (
@@ -66,7 +66,7 @@ class Row:
     name: str
     data: str
     steps: int
-    #: Mean over classes of the share that is right, on images that it was not trained on, and what guessing gives.
+    #: Mean over classes of the share of right answers, on images that the net was not trained on; and by chance.
     accuracy: float
     chance: float
     trf_px: int
@@ -269,7 +269,7 @@ def _row(lesson: Lesson, built: Result, before: Result, after: Result, accuracy:
     )
 
 
-def _said(row: Row) -> str:
+def _sentence(row: Row) -> str:
     grew, shrank = "grew", "did not grow"
     return (
         f"In {row.steps} steps on {row.data} (accuracy {row.accuracy:.0%}, chance {row.chance:.0%}) the ERF of the"
@@ -282,7 +282,7 @@ def _said(row: Row) -> str:
 
 
 def _conclusion(rows: tuple[Row, ...]) -> str:
-    return " ".join(map(_said, rows)) + failures(rows)
+    return " ".join(map(_sentence, rows)) + failures(rows)
 
 
 def _yes(held: bool) -> str:
