@@ -115,14 +115,14 @@ def tile(
     budget = None
     if tolerance is not None and plan.axes:
         with progress(quiet=False) as show:
-            measuring = {name: value for name, value in asked.items() if name != "input_size"}
-            budget = halo_budget(model, plan, **measuring, **({"progress": show} if show else {}))
+            measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
+            budget = halo_budget(model, plan, **measuring, progress=show)
     text = recipe(plan, tool) if tool is not None else ""
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
     if image is not None and output is not None:
         with progress(quiet=False) as show:
             called = None if show is None else lambda done, of: show(model, done, of)
-            tile_file(model, plan, image, output, resume=resume, called=called, **asked)
+            tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
         complain(f"wrote {output}")
     elif output is not None:
         write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.api.analysis import sweep
@@ -51,15 +51,6 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
         model = copy.copy(model)
         model.preprocess = replace(model.preprocess, size=size)
     # A shard keeps the sums of its groups of images; the only one holds all images.
-    report = sweep(
-        model,
-        **{
-            **options,
-            "layer": layer,
-            "unit": border_units(plan),
-            "input_size": [size],
-            "shard": "1/1",
-            "measures": ["r50"],
-        },
-    )
+    kept: Any = {"layer": layer, "unit": border_units(plan), "input_size": [size], "shard": "1/1", "measures": ["r50"]}
+    report = sweep(model, **{**options, **kept})
     return budget_of(list(report), plan)

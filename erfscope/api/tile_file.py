@@ -20,10 +20,10 @@ from erfscope.tiling import TilePlan, run_tiled
 def tile_file(
     model: Model,
     plan: TilePlan,
-    image: str | Path,
-    output: str | Path,
+    source: str | Path,
+    target: str | Path,
     *,
-    resume: bool = False,
+    goes_on: bool = False,
     called: Callable[[int, int], None] | None = None,
     **options: Unpack[Options],
 ) -> None:
@@ -32,9 +32,9 @@ def tile_file(
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan.
-        image: (C, *space) or (B, C, *space), as the model takes it.
-        output: The file is written as the run goes on; how many tiles it holds is kept beside it meanwhile.
-        resume: Go on with the output of a run that was stopped.
+        source: (C, *space) or (B, C, *space), as the model takes it.
+        target: The file is written as the run goes on; how many tiles it holds is kept beside it meanwhile.
+        goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.
         **options: Those that build the model, its weights and device.
 
@@ -42,12 +42,12 @@ def tile_file(
         ErfscopeError: a file that cannot be read, or as :func:`erfscope.run_tiled`.
     """
     plan.require_possible()
-    target, mark = Path(output), Path(f"{output}.tiles.json")
+    mark = Path(f"{target}.tiles.json")
     try:
-        x = np.load(image, mmap_mode="r")
-        found = np.load(target, mmap_mode="r+") if resume and mark.exists() else None
+        x = np.load(source, mmap_mode="r")
+        found = np.load(target, mmap_mode="r+") if goes_on and mark.exists() else None
     except (OSError, ValueError) as error:
-        raise ErfscopeError(f"cannot read {image} ({first_line(error)}); name a .npy file of (C, *space)") from error
+        raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
     with restored(*live(model)):

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.jackknife import MIN_GROUPS, jackknife_se
 from erfscope.results.result import Result
-from erfscope.tiling.plan import TilePlan
+from erfscope.tiling.plan import TileAxis, TilePlan
 from erfscope.tiling.run import run_tiled
 from erfscope.tiling.sizes import with_tile
 
@@ -47,7 +48,7 @@ class HaloBudget:
         for axis, sides in zip(plan.axes, above, strict=True):
             least = [int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides]
             steps = [math.ceil(each / axis.alignment) * axis.alignment for each in least]
-            found.append((min(steps[0], axis.halo[0]), min(steps[1], axis.halo[1])))
+            found.append(_within(axis, steps))
         return tuple(found)
 
 
@@ -92,14 +93,12 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         shares.append(_cut(result.map.magnitude, plan, index))
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
-        flat = np.stack(others).reshape(len(others), -1).T if enough else []
-        errors.append(np.reshape([jackknife_se(each) for each in flat] if enough else math.nan, (-1,)))
+        errors.append(np.apply_along_axis(jackknife_se, 0, others) if enough else np.full_like(shares[-1], math.nan))
     share = np.stack(shares)
     worst = share.argmax(0)[None]
-    spread = np.stack([np.broadcast_to(each, share[0].size).reshape(share[0].shape) for each in errors])
     return HaloBudget(
         share=np.take_along_axis(share, worst, 0)[0],
-        se=np.take_along_axis(spread, worst, 0)[0],
+        se=np.take_along_axis(np.stack(errors), worst, 0)[0],
         seam=np.sqrt(np.mean(squares, 0)),
     )
 
@@ -113,8 +112,8 @@ def seams(
         model: As for :func:`run_tiled`.
         x: The image (C, *space) or (B, C, *space), small enough to be run whole.
         plan: The plan; one that is not possible is run nevertheless, since the difference is what is asked for.
-        halos: Halos in input cells, the same on all sides, at most the exact one; crops are rounded up to whole steps
-            of the alignment.
+        halos: Halos in input cells, the same on all sides, at most the exact one and at least what convolutions
+            without padding cut off; crops are rounded up to whole steps of the alignment.
         budget: What the prediction is taken from.
 
     Raises:
@@ -124,28 +123,41 @@ def seams(
     space = tuple(x.shape[-len(plan.axes) :])
     if len(windows := plan.windows(space)) < 2:
         raise ErfscopeError(f"an image of {space} is one tile, without seams; give a larger image or a smaller tile")
-    whole = np.asarray(run_tiled(model, x, with_tile(plan, space)), dtype=np.float64)
+
+    def output(plan: TilePlan) -> FloatArray:
+        found: FloatArray = torch.as_tensor(run_tiled(model, x, plan)).double().cpu().numpy()
+        return found
+
+    whole = output(with_tile(plan, space))
     near = np.zeros(whole.shape[-len(space) :], dtype=bool)
     for window in windows:
         inner = []
-        for axis, part, side in zip(plan.axes, window.target, near.shape, strict=True):
+        for axis, part, units in zip(plan.axes, window.target, near.shape, strict=True):
             period = axis.units_per_alignment
-            inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < side)))
+            inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < units)))
         near[window.target] = True
         near[tuple(inner)] = False
     found = []
     for halo in halos:
-        axes = tuple(replace(axis, halo=(min(halo, axis.halo[0]), min(halo, axis.halo[1]))) for axis in plan.axes)
-        tiled = np.asarray(run_tiled(model, x, replace(plan, axes=axes)), dtype=np.float64)
-        difference = (tiled - whole) / (whole.std() or 1.0)
+        axes = tuple(replace(axis, halo=_within(axis, (halo, halo))) for axis in plan.axes)
+        difference = (output(replace(plan, axes=axes)) - whole) / (whole.std() or 1.0)
         rms = math.sqrt(float((difference[..., near] ** 2).mean()))
-        found.append(Seam(halo, float(np.abs(difference).max()), rms, budget and budget.predicted(halo)))
+        found.append(
+            Seam(halo, float(np.abs(difference).max()), rms, None if budget is None else budget.predicted(halo))
+        )
     return tuple(found)
 
 
-def _block(axis: Any) -> int:
+def _within(axis: TileAxis, halo: Sequence[int]) -> tuple[int, int]:
+    """A halo that is no longer than the exact one, and no shorter than what convolutions without padding cut off."""
+    lost = math.floor(axis.size - axis.units * axis.stride)
+    before, after = min(halo[0], axis.halo[0]), min(halo[1], axis.halo[1])
+    return max(before, axis.offset, 0), max(after, lost - axis.offset, 0)
+
+
+def _block(axis: TileAxis) -> int:
     """The first unit of the total stride in the middle of the image."""
-    period: int = axis.units_per_alignment
+    period = axis.units_per_alignment
     return (axis.units - period) // 2 // period * period
 
 
