@@ -25,6 +25,8 @@ from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, I
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 #: Neighbours among so few cells may lie half an image apart.
 FEW = 8
+#: What is added to a product of attention that is to count for nothing.
+SHUT = -50
 #: Finer steps between two cells are rounding.
 FINEST = 4096
 
@@ -86,6 +88,8 @@ def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple
     way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)
     axes = tuple(_reach(fields, way, seen.node, axis) for axis in range(len(fields.sizes)))
     found = [obstacle for node in way for obstacle in _obstacles(fields, node)]
+    masked = [module_of(node) for node in way for edge in _tables_of(fields, node) if _shuts_seam(fields, node, edge)]
+    found = [each for each in found if each.operation != "roll" or not any(m.startswith(each.module) for m in masked)]
     return axes, tuple(dict.fromkeys(found))
 
 
@@ -96,8 +100,9 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     ends = np.broadcast_to(ends, (len(ends), units)).astype(float)
     (first, last), (low, high) = (ends[rows] * SIGNS[:, None] for rows in (LOCAL, CLIPPED))
     known = np.isfinite(first) & np.isfinite(low)
+    # Further than half of the image are windows that were rolled over the border.
     folds = [
-        max(0, int(further[known & beyond].max(initial=0)))
+        max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0)))
         for further, beyond in ((high - last, first < 0), (first - low, last >= size))
     ]
     center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
@@ -178,9 +183,31 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
                 if isinstance(read, Taps) and varies and (kind := _kind(call, read, shape[dim])):
                     yield Obstacle(kind, call.name, module_of(node))
             shape = step.shape
-    for edge in edges_of(node, positions.numbers):
-        if edge.source not in positions and _is_table(fields, node, edge):
+    for edge in _tables_of(fields, node):
+        if _is_table(fields, node, edge) and not _shuts_seam(fields, node, edge):
             yield Obstacle("table", call.name, module_of(node))
+
+
+def _tables_of(fields: Fields, node: fx.Node) -> list[Edge]:
+    """Tensors that an operation reads and that do not depend on the image."""
+    positions = fields.positions
+    return [edge for edge in edges_of(node, positions.numbers) if edge.source not in positions]
+
+
+def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
+    """Whether a table shuts attention in windows between cells from opposite sides of the image, and no other."""
+    numbers, places = fields.positions.numbers(edge.source), fields.positions.places(node)[:-1]
+    rank = len(shape_of(node))
+    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2]:
+        return False
+    if any(place.centers.shape[-1] > 1 for place in places):
+        return False
+    torn, table = np.zeros((1,) * rank, dtype=bool), numbers.detach().cpu().numpy()
+    for place, size in zip(places, fields.sizes, strict=True):
+        centers = place.centers[0]
+        torn = torn | (np.abs(centers - centers.swapaxes(-1, -2)) > size / 2)
+    shut = table if table.dtype == bool else table <= SHUT
+    return bool(torn.any() and (shut == torn).all() and (table[shut == 0] == 0).all())
 
 
 def _is_torn(fields: Fields, node: fx.Node) -> bool:
@@ -235,7 +262,9 @@ def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
         if goal < 0 or shape[dim] == 1:
             continue
         for place, size in zip(fields.positions.places(node)[:-1], fields.sizes, strict=True):
-            spread = place.centers.shape[1 + goal] > 1 and abs(place.slope[goal] or 1) * shape[dim] > size / 2
+            # In windows that were rolled over the border positions are far apart too: the others tell.
+            spans = np.ptp(place.centers[0], axis=goal)
+            spread = np.isfinite(spans).any() and spans[np.isfinite(spans)].min() >= size / 2
             if spread and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
                 return True
     return False

@@ -1,0 +1,51 @@
+"""Attention in windows that are rolled over the border: exact on tiles where a mask shuts it between opposite sides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import erfscope
+
+SIDE, WINDOW, SHIFT = 32, 4, 2
+
+
+class ShiftedWindows(nn.Module):
+    """Two blocks of Swin along one axis, the second one shifted, between two convolutions."""
+
+    def __init__(self, shut: float) -> None:
+        super().__init__()
+        self.shut = shut
+        self.before, self.after = (nn.Conv1d(1, 2, 3, padding=1), nn.Conv1d(2, 1, 3, padding=1))
+        self.bias = nn.Parameter(torch.randn(WINDOW, WINDOW))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.attend(self.before(x).transpose(1, 2), 0)
+        count = tokens.shape[1] // WINDOW
+        side = (torch.arange(count * WINDOW) >= count * WINDOW - SHIFT).to(x.dtype).reshape(count, WINDOW)
+        mask = (side[:, :, None] != side[:, None]).to(x.dtype) * self.shut
+        return self.after(self.attend(tokens.roll(-SHIFT, 1), mask).roll(SHIFT, 1).transpose(1, 2))
+
+    def attend(self, tokens: Tensor, mask: Tensor | int) -> Tensor:
+        windows = tokens.reshape(len(tokens), -1, WINDOW, 2).reshape(-1, WINDOW, 2)
+        scores = windows @ windows.transpose(1, 2) + self.bias
+        scores = (scores.reshape(len(tokens), -1, WINDOW, WINDOW) + mask).reshape(-1, WINDOW, WINDOW)
+        return (scores.softmax(-1) @ windows).reshape(tokens.shape)
+
+
+def test_tiles_of_masked_shifted_windows_equal_the_whole_image() -> None:
+    net = ShiftedWindows(-100.0).double().eval()
+    plan = erfscope.tile(net, 8, in_chans=1, input_size=(SIDE,), image_size=(64,))
+    assert plan.possible, plan.blockers
+    assert plan.alignment == (WINDOW,)
+    assert plan.halo == ((5, 5),)  # a window, and one cell of the first convolution
+    x = torch.randn(1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shut", [0.0, -3.0])
+def test_a_mask_that_leaves_the_border_open_does_not_help(shut: float) -> None:
+    plan = erfscope.tile(ShiftedWindows(shut).eval(), 8, in_chans=1, input_size=(SIDE,), image_size=(64,))
+    assert any("roll" in sentence for sentence in plan.blockers), plan.blockers
