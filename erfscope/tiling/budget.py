@@ -93,7 +93,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         shares.append(_cut(result.map.magnitude, plan, index))
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
-        errors.append(np.apply_along_axis(jackknife_se, 0, others) if enough else np.full_like(shares[-1], math.nan))
+        errors.append(np.apply_along_axis(_se, 0, np.stack(others)) if enough else np.full_like(shares[-1], math.nan))
     share = np.stack(shares)
     worst = share.argmax(0)[None]
     return HaloBudget(
@@ -129,10 +129,10 @@ def seams(
         return found
 
     whole = output(with_tile(plan, space))
-    near = np.zeros(whole.shape[-len(space) :], dtype=bool)
+    near = np.zeros(plan.output_size(space), dtype=bool)
     for window in windows:
         inner = []
-        for axis, part, units in zip(plan.axes, window.target, near.shape, strict=True):
+        for axis, part, units in zip(plan.axes, window.target, plan.output_size(space), strict=True):
             period = axis.units_per_alignment
             inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < units)))
         near[window.target] = True
@@ -146,6 +146,10 @@ def seams(
             Seam(halo, float(np.abs(difference).max()), rms, None if budget is None else budget.predicted(halo))
         )
     return tuple(found)
+
+
+def _se(values: FloatArray) -> float:
+    return jackknife_se(values.tolist())
 
 
 def _within(axis: TileAxis, halo: Sequence[int]) -> tuple[int, int]:
