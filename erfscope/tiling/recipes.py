@@ -50,11 +50,13 @@ def _cuts(plan: TilePlan, *, any_phase: bool = False) -> list[Cut]:
 def _cut(axis: TileAxis, *, any_phase: bool = False) -> Cut:
     """Patches that begin at multiples of the alignment, with sides that the model treats as it does the image's.
 
-    The margin is for tiles that begin at any unit, or at multiples of the alignment where that is less.
+    The margin is for tiles that begin at any unit; or at multiples of the alignment, where that is less and tiles end
+    in the phase in which images do.
     """
     margin = _margin(axis, axis.halo_any_phase)
     margin += -margin % axis.stride.numerator
-    if axis.size % axis.alignment == 0 and not any_phase:
+    ends_alike = (axis.units - axis.tile_units) % axis.units_per_alignment == 0
+    if ends_alike and not any_phase:
         aligned = _margin(axis, axis.halo)
         margin = min(margin, aligned + -aligned % axis.alignment)
     step = int(axis.step_units * axis.stride)
@@ -222,8 +224,8 @@ TOOLS: dict[str, tuple[str, tuple[str, ...], Callable[[TilePlan], str]]] = {
     "nnunet": (
         "2.8.1",
         (
-            "nnU-Net weights patches with a Gaussian, which is small in the margins but not zero: close, not exact. Its",
-            "patches begin anywhere, so that margins are those of any phase.",
+            "nnU-Net weights patches with a Gaussian, which is small in the margins but not zero, and begins them at any",
+            "cell, out of phase with the model's strides: close, not exact.",
         ),
         _nnunet,
     ),
