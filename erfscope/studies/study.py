@@ -234,7 +234,7 @@ class StudyResult:
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].writer).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].table).encode()
 
     def _repr_markdown_(self) -> str:
         return self.table()

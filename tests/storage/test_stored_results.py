@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope.environment import versions
+from erfscope import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.printable import with_error
 from erfscope.view.methods import methods_sentence
@@ -71,7 +71,7 @@ def test_an_optional_package_that_is_not_installed_is_left_out_and_differs_from_
         return "1.0"
 
     monkeypatch.setattr("erfscope.environment.importlib.metadata.version", version)
-    found = versions.__wrapped__()
+    found = environment.versions.__wrapped__()
     assert "transformers" not in found
     assert found["captum"] is None
     with_it = replace(result, versions={**found, "transformers": "5.0"})
