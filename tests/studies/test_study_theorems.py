@@ -276,6 +276,9 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
         "table.md",
     ]
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 2
+    (tmp_path / "taken").write_text("")
+    _, _, err = told("theorems", "-o", f"{tmp_path / 'taken'}/", capsys=capsys)
+    assert "a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf\n" in err
     assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
 
