@@ -179,7 +179,7 @@ NOT_STARTED = {
         "leave it out",
     ),
     "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
-    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no image", "PNG"),
+    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "not an image", "PNG"),
     "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such image"),
     "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such image"),
     "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
@@ -195,7 +195,7 @@ NOT_STARTED = {
     "code in a checkpoint": (
         ["analyze", "test_resnet", "--checkpoint", "evil.pth"],
         "evil.pth",
-        "never run",
+        "runs no code",
         "state_dict()",
     ),
     "onnx": (["analyze", "model.onnx"], "model.onnx", "no gradients", "package.module:factory"),
