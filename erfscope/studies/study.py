@@ -249,7 +249,7 @@ def _one_per_cell(rows: Sequence[dict[str, Any]]) -> list[list[object]]:
     lengths = {
         name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]
     }
-    titles = [
+    titles: list[object] = [
         title
         for name, n in lengths.items()
         for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])
