@@ -51,7 +51,7 @@ class ModuleAdapter:
         forward: How to call the module; by default ``module(x)``.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: Sentences about the model for the report.
-        batch_size: How many images may go through at a time, for an exported program that takes a fixed number.
+        most_images: Most images that one pass takes, for an exported program of a fixed batch; None for any number.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class ModuleAdapter:
         forward: Forward = _call,
         owned: bool = False,
         notes: tuple[str, ...] = (),
-        batch_size: int | None = None,
+        most_images: int | None = None,
     ) -> None:
         self.module = module
         self.spec = spec
         self.weights = weights
         self.preprocess = preprocess
         self.notes = notes
-        self.batch_size = batch_size
+        self.most_images = most_images
         #: Findings about the model, with a code of their own.
         self.remarks: tuple[Finding, ...] = ()
         #: Name of an inserted block -> name of the module whose output it takes.

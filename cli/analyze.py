@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 @config.option
 @with_verbose
 @help_all
-def analyze(model: str | None, **given: Any) -> int:
-    """Measure one model; ``help`` above says what names it."""
+def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     models = config.asked_models([model] if model else [])
     wanted = OutputOptions.from_options(given)
     if not models:

@@ -88,7 +88,7 @@ class _Remembering(click.RichCommand):
 @options(ASKED)
 @click.option(
     "--format",
-    type=Text(words=(*FORMATS, "github"), is_closed=True),
+    type=Text(words=SHOWN),
     metavar="NAME",
     default="rich",
     help=f"How the report is printed: {', '.join(SHOWN)}.",
@@ -177,7 +177,7 @@ def _format(asked: str, as_json: bool) -> str:
     chosen = chosen_format(asked, as_json)
     if chosen in SHOWN:
         return chosen
-    if source_of("format") is ParameterSource.DEFAULT_MAP:
+    if chosen in FORMATS and source_of("format") is ParameterSource.DEFAULT_MAP:
         return "rich"
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
 

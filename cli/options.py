@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
@@ -51,18 +50,14 @@ def options(table: dict[str, Declared], *, in_panels: bool = True) -> Decorator:
 
 def one_value(table: dict[str, Declared]) -> dict[str, Declared]:
     """The options of a command that measures nothing several times: their help offers no lists."""
-    lists = re.compile(r"; a comma list[^.]*")
-    return {
-        name: replace(each, option=replace(each.option, help=lists.sub("", each.option.help)))
-        for name, each in table.items()
-    }
+    return {name: replace(each, option=replace(each.option, several="")) for name, each in table.items()}
 
 
 def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decorator:
     """One option as click takes it."""
     option, default = declared.option, declared.default
     flags = (*(option.flags or (f"--{name.replace('_', '-')}",)), name)
-    common: dict[str, Any] = {"help": option.help, "panel": panel}
+    common: dict[str, Any] = {"help": option.text, "panel": panel}
     if declared.type is bool:
         return click.option(*flags, is_flag=True, **common)
     return click.option(

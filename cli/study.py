@@ -11,7 +11,7 @@ from erfscope.cli.console.param_types import File, Text
 from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
-from erfscope.storage.formats import TABLES
+from erfscope.storage.formats import TABLES, suffixes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,7 +49,7 @@ WIDE = 100
     multiple=True,
     metavar="PATH",
     type=File(),
-    help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.",
+    help=f"Folder, or {' '.join(suffixes('report', 'table', 'figure'))}; repeatable.",
 )
 @options({name: OUTPUT_OPTIONS[name] for name in ("format", "json", "force")}, in_panels=False)
 @click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
@@ -103,7 +103,7 @@ def _list(chosen: str) -> int:
 
     from erfscope.cli.console.screen import Screen, print_json, say
     from erfscope.studies import STUDIES
-    from erfscope.studies.text import text_table
+    from erfscope.view.grids import text_grid
 
     if chosen == "json":
         keys = ("name", "source", "shows", "seconds", "quick_seconds", "data")
@@ -128,7 +128,7 @@ def _list(chosen: str) -> int:
             grid.add_row(Text(name), Text(f"{shows}\n").append(source, style="dim"), Text(seconds), Text(quick))
         Screen().print(grid)
     else:
-        say(text_table(titles, rows, format=chosen, numeric=numeric).rstrip("\n"))
+        say(text_grid([titles, *rows], left=[not right for right in numeric], format=chosen).rstrip("\n"))
     return 0
 
 

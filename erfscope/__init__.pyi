@@ -3,8 +3,6 @@
 Type checkers read them here, and ``__init__.py`` loads each on first use.
 """
 
-from typing import Any
-
 from erfscope import adapters as adapters
 from erfscope import api as api
 from erfscope import gate as gate
@@ -48,6 +46,3 @@ from erfscope.tiling import run_tiled as run_tiled
 from erfscope.tiling import seams as seams
 
 __version__: str
-
-def loaded_model(adapter: Any, label: str) -> Any: ...
-def __getattr__(name: str) -> Any: ...

@@ -90,13 +90,13 @@ class Preprocess:
     #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
     normalise: Callable[[NDArray[np.uint8]], Tensor]
     #: Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so
-    #: that nobody can say which pixels a model sees.
+    #: that the pixels that the model sees are unknown.
     pixelwise: bool = True
     #: What makes the pixels, in words; all that is done where ``normalise`` does everything.
     resize_text: str
     #: What scales them, in words; "" where nothing does.
     scale_text: str = ""
-    #: Which of "size", "mean", "std" nobody stated.
+    #: Which of "size", "mean", "std" neither the model nor the options state.
     assumed: tuple[str, ...] = ()
 
     @property
@@ -106,7 +106,7 @@ class Preprocess:
 
     @property
     def text(self) -> str:
-        """One line for the report: both steps, and what of them nobody stated."""
+        """One line for the report: both steps, and which of their numbers are assumed."""
         return self.steps_text + (f"; assumed: {', '.join(self.assumed)}" if self.assumed else "")
 
 
@@ -121,8 +121,8 @@ class Adapter(Protocol):
     notes: tuple[str, ...]
     #: The same, for findings of a code of their own.
     remarks: tuple[Finding, ...]
-    #: How many images may go through at a time; None for any number.
-    batch_size: int | None
+    #: Most images that one pass takes, as for an exported program of a fixed batch; None for any number.
+    most_images: int | None
 
     @property
     def recording(self) -> Recording:

@@ -25,17 +25,21 @@ ALLOCATOR = ("DefaultCPUAllocator: not enough memory", "DefaultCPUAllocator: can
 TERSE = ("could not create a primitive", "could not execute a primitive", "could not create a memory", "std::bad_alloc")
 
 PACKAGES = ("erfscope", "torch", "torchvision", "timm", "captum", "numpy", "scipy", "opencv-python", "pillow")
+#: The packages of sources of models that need not be installed.
+OPTIONAL_PACKAGES = ("transformers",)
 
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Return the installed version of every package that can change a number; None if it is not installed."""
+    """Return the installed version of every package that can change a number; None if it is not installed. An optional
+    package that is not installed is left out."""
     found: dict[str, str | None] = {}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OPTIONAL_PACKAGES):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
+            if package in PACKAGES:
+                found[package] = None
     return found
 
 

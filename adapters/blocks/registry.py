@@ -85,18 +85,24 @@ def _plain(description: str, kind: Callable[..., nn.Module], *but: str) -> Block
 
 
 def _piped(
-    description: str, layer: Callable[..., nn.Module], *but: str, kind: Callable[..., object], act: str | None = None
+    layers: str,
+    source: str,
+    layer: Callable[..., nn.Module],
+    *but: str,
+    kind: Callable[..., object],
+    act: str | None = None,
 ) -> BlockEntry:
     """Layers in a :class:`Pipeline`; ``layer`` takes c of its input and of its output, and the options of ``kind``."""
+    description = f"{layers} between two 1x1 convolutions, with a skip ({source})"
     own = _names(kind, "in_channels", "out_channels", *but)
     graph = _GRAPH if "graph" in own else ()
 
     def build(in_channels: int, **given: Any) -> Pipeline:
         outer = {"act": act} | {name: given.pop(name) for name in _PIPELINE if name in given}
-        wish = {name: given.pop(name) for name in graph if name in given}
+        graph_options = {name: given.pop(name) for name in graph if name in given}
 
         def one(channels: int) -> nn.Module:
-            return layer(channels, channels, **given, **({"graph": as_graph(**wish)} if graph else {}))
+            return layer(channels, channels, **given, **({"graph": as_graph(**graph_options)} if graph else {}))
 
         return Pipeline(in_channels, one, **outer)
 
@@ -117,43 +123,50 @@ def _side_by_side(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 BLOCKS: dict[str, BlockEntry] = {
     "nonlocal": _plain("Non-Local block: every cell attends to all, with its own skip (Wang et al. 2018)", NonLocal),
     "attention": _piped(
-        "self-attention layers between two 1x1 convolutions, with a skip (Nicolicioiu & Duta)",
+        "self-attention layers",
+        "Nicolicioiu & Duta",
         SelfAttention,
         kind=SelfAttention,
     ),
     "gcn": _piped(
-        "graph convolutions between two 1x1 convolutions, with a skip (Kipf & Welling 2017)",
+        "graph convolutions",
+        "Kipf & Welling 2017",
         partial(GCN, num_layers=1),
         *("hidden_channels", "num_layers", "act"),
         kind=GCN,
         act="relu",
     ),
     "gat": _piped(
-        "graph attention between two 1x1 convolutions, with a skip (Velickovic et al. 2018)",
+        "graph attention",
+        "Velickovic et al. 2018",
         _side_by_side(GAT),
         kind=GAT,
         act="elu",
     ),
     "gatv2": _piped(
-        "graph attention that ranks neighbours per node, between two 1x1 convolutions, with a skip (Brody et al. 2022)",
+        "graph attention that ranks neighbours per node,",
+        "Brody et al. 2022",
         _side_by_side(GATv2),
         kind=GATv2,
         act="elu",
     ),
     "gin": _piped(
-        "sums of neighbours through an MLP, between two 1x1 convolutions, with a skip (Xu et al. 2019)",
+        "sums of neighbours through an MLP,",
+        "Xu et al. 2019",
         GIN,
         kind=GIN,
         act="relu",
     ),
     "cheb": _piped(
-        "Chebyshev polynomials of the Laplacian between two 1x1 convolutions, with a skip (Defferrard et al. 2016)",
+        "Chebyshev polynomials of the Laplacian",
+        "Defferrard et al. 2016",
         ChebNet,
         kind=ChebNet,
         act="relu",
     ),
     "chebygin": _piped(
-        "Chebyshev polynomials scaled by degrees, an MLP, between 1x1 convolutions, with a skip (Knyazev et al. 2019)",
+        "Chebyshev polynomials scaled by degrees, an MLP,",
+        "Knyazev et al. 2019",
         ChebyGIN,
         "act",
         kind=ChebyGIN,

@@ -42,7 +42,7 @@ def build(spec: str, options: SourceOptions) -> Source:
         )
     words = {"input_size": tuple(map(int, (channels, *size)))}
     config = input_config(words, mean=options.mean, std=options.std)
-    adapter = functools.partial(ModuleAdapter, batch_size=batch if isinstance(batch, int) else None)
+    adapter = functools.partial(ModuleAdapter, most_images=batch if isinstance(batch, int) else None)
     return Source(module=module, spec=spec, weights=weights, config=config, adapter=adapter)
 
 

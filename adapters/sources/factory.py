@@ -16,7 +16,6 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.adapter import Weights
-from erfscope.adapters.preprocess import module_config
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
@@ -28,9 +27,7 @@ from erfscope.restore import restored, seed_generators
 def build(spec: str, options: SourceOptions) -> Source:
     """Build a model by the user's own code; see :func:`run`."""
     module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
-    config = module_config(
-        module, spec, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
-    )
+    config = options.input_config(module, spec)
     weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
     return Source(module=module, spec=spec, weights=weights, config=config)
 

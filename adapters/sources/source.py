@@ -9,7 +9,7 @@ from torch import nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.preprocess import InputConfig, Numbers
+from erfscope.adapters.preprocess import InputConfig, Numbers, module_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +46,9 @@ class SourceOptions:
     model_kwargs: Mapping[str, object] = field(default_factory=dict)
     #: Also read files that may run code: pickled weights, exported programs.
     unsafe_load: bool = False
+
+    def input_config(self, module: nn.Module, spec: str) -> InputConfig:
+        """What the model expects of an image, as :func:`module_config` finds it, with these options."""
+        return module_config(
+            module, spec, input_size=self.input_size, in_chans=self.in_chans, mean=self.mean, std=self.std
+        )

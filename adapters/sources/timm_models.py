@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from erfscope.adapters.libraries import import_library, silence_libraries
-from erfscope.adapters.preprocess import input_config, module_config
+from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.weights import check_room, obtain, on_hub
@@ -39,9 +39,7 @@ def build(spec: str, options: SourceOptions) -> Source:
         if "img_size" in kwargs:
             check_room(make)
         module, weights = obtain(make, place, policy=options.weights, seed=options.seed)
-    config = module_config(
-        module, spec, input_size=options.input_size, in_chans=options.in_chans, mean=options.mean, std=options.std
-    )
+    config = options.input_config(module, spec)
     return Source(module=module, spec=spec, weights=weights, config=config)
 
 

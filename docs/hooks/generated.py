@@ -176,7 +176,7 @@ def _paragraphs(text: str) -> str:
 def options() -> str:
     """Every keyword of :func:`erfscope.analyze`."""
     rows = [
-        f"| `{name}` | `{each.accepts}` | {each.option.help} {each.option.in_python}{_default(each.default)} |"
+        f"| `{name}` | `{each.accepts}` | {each.option.text} {each.option.in_python}{_default(each.default)} |"
         for name, each in OPTIONS.items()
     ]
     return "\n".join(["| keyword | type | |", "|---|---|---|", *rows])
@@ -242,7 +242,6 @@ def _figure(name: str) -> str:
     return f"![What --figure {PICTURES[name]} draws]({name}.png)"
 
 
-#: What can stand in a page.
 def studies() -> str:
     """Every study that can be run."""
     rows = [f"| `{s.name}` | {s.shows} | {s.source} | {s.seconds} | {s.quick_seconds} |" for s in STUDIES.values()]

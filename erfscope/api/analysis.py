@@ -291,7 +291,7 @@ def asked_settings(model: Any, options: Options) -> dict[str, Any]:
     """The options as JSON values, with the model."""
     kept = {name: value for name, value in options.items() if name not in (*Running.__annotations__, "images")}
     if options.get("insert"):
-        kept["insert"] = [wish.text for wish in parse_blocks(options["insert"])]
+        kept["insert"] = [block.text for block in parse_blocks(options["insert"])]
     images = options.get("images")
     kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
     asked = model if isinstance(model, str | list) else getattr(model, "spec", type(model).__name__)

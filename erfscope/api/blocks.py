@@ -47,23 +47,23 @@ def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
     Raises:
         ErfscopeError: an unknown block, option or place.
     """
-    wanted = parse_blocks(options.get("insert"))
-    if not wanted:
+    blocks = parse_blocks(options.get("insert"))
+    if not blocks:
         return []
     found = []
     for alpha in alphas(options.get("alpha")):
         adapter: Any = loaded.adapter
-        for number, wish in enumerate(wanted):
+        for number, block in enumerate(blocks):
             wake = None if adapter.weights.source != "random-raw" else False
             seed: Any = options.get("seed", 0)
             # Two blocks of one kind are not one and the same.
-            adapter = inserted(adapter, wish, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
+            adapter = inserted(adapter, block, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
         label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
-        block = ", ".join(wish.text for wish in wanted)
+        text = ", ".join(block.text for block in blocks)
         # Findings on the blocks themselves stand among the adapter's remarks.
         found.append(
             LoadedModel(
-                adapter=adapter, label=label, insert=block, alpha=alpha, weights_findings=loaded.weights_findings
+                adapter=adapter, label=label, insert=text, alpha=alpha, weights_findings=loaded.weights_findings
             )
         )
     return found

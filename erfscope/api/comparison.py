@@ -96,7 +96,7 @@ def compared(
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in combinations(options, "input_size", "weights"):
-        loaded_models = _common_subjects(live, options, size, weights)
+        loaded_models = _load_at_one_size(live, options, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
@@ -205,7 +205,7 @@ def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str 
     return None
 
 
-def _common_subjects(
+def _load_at_one_size(
     models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
 ) -> dict[str, LoadedModel | Result]:
     """All models at one input size. A model that refuses it is a result.

@@ -24,7 +24,7 @@ from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
 from erfscope.gate.verdict import CheckReport, Verdict, Word
 from erfscope.options import keywords
-from erfscope.options.keywords import DEFAULTS, Options, alphas, settings_of, sizes, words
+from erfscope.options.keywords import DEFAULTS, WORDS, Options, alphas, settings_of, sizes, words
 from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
@@ -226,7 +226,7 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
     options = request.options
     try:
         keywords.check(options)
-        several: list[tuple[str, Sequence[Any]]] = [(name, words(options.get(name), name)) for name in _LISTS]
+        several: list[tuple[str, Sequence[Any]]] = [(name, words(options.get(name), name)) for name in WORDS]
         several += [("input_size", sizes(options.get("input_size"))), ("alpha", alphas(options.get("alpha")))]
         for name, values in several:
             if len(values) > 1 or values == ["stages"]:
@@ -243,7 +243,6 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
 
 #: Why a check that was written into the baseline was compared with nothing.
 FIRST = "no earlier entry"
-_LISTS = ("layer", "weights", "convention", "wrt")
 
 
 def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
@@ -262,17 +261,17 @@ def _observe(
     except ErfscopeError as error:
         reason = str(error)
     try:
-        plan = next(iter(with_blocks(loaded, options)), loaded) if loaded is not None else bare(request.model, options)
-        geometry = _structure(plan, options)
+        variant = bare(request.model, options) if loaded is None else next(iter(with_blocks(loaded, options)), loaded)
+        geometry = _structure(variant, options)
     except ErfscopeError as error:
         return BaselineEntry(unusable=reason or str(error)), None
     asked = _asked(options)
-    question = {"model": plan.adapter.spec, "insert": plan.insert, "wrt": _one(options, "wrt")}
-    protocol = {**question, **asked, "input_size": list(plan.adapter.preprocess.size)}
+    question = {"model": variant.adapter.spec, "insert": variant.insert, "wrt": _one(options, "wrt")}
+    protocol = {**question, **asked, "input_size": list(variant.adapter.preprocess.size)}
     if loaded is None:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
     try:
-        result = _measured(loaded, plan, options, allowed, layer=geometry.layer)
+        result = _measured(loaded, variant, options, allowed, layer=geometry.layer)
     except ErfscopeError as error:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
     found = entry_of(result, asked=asked, names=_names(options, allowed))
@@ -313,8 +312,8 @@ def _measured(
 
 def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[str]:
     """The measures that are guarded, and others that were asked for."""
-    wished = options.get("measures")
-    more = [] if wished is None else settings_of(options, convention="jacobian").measure_names()
+    measures = options.get("measures")
+    more = [] if measures is None else settings_of(options, convention="jacobian").measure_names()
     return list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
 
 

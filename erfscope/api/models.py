@@ -1,4 +1,4 @@
-"""From a model and options to what can be measured: a loaded on its device, and a feed of images."""
+"""From a model and options to what can be measured: a loaded model on its device, and a feed of images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import MODEL, Options, is_size
-from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
+from erfscope.options.settings import OPTIONS, SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
 from erfscope.restore import default_dtype
 from erfscope.stimuli import open_arrays, open_images
@@ -41,7 +41,7 @@ class Saved:
     step: int | None = None
 
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = OPTIONS["device"].option.words
 
 
 def load_model(
@@ -138,7 +138,7 @@ def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:
     """A model that was put into float64 and cannot run, with float64 as the type of the tensors that it makes without
     naming one.
 
-    The loaded itself where it can run, or cannot either way.
+    The model as it was where it can run so, or cannot either way.
     """
     try:
         loaded.recording  # noqa: B018

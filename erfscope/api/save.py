@@ -12,8 +12,7 @@ from erfscope.geometry.unit import is_every_unit, resolve_units
 from erfscope.options.keywords import DEFAULTS, values_of, words
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.storage import files
-from erfscope.storage.files import report_bytes, save_directory
+from erfscope.storage.files import map_bytes, report_bytes, save_directory
 from erfscope.storage.formats import FORMATS
 from erfscope.storage.writing import check_output, is_folder, write_bytes
 
@@ -90,10 +89,9 @@ def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[St
 
         return figure_bytes(report.figure(kind=figure, **style), suffix)
     if kind.content == "table":
-        return report.table(format=kind.writer).encode()
+        return report.table(format=kind.table).encode()
     if kind.content == "maps":
-        maps: bytes = getattr(files, kind.writer)(list(report.results))
-        return maps
+        return map_bytes(list(report.results))
     return report_bytes(report.to_json())
 
 

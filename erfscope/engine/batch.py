@@ -30,7 +30,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     memory.
 
     What did not fit is not tried again: ``sums.batch_size`` becomes smaller. What was added of it stays, and is passed
-        over the next time.
+    over the next time.
 
     Args:
         plan: What is measured.

@@ -92,7 +92,7 @@ def largest_batch(plan: Plan) -> int:
     settings."""
     if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.layer):
         return 1
-    return min(len(plan.indices), plan.model.adapter.batch_size or len(plan.indices))
+    return min(len(plan.indices), plan.model.adapter.most_images or len(plan.indices))
 
 
 def needs(plan: Plan) -> list[Need]:

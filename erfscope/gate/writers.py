@@ -10,7 +10,7 @@ from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.view import ReportView, Row, VerdictView
 from erfscope.printable import printable
 from erfscope.results.json_values import fields, plain
-from erfscope.view.markdown import grid, markdown_text
+from erfscope.view.grids import markdown_grid, markdown_text
 from erfscope.view.words import DASH
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def markdown(view: ReportView) -> str:
         if verdict.accept:
             notes.append(f"- **{name}**: to accept: `{printable(verdict.accept).replace('`', '')}`")
     notes += [f"- {markdown_text(text)}" for text in view.notices]
-    table = grid(lines, left=[True] * len(lines[0]))
+    table = markdown_grid(lines, left=[True] * len(lines[0]))
     return "\n".join([f"### erfscope check: {markdown_text(view.summary)}", "", table, *notes]).rstrip("\n") + "\n"
 
 

@@ -18,8 +18,9 @@ class Choices(TypedDict, total=False):
     weights: Annotated[
         str | Sequence[str],
         Option(
-            "{words}; a comma list measures each, auto takes pretrained if it can.",
+            "{words}{several}.",
             MODEL,
+            several="a comma list measures each, auto takes pretrained if it can",
             default="auto",
             words=("auto", "pretrained", "random", "random-raw"),
         ),
@@ -65,8 +66,9 @@ class Building(TypedDict, total=False):
     input_size: Annotated[
         Size | Sequence[Size] | None,
         Option(
-            "Input size; a comma list measures each, auto doubles it until the ERF fits. Default: the model's own.",
+            "Input size{several}. Default: the model's own.",
             MODEL,
+            several="a comma list measures each, auto doubles it until the ERF fits",
             metavar="N|HxW",
             flags=("--input-size", "--img-size"),
         ),
@@ -110,8 +112,9 @@ class Building(TypedDict, total=False):
     alpha: Annotated[
         float | str | Sequence[float] | None,
         Option(
-            "Share of what inserted blocks add, 0 for nothing; a comma list measures each. Default: 1.",
+            "Share of what inserted blocks add, 0 for nothing{several}. Default: 1.",
             MODEL,
+            several="a comma list measures each",
             metavar="A",
         ),
     ]

@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULTS",
     "MODEL",
     "SEVERAL",
+    "WORDS",
     "Building",
     "Options",
     "Size",
@@ -58,6 +59,8 @@ SEVERAL: dict[str, Callable[[Any], list[Any]]] = {
     "convention": words,
     "wrt": words,
 }
+#: Options whose values are words, of which there may be several.
+WORDS = ("layer", "weights", "convention", "wrt")
 #: What options are where nothing else is asked for.
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in OPTIONS.items()}
 
@@ -107,7 +110,7 @@ def check(options: Options | Building) -> None:
     if options.get("alpha") is not None and not options.get("insert"):
         raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
     alphas(options.get("alpha"))
-    for name in ("layer", "weights", "convention", "wrt"):
+    for name in WORDS:
         words(options.get(name), name)
     for convention in words(options.get("convention", "jacobian")):
         settings_of({**options}, convention=convention)

@@ -21,7 +21,7 @@ PANELS = (WHAT, IMAGES, MODEL, COMPUTATION, OUTPUT)
 class Option:
     """One option, as the annotation of the field that declares it."""
 
-    #: One sentence or two, for the help and the documentation; ``{words}`` stands for :attr:`words`.
+    #: One sentence or two, for :attr:`text`; ``{words}`` and ``{several}`` stand for the fields of these names.
     help: str
     #: One of :data:`PANELS`; "" for what Python alone takes.
     panel: str = ""
@@ -38,6 +38,8 @@ class Option:
     is_closed: bool = False
     is_file: bool = False
     is_repeatable: bool = False
+    #: How several values are given, each of which is measured; "" for an option of one value.
+    several: str = ""
     least: float = -math.inf
     most: float = math.inf
     #: Text of the command line -> the value; a ValueError says what can be read.
@@ -51,8 +53,11 @@ class Option:
     #: What the keyword of Python takes besides.
     in_python: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "help", self.help.replace("{words}", ", ".join(self.words)))
+    @property
+    def text(self) -> str:
+        """The help, which the documentation shows too."""
+        several = self.several and f"; {self.several}"
+        return self.help.replace("{words}", ", ".join(self.words)).replace("{several}", several)
 
     def refuse(self, name: str, value: Any) -> None:
         """Refuse a value that does not exist, or lies outside the limits.

@@ -30,8 +30,9 @@ class Settings:
     layer: Annotated[
         str | None,
         Option(
-            "Layer, NAME[2] or NAME[key] for one of several outputs; a comma list or `stages` measures each.",
+            "Layer, NAME[2] or NAME[key] for one of several outputs{several}.",
             WHAT,
+            several="a comma list or `stages` measures each",
             metavar="NAME",
             accepts="str | Sequence[str] | None",
         ),
@@ -39,8 +40,9 @@ class Settings:
     unit: Annotated[
         str | Sequence[Any],
         Option(
-            "centre, corner, edge, grid:N or r,c; a comma list measures each, all takes every unit.",
+            "centre, corner, edge, grid:N or r,c{several}.",
             WHAT,
+            several="a comma list measures each, all takes every unit",
             words=("centre", "corner", "edge", "all"),
         ),
     ] = "centre"
@@ -59,8 +61,9 @@ class Settings:
     convention: Annotated[
         Any,
         Option(
-            "{words}; a comma list measures each.",
+            "{words}{several}.",
             WHAT,
+            several="a comma list measures each",
             words=("jacobian", "energy", "luo", "signed", "replknet", "kim"),
             in_python="Also a Convention or a pair (readout, contribution).",
         ),
@@ -68,8 +71,9 @@ class Settings:
     wrt: Annotated[
         str,
         Option(
-            "Reference: image, the output of layer NAME, or its input, NAME:in; a comma list measures each.",
+            "Reference: image, the output of layer NAME, or its input, NAME:in{several}.",
             WHAT,
+            several="a comma list measures each",
             accepts="str | Sequence[str]",
         ),
     ] = IMAGE

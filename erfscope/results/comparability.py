@@ -184,9 +184,9 @@ def with_versions(rows: Sequence[Result]) -> list[Result]:
     found = []
     for row in rows:
         unlike = [
-            f"{name} {version} and not {first.get(name)}"
+            f"{name} {version} and not {first[name]}"
             for name, version in (row.versions or {}).items()
-            if version != first.get(name)
+            if name in first and version != first[name]
         ]
         finding = Finding(
             code="versions", text=f"measured with other versions than the first row: {', '.join(unlike[:4])}"

@@ -237,8 +237,8 @@ class Result:
 
         Args:
             path: A file of that name is replaced.
-            kind: ``"panel"``, ``"overlay"`` on the first input image, ``"profile"``, density and enclosed mass by
-                distance, or ``"positions"``, the sizes of every unit, which is drawn if None where those were measured.
+            kind: A name in ``erfscope.figures.kinds.FIGURES``, which says what each kind shows and needs. If None,
+                ``"positions"`` where the sizes of every unit were measured, else ``"panel"``.
             **style: ``scale``, ``cmap``, ``contours`` and ``width``, as for :meth:`erfscope.Report.figure`.
 
         Raises:

@@ -16,9 +16,8 @@ class FileFormat:
     content: Content
     #: What such a file holds, for the documentation.
     holds: str
-    #: Of a table its name in ``erfscope/view/tables.py`` and for ``--format``; of maps the function that writes them in
-    #: ``files.py``. Of one page, one JSON and matplotlib's figures nothing is left to choose.
-    writer: str = ""
+    #: Of a table its name for ``--format`` and ``Report.table``; "" of everything else.
+    table: str = ""
 
 
 _TABLE, _FIGURE = "a table for a page or a paper (booktabs)", "the figure"
@@ -32,10 +31,10 @@ FORMATS = {
             suffix=".csv",
             content="table",
             holds="one row per result, one column per measure and one per error; `findings` has their codes",
-            writer="csv",
+            table="csv",
         ),
-        FileFormat(suffix=".md", content="table", holds=_TABLE, writer="markdown"),
-        FileFormat(suffix=".tex", content="table", holds=_TABLE, writer="latex"),
+        FileFormat(suffix=".md", content="table", holds=_TABLE, table="markdown"),
+        FileFormat(suffix=".tex", content="table", holds=_TABLE, table="latex"),
         FileFormat(suffix=".png", content="figure", holds=_FIGURE),
         FileFormat(suffix=".svg", content="figure", holds=_FIGURE),
         FileFormat(suffix=".pdf", content="figure", holds=_FIGURE),
@@ -44,12 +43,11 @@ FORMATS = {
             content="maps",
             holds="the maps, float64, each with its unit's centre and the first image; with `--unit all` the sizes of"
             " every unit, `ID.positions_r50` and `ID.positions_context_r50`",
-            writer="map_bytes",
         ),
     )
 }
 #: What tables are called, in the order of their suffixes.
-TABLES = tuple(each.writer for each in FORMATS.values() if each.content == "table")
+TABLES = tuple(each.table for each in FORMATS.values() if each.table)
 
 
 def suffixes(*contents: Content) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def check_output(
     with _one_line(target):
         is_directory = is_folder(path, suffixes)
     if is_directory:
-        check_directory(target, force=force, holding=holding)
+        check_directory(target, suffixes, force=force, holding=holding)
     elif target.suffix.lower() in suffixes:
         check_target(target, force=force)
     else:
@@ -76,12 +76,15 @@ def check_target(path: Path, *, force: bool) -> None:
     _try_folder(path.parent, path.name)
 
 
-def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
+def check_directory(
+    path: Path, suffixes: Sequence[str] = tuple(FORMATS), *, force: bool, holding: str = REPORT
+) -> None:
     """Refuse a folder that is not empty, unless it holds a report and ``force`` is set; called before anything is
     measured.
 
     Args:
         path: The folder.
+        suffixes: Those of the files that could be written in place of a folder.
         force: Whether a report of that name is to be replaced.
         holding: The file that marks a report.
 
@@ -91,7 +94,7 @@ def check_directory(path: Path, *, force: bool, holding: str = REPORT) -> None:
     with _one_line(path):
         path.exists()
     if path.exists() and not path.is_dir():
-        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in {', '.join(FORMATS)}")
+        raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in {', '.join(suffixes)}")
     if path.is_dir():
         if path.resolve() == Path.cwd():
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")

@@ -14,19 +14,16 @@ from erfscope.figures.chart_data import Picture
 from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
-from erfscope.storage.formats import FORMATS
+from erfscope.storage.formats import FORMATS, suffixes
 from erfscope.storage.writing import new_directory, write_bytes
-from erfscope.studies.text import FORMATS as TABLES
-from erfscope.studies.text import text_table
+from erfscope.view.grids import csv_grid, text_grid
 
 SCHEMA = "erfscope.study/1"
 Progress = Callable[[str, int, int], None]
 #: The file that identifies a study's folder.
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = tuple(
-    suffix for suffix, each in FORMATS.items() if each.content in ("report", "figure") or each.writer in TABLES
-)
+SUFFIXES = suffixes("report", "table", "figure")
 #: How much a study computes: all in at most ten minutes, enough to show the claim in less than one, or just enough for
 #: a test.
 Effort = Literal["full", "quick", "smoke"]
@@ -187,11 +184,11 @@ class StudyResult:
         Raises:
             ErfscopeError: another format.
         """
-        titles = [column.title for column in self.findings.columns]
-        cells = [[column.text(row) for column in self.findings.columns] for row in self.rows]
         if format == "csv":
-            titles, cells = _one_per_cell([dataclasses.asdict(row) for row in self.rows])
-        return text_table(titles, cells, format=format, numeric=[column.numeric for column in self.findings.columns])
+            return csv_grid(_one_per_cell([dataclasses.asdict(row) for row in self.rows]))
+        columns = self.findings.columns
+        lines = [[column.title for column in columns], *([column.text(row) for column in columns] for row in self.rows)]
+        return text_grid(lines, left=[not column.numeric for column in columns], format=format)
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values."""
@@ -237,7 +234,7 @@ class StudyResult:
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].writer).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].table).encode()
 
     def _repr_markdown_(self) -> str:
         return self.table()
@@ -246,24 +243,23 @@ class StudyResult:
         return self._content(".png")
 
 
-def _one_per_cell(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return titles and cells of a table. A field of several numbers has a column for each, NAME_1, NAME_2, ..., as
-    many as in its longest row."""
+def _one_per_cell(rows: Sequence[dict[str, Any]]) -> list[list[object]]:
+    """Return the lines of a table. A field of several numbers has a column for each, NAME_1, NAME_2, ..., as many as in
+    its longest row."""
     lengths = {
         name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]
     }
-    titles = [
+    titles: list[object] = [
         title
         for name, n in lengths.items()
         for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])
     ]
 
-    def cells(row: dict[str, Any]) -> Iterator[str]:
+    def cells(row: dict[str, Any]) -> Iterator[object]:
         for name, length in lengths.items():
-            values = [row[name]] if length is None else [*(row[name] or ()), *[None] * length][:length]
-            yield from ("" if value is None else str(value) for value in values)
+            yield from [row[name]] if length is None else [*(row[name] or ()), *[None] * length][:length]
 
-    return titles, [list(cells(row)) for row in rows]
+    return [titles, *(list(cells(row)) for row in rows)]
 
 
 def check_output(path: str | Path, *, force: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from erfscope.view.cells import Cell
+from erfscope.view.grids import latex_grid
 from erfscope.view.latex_text import escaped
 from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import Column, ReportView
@@ -28,15 +29,10 @@ def latex(view: ReportView) -> str:
     for row, cells, mark in zip(view.rows, table.rows, table.marks, strict=True):
         label = escaped(row.result.label) + (f"\\textsuperscript{{{mark}}}" if mark else "")
         lines.append([label, *map(_cell, table.columns, cells, errors)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    top, *body = (
-        " & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\"
-        for line in lines
-    )
-    kinds = (
+    kinds = [
         "l" if c.kind == "condition" else "r@{${}\\pm{}$}l" if e else "r"
         for c, e in zip(table.columns, errors, strict=True)
-    )
+    ]
     notes = [f"  {{\\footnotesize \\textsuperscript{{{letter}}}~{escaped(text)}\\par}}" for letter, text in table.notes]
     environment = "table*" if len(table.columns) >= NARROW else "table"
     terms = "; ".join(f"{title(name)}: {escaped(meaning)}" for name, meaning in table.terms)
@@ -48,13 +44,7 @@ def latex(view: ReportView) -> str:
             "  \\centering",
             f"  \\caption{{{caption}}}",
             "  \\label{tab:erf}",
-            f"  \\begin{{tabular}}{{l{''.join(kinds)}}}",
-            "    \\toprule",
-            f"    {top}",
-            "    \\midrule",
-            *(f"    {line}" for line in body),
-            "    \\bottomrule",
-            "  \\end{tabular}",
+            *(f"  {line}" for line in latex_grid(lines, ["l", *kinds])),
             *(["  \\par\\smallskip", *notes] if notes else []),
             f"\\end{{{environment}}}\n",
         )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
-from erfscope.printable import one_line
+from erfscope.view.grids import markdown_grid, markdown_text
 from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import ReportView
 
@@ -22,25 +19,6 @@ def markdown(view: ReportView) -> str:
         markdown_text(table.caption + (f" {terms}." if terms else "")),
         *(f"({letter}) {markdown_text(text)}" for letter, text in table.notes),
     ]
-    return grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "".join(
+    return markdown_grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "".join(
         f"\n{text}\n" for text in below
     )
-
-
-def grid(lines: Sequence[Sequence[str]], *, left: Sequence[bool]) -> str:
-    """A table of texts whose first line is its head; each column is aligned to the left or to the right."""
-    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    rule = ["-" * width if is_left else "-" * (width - 1) + ":" for width, is_left in zip(widths, left, strict=True)]
-    padded = [
-        [
-            text.ljust(width) if is_left else text.rjust(width)
-            for text, width, is_left in zip(line, widths, left, strict=True)
-        ]
-        for line in lines
-    ]
-    return "".join("| " + " | ".join(line) + " |\n" for line in (padded[0], rule, *padded[1:]))
-
-
-def markdown_text(text: str) -> str:
-    """Any text as Markdown that prints it: it ends no cell, and starts no tag and no link."""
-    return re.sub(r"[\\|\[]", r"\\\g<0>", one_line(text)).replace("<", "&lt;")

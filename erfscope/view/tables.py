@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from erfscope.geometry.box import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.view.grids import csv_grid, plain_grid
 from erfscope.view.latex import latex
 from erfscope.view.markdown import markdown
 from erfscope.view.report_view import ReportView, Row, report_view
@@ -71,25 +71,23 @@ def _plain(view: ReportView) -> str:
     names = [column.name for column in view.columns if column.kind != "condition" or column.name == "sizes"]
     lines = [[*CONDITIONS, *names]]
     lines += [[*_conditions(row), *(str(row.cells[name]) for name in names)] for row in view.rows]
-    return "\n".join("\t".join(line) for line in lines) + "\n"
+    return plain_grid(lines)
 
 
 def _csv(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     numbers = [column for name in measures for column in (name, f"{name}_se")]
     changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
     fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane"]
-    writer.writerow([*fixed, *numbers, *changes, "findings", "error"])
+    lines: list[list[object]] = [[*fixed, *numbers, *changes, "findings", "error"]]
     for row in view.rows:
         result = row.result
-        items = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
+        items: list[object] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
         items += [str(result.is_in_plane).lower() if result.measures else None]
         for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
             items += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
         items += [" ".join(dict.fromkeys(finding.code for finding in result.findings)), result.error]
-        writer.writerow([_harmless(item) for item in items])
-    return buffer.getvalue()
+        lines.append(items)
+    return csv_grid(lines)
 
 
 def _structure(result: Result) -> Iterator[object]:
@@ -102,10 +100,3 @@ def _structure(result: Result) -> Iterator[object]:
         else (size_text(trf.size_px), size_text(trf.local_size_px), trf.global_by, str(trf.exact).lower())
     )
     yield from (None, None) if cost is None else (cost.parameters, cost.gmacs)
-
-
-def _harmless(item: object) -> object:
-    """Text that a spreadsheet would run as a formula is quoted; nothing is an empty cell."""
-    if item is None:
-        return ""
-    return f"'{item}" if isinstance(item, str) and item.startswith(("=", "+", "-", "@")) else item

@@ -27,6 +27,7 @@ import erfscope
 from erfscope.cli import doctor as doctor_module
 from erfscope.cli.console.short_help import COMMON
 from erfscope.cli.main import cli, main
+from erfscope.figures.kinds import KINDS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -178,7 +179,7 @@ NOT_STARTED = {
         "leave it out",
     ),
     "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
-    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "no image", "PNG"),
+    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "not an image", "PNG"),
     "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such image"),
     "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such image"),
     "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
@@ -194,7 +195,7 @@ NOT_STARTED = {
     "code in a checkpoint": (
         ["analyze", "test_resnet", "--checkpoint", "evil.pth"],
         "evil.pth",
-        "never run",
+        "runs no code",
         "state_dict()",
     ),
     "onnx": (["analyze", "model.onnx"], "model.onnx", "no gradients", "package.module:factory"),
@@ -515,14 +516,21 @@ def test_every_format_gives_the_same_number(run):
     assert "\\toprule" in by_format["latex"]
 
 
+def kinds_in_folder(results):
+    """The figures of several results together that a report's folder holds."""
+    return [kind.name for kind in KINDS if kind.in_folder and kind.unfit(results) is None]
+
+
 def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_only(run, tmp_path):
     target = tmp_path / "erf-1.0"
     wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "centre,0x0", "-o", f"{target}/"]
     code, out, _ = run(*wanted)
     assert code == 0
     assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
-    ids = [result.id for result in erfscope.read(target)]
-    figures = ["panel.png", "profile.png", "units.png", "figure.tex"]
+    results = erfscope.read(target).results
+    ids = [result.id for result in results]
+    figures = [*(f"{name}.png" for name in kinds_in_folder(results)), "figure.tex"]
+    assert {"panel.png", "profile.png", "units.png"} < set(figures)
     each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]
     assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
     code, out, err = run(*wanted)
@@ -721,7 +729,7 @@ def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
     assert code == 0
     report = erfscope.read(target)
     assert [result.unit.index for result in report] == [(2, 2), (2, 6), (6, 2), (6, 6)] * 2
-    for suffix, more in ((".npz", []), (".png", ["panel", "profile"])):
+    for suffix, more in ((".npz", []), (".png", kinds_in_folder(report.results))):
         assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted(
             [*(result.id for result in report), *more]
         )

@@ -96,6 +96,8 @@ def test_commands_options_words_and_names_are_offered(environment):
         "plain,markdown",
         "plain,latex",
     ]
+    formats = ("rich", "plain", "json", "markdown", "github")
+    assert ask(environment, "check", "--format", "") == [f"plain,{name}" for name in formats]
     assert ask(environment, "compare", "resnet18", "--convention", "j") == ["plain,jacobian"]
     assert ask(environment, "compare", "resnet18", "test") == ["plain,test_vit", "plain,test_vit2"]
     assert ask(environment, "layers", "resnet18.") == ["plain,resnet18.a1_in1k"]

@@ -26,7 +26,7 @@ from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures.canvas import drawing, figure_bytes
 from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
-from erfscope.figures.kinds import FIGURES
+from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.maps import round_length
 from erfscope.figures.panels import panel_with_expected
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
@@ -774,19 +774,18 @@ def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_th
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
     files = dict(folder_figures(results, scale="log"))
-    assert list(files) == [
-        "panel.png",
-        "Profile.png",
-        "net-u.png",
-        "panel_0.png",
-        "profile_0.png",
-        "units.png",
-        "figure.tex",
-    ]
+    together = [kind.name for kind in KINDS if kind.in_folder and kind.unfit(results) is None]
+    assert {"panel", "profile", "units"} <= {*together}
+    names = [f"{name}_0" if name in ("panel", "profile") else name for name in together]
+    assert list(files) == ["panel.png", "Profile.png", "net-u.png", *(f"{name}.png" for name in names), "figure.tex"]
     assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log"), ".png")
     assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log"), ".png")
     overlaid = folder_figures(reports()["overlay"], kind="overlay")
-    assert [name for name, _ in overlaid] == ["net-layer-u0.png", "profile.png", "overlay.png", "figure.tex"]
+    alone = [kind.name for kind in KINDS if kind.in_folder and kind.unfit(reports()["overlay"]) is None]
+    # The panel of one result is its own figure.
+    alone.remove("panel")
+    names = ["net-layer-u0", *alone, "overlay"]
+    assert [name for name, _ in overlaid] == [*(f"{name}.png" for name in names), "figure.tex"]
     with pytest.raises(ErfscopeError, match="two or more layers"):
         dict(folder_figures(results, kind="depth"))
 

@@ -9,6 +9,7 @@ import pytest
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
+from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
 from erfscope.figures import style
@@ -53,6 +54,14 @@ def test_the_command_line_offers_what_there_is(name):
 
 def test_the_command_line_offers_every_study():
     assert tuple(STUDIES) == STUDY_NAMES
+
+
+def test_the_help_of_a_command_of_one_value_offers_no_lists():
+    unit = OPTIONS["unit"]
+    assert unit.option.text == f"centre, corner, edge, grid:N or r,c; {unit.option.several}."
+    alone = one_value(OPTIONS)
+    assert alone["unit"].option.text == "centre, corner, edge, grid:N or r,c."
+    assert not [name for name, each in alone.items() if "comma list" in each.option.text or "{" in each.option.text]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

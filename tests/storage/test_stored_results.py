@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import erfscope
+from erfscope import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.printable import with_error
 from erfscope.view.methods import methods_sentence
@@ -60,6 +62,21 @@ def test_rows_of_other_versions_say_so_and_have_a_paragraph_of_their_own(old, re
     assert methods_sentence(report).count("were measured with erfscope") == 2
     alike = erfscope.compare([result, result])
     assert not [w for row in alike for w in row.findings if w.code == "versions"]
+
+
+def test_an_optional_package_that_is_not_installed_is_left_out_and_differs_from_no_version(result, monkeypatch):
+    def version(name: str) -> str:
+        if name in ("transformers", "captum"):
+            raise importlib.metadata.PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr("erfscope.environment.importlib.metadata.version", version)
+    found = environment.versions.__wrapped__()
+    assert "transformers" not in found
+    assert found["captum"] is None
+    with_it = replace(result, versions={**found, "transformers": "5.0"})
+    report = erfscope.compare([replace(result, versions=found), with_it])
+    assert not [w for row in report for w in row.findings if w.code == "versions"]
 
 
 def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsys):

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -23,9 +24,9 @@ from erfscope.errors import ErfscopeError
 from erfscope.influence_matrix import Influence, influence
 from erfscope.studies import theorems
 from erfscope.studies.study import StudyFindings, StudyOptions
-from erfscope.studies.text import text_table
 from erfscope.studies.theorems import CASES, draws_of
 from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, expects, grouped, worst
+from erfscope.view.grids import text_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
@@ -201,16 +202,18 @@ def test_the_table_and_the_figure_are_shown_whole(width, quick, check_shown):
 
 def test_tables_have_a_line_per_row_in_every_format(quick):
     markdown = quick.table().splitlines()
-    assert markdown[1].startswith("| --- | --- | ---: |")
+    assert re.match(r"\| -+ \| -+ \| -+: \|", markdown[1])
+    assert len(set(map(len, markdown))) == 1
     assert len(markdown) == len(quick) + 2
     rows = list(csv.DictReader(io.StringIO(quick.table(format="csv"))))
     assert [row["name"] for row in rows] == [row.name for row in quick]
     assert float(next(row for row in rows if row["name"] == "gin")["error"]) == quick["gin"].error
     latex = quick.table(format="latex")
-    assert r"linear\_gcn & Nicolicioiu \& Duta, Thm 1, 4 (E0-01)" in latex
+    assert re.search(r"linear\\_gcn +& Nicolicioiu \\& Duta, Thm 1, 4 \(E0-01\)", latex)
     with pytest.raises(ErfscopeError, match="unknown table format 'html'"):
         quick.table(format="html")
-    assert text_table(["a"], [["x|y"]], format="markdown", numeric=[True]) == "| a |\n| ---: |\n| x\\|y |\n"
+    assert text_grid([["a"], ["x|y"]], left=[False], format="markdown") == "|    a |\n| ---: |\n| x\\|y |\n"
+    assert text_grid([["a"], ["=1+1"]], left=[True], format="csv") == "a\n'=1+1\n"
 
 
 def test_json_has_the_numbers_in_full(quick):
@@ -273,6 +276,9 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
         "table.md",
     ]
     assert told("theorems", "-o", str(tmp_path / "all"), capsys=capsys)[0] == 2
+    (tmp_path / "taken").write_text("")
+    _, _, err = told("theorems", "-o", f"{tmp_path / 'taken'}/", capsys=capsys)
+    assert "a file ending in .json, .csv, .md, .tex, .png, .svg, .pdf\n" in err
     assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
 
@@ -281,7 +287,7 @@ def test_the_list_runs_nothing_and_loads_no_torch(capsys):
     assert status == 0
     assert all(word in out for word in ("theorems", "Nicolicioiu", "seconds"))
     assert json.loads(told("--list", "--json", capsys=capsys)[1])[0]["name"] == "theorems"
-    assert "| theorems |" in told("--list", "--format", "markdown", capsys=capsys)[1]
+    assert "| theorems " in told("--list", "--format", "markdown", capsys=capsys)[1]
     code = (
         "import sys; from erfscope.cli.main import main\ntry: main(['study', '--list'])\nexcept SystemExit:"
         " print('torch' in sys.modules)"
