@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -15,6 +15,9 @@ from erfscope.errors import ErfscopeError
 from erfscope.options.building import Building
 from erfscope.options.option import declared
 from erfscope.options.settings import OPTIONS
+
+if TYPE_CHECKING:
+    from erfscope.tiling import HaloBudget, TilePlan
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
@@ -89,20 +92,17 @@ def tile(
 
     Prints the exact halo with which tiles give the output of the whole image, or what makes that impossible (exit
     code 3). Needs no weights and no images; --tolerance does."""
-    from erfscope.storage.writing import check_output, write_bytes
-
     if image is not None and output is None:
         raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
     if output is not None:
+        from erfscope.storage.writing import check_output
+
         check_output(output, (".npy",) if image is not None else (".json",), force=force or resume)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
-        from erfscope.api.halo import halo_budget
         from erfscope.api.tile import tile as run
-        from erfscope.api.tile_file import tile_file
     from erfscope.cli.console.screen import Screen, complain, print_json, say
-    from erfscope.cli.run.output import progress
     from erfscope.tiling import recipe, tile_costs
     from erfscope.view.terminal.tile import TileView, plan_json
 
@@ -112,21 +112,13 @@ def tile(
     costs = tile_costs(plan, image_size, memory) if plan.possible else ()
     if memory is not None and plan.possible and len(costs) == 1:
         complain(f"no tile fits a memory of {memory:,} bytes")
-    budget = None
-    if tolerance is not None and plan.axes:
-        with progress(quiet=False) as show:
-            measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
-            budget = halo_budget(model, plan, **measuring, progress=show)
+    budget = _budget(model, plan, asked) if tolerance is not None and plan.axes else None
     text = recipe(plan, tool) if tool is not None else ""
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
-    if image is not None and output is not None:
-        with progress(quiet=False) as show:
-            called = None if show is None else lambda done, of: show(model, done, of)
-            tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
-        complain(f"wrote {output}")
-    elif output is not None:
-        write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)
-        complain(f"wrote {output}")
+    if output is not None and image is None:
+        _write(output, document, force=force)
+    elif output is not None and image is not None and plan.possible:
+        _run(model, plan, image, output, resume, asked)
     if chosen_format(format, as_json) == "json":
         print_json(document)
     else:
@@ -134,3 +126,31 @@ def tile(
         if text:
             say(f"\n{text}")
     return 0 if plan.possible else 3
+
+
+def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
+    from erfscope.api.halo import halo_budget
+    from erfscope.cli.run.output import progress
+
+    measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
+    with progress(quiet=False) as show:
+        return halo_budget(model, plan, **measuring, progress=show)
+
+
+def _write(output: str, document: dict[str, Any], *, force: bool) -> None:
+    from erfscope.cli.console.screen import complain
+    from erfscope.storage.writing import write_bytes
+
+    write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)
+    complain(f"wrote {output}")
+
+
+def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
+    from erfscope.api.tile_file import tile_file
+    from erfscope.cli.console.screen import complain
+    from erfscope.cli.run.output import progress
+
+    with progress(quiet=False) as show:
+        called = None if show is None else lambda done, of: show(model, done, of)
+        tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
+    complain(f"wrote {output}")

@@ -12,7 +12,7 @@ from erfscope.api.blocks import with_blocks
 from erfscope.api.models import Model, live, load_model
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
-from erfscope.options.keywords import Options
+from erfscope.options.keywords import Options, sizes
 from erfscope.restore import restored
 from erfscope.tiling import TilePlan, run_tiled
 
@@ -51,7 +51,8 @@ def tile_file(
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
     with restored(*live(model)):
-        loaded = load_model(model, options, size=None, weights=str(options.get("weights", "auto")))
+        asked = sizes(options.get("input_size"))
+        loaded = load_model(model, options, size=asked[0], weights=str(options.get("weights", "auto")))
         module = next(iter(with_blocks(loaded, options)), loaded).adapter.module.eval()
         if found is None:
             mark.unlink(missing_ok=True)

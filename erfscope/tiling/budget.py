@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -121,7 +122,7 @@ def seams(
     """
     plan = replace(plan, possible=True)
     space = tuple(x.shape[-len(plan.axes) :])
-    if len(windows := plan.windows(space)) < 2:
+    if len(plan.windows(space)) < 2:
         raise ErfscopeError(f"an image of {space} is one tile, without seams; give a larger image or a smaller tile")
 
     def output(plan: TilePlan) -> FloatArray:
@@ -129,14 +130,7 @@ def seams(
         return found
 
     whole = output(with_tile(plan, space))
-    near = np.zeros(plan.output_size(space), dtype=bool)
-    for window in windows:
-        inner = []
-        for axis, part, units in zip(plan.axes, window.target, plan.output_size(space), strict=True):
-            period = axis.units_per_alignment
-            inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < units)))
-        near[window.target] = True
-        near[tuple(inner)] = False
+    near = _near_seams(plan, space)
     found = []
     for halo in halos:
         axes = tuple(replace(axis, halo=_within(axis, (halo, halo))) for axis in plan.axes)
@@ -146,6 +140,19 @@ def seams(
             Seam(halo, float(np.abs(difference).max()), rms, None if budget is None else budget.predicted(halo))
         )
     return tuple(found)
+
+
+def _near_seams(plan: TilePlan, space: tuple[int, ...]) -> NDArray[np.bool_]:
+    """The units within one total stride of a border between two tiles."""
+    near = np.zeros(plan.output_size(space), dtype=bool)
+    for window in plan.windows(space):
+        inner = []
+        for axis, part, units in zip(plan.axes, window.target, plan.output_size(space), strict=True):
+            period = axis.units_per_alignment
+            inner.append(slice(part.start + period * (part.start > 0), part.stop - period * (part.stop < units)))
+        near[window.target] = True
+        near[tuple(inner)] = False
+    return near
 
 
 def _se(values: FloatArray) -> float:
