@@ -168,7 +168,7 @@ def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: i
 
 def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
     """What an operation does that no tile can see."""
-    positions, call = fields.positions, call_of(node)
+    call = call_of(node)
     if _is_torn(fields, node) and not any(_is_torn(fields, edge.source) for edge, _ in _reads(fields, [node])):
         yield Obstacle("wraps", call.name, module_of(node))
     if node in fields.mixing:

@@ -152,7 +152,7 @@ def _torchio(plan: TilePlan) -> str:
     cuts += [Cut(1, 1, 0)] * (3 - len(cuts))
     flat = "" if len(plan.axes) == 3 else f".flatten({1 + len(plan.axes)})"
     path = "".join(f"[{key!r}]" for key in plan.path)
-    back = "" if not flat else f".reshape(len(crops), -1, *crops.shape[2:])"
+    back = "" if not flat else ".reshape(len(crops), -1, *crops.shape[2:])"
     return f"""
 import torchio as tio
 
@@ -216,16 +216,16 @@ TOOLS: dict[str, tuple[str, tuple[str, ...], Callable[[TilePlan], str]]] = {
     "monai": (
         "1.6.1",
         (
-            "MONAI averages patches where they overlap, their padded margins too; the marks keep those out, so that it is",
-            f"exact. {_AT_BORDERS}",
+            "MONAI averages patches where they overlap, padded margins too; the marks keep those out: exact.",
+            _AT_BORDERS,
         ),
         _monai,
     ),
     "nnunet": (
         "2.8.1",
         (
-            "nnU-Net weights patches with a Gaussian, which is small in the margins but not zero, and begins them at any",
-            "cell, out of phase with the model's strides: close, not exact.",
+            "nnU-Net weights patches with a Gaussian, which is small in the margins but not zero, and begins them at",
+            "any cell, out of phase with the model's strides: close, not exact.",
         ),
         _nnunet,
     ),
@@ -245,8 +245,8 @@ TOOLS: dict[str, tuple[str, tuple[str, ...], Callable[[TilePlan], str]]] = {
     "diffusers": (
         "0.42.1",
         (
-            "diffusers fades one patch into the next over the whole overlap: close, not exact, as cells near a patch's",
-            "end count with small weights. An overlap of two margins is the least where one of the two is always right.",
+            "diffusers fades one patch into the next over the whole overlap: close, not exact, as cells near a",
+            "patch's end count with small weights. With two margins of overlap one of both is always right.",
         ),
         _diffusers,
     ),

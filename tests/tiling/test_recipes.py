@@ -83,7 +83,9 @@ def test_a_plan_is_written_in_the_words_of_a_tool(golden: Callable[[str, str], N
         compile(text, tool, "exec")
 
 
-@pytest.mark.parametrize("name", ["stack", "causal", "dilated", "stride", "shuffle", "transposed", "reflected", "U-Net"])
+@pytest.mark.parametrize(
+    "name", ["stack", "causal", "dilated", "stride", "shuffle", "transposed", "reflected", "U-Net"]
+)
 def test_the_text_for_monai_gives_the_output_of_the_whole_image(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, _, size, tile = EXACT[name]
     size = tuple(side + 1 for side in size) if name == "stack" else tuple(side // 4 * 4 for side in size)
@@ -134,7 +136,7 @@ def test_what_a_tool_cannot_put_together_is_refused_and_what_is_not_exact_is_sai
     for tool in ("monai", "nnunet", "careamics", "torchio", "diffusers"):
         with pytest.raises(ErfscopeError, match=r"takes outputs as large as the input.*run_tiled"):
             recipe(valid, tool)
-    with pytest.raises(ErfscopeError, match="unknown tool 'monia'.*did you mean 'monai'"):
+    with pytest.raises(ErfscopeError, match=r"unknown tool 'monia'.*did you mean 'monai'"):
         recipe(valid, "monia")
     norm = plan_of(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.InstanceNorm2d(2)).eval(), (32, 32), 8)
     assert "# Not exact: batch or instance norm" in recipe(norm, "torchio")
