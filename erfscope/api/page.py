@@ -15,20 +15,21 @@ from erfscope.view.report_view import report_view
 LARGE, SMALL = 240, 96
 
 
-def html(report: Report, **style: Unpack[Style]) -> str:
+def html(report: Report, *, in_folder: bool = False, **style: Unpack[Style]) -> str:
     """A report as one self-contained page; see :func:`erfscope.view.page.html`.
 
     Args:
         report: Results, usable or not.
-        **style: As for :meth:`erfscope.Report.figure`: the scale of the maps when the page is opened, which a switch
-            changes, and their colour map; the rest is of figures alone.
+        in_folder: Whether the files of the maps are written beside the page.
+        **style: As for :meth:`erfscope.Report.figure`: the scale of the maps when the page is opened, and the
+            range of their colours, which switches change, and their colour map; the rest is of figures alone.
 
     Raises:
-        ErfscopeError: an unknown scale or colour map.
+        ErfscopeError: an unknown scale, range of colours or colour map.
     """
     chosen = FigureStyle(**style)
     chosen.check()
-    return page.html(report_view(report), drawings(report.results, chosen))
+    return page.html(report_view(report), drawings(report.results, chosen), in_folder=in_folder)
 
 
 def result_fragment(result: Result) -> str:

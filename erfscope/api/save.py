@@ -103,7 +103,7 @@ def _drawn(
     from erfscope.api.page import html
     from erfscope.figures.draw import folder_figures
 
-    page = (PAGE, html(report, **style).encode())
+    page = (PAGE, html(report, in_folder=True, **style).encode())
     try:
         return [page, *folder_figures(report.results, kind=figure, **style)], None
     except ErfscopeError as error:

@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES
@@ -183,6 +184,9 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
         tilted = len(ticks) * widest > inches(ax)[0]
         turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
         ax.set_xticks(range(len(ticks)), list(ticks), **turned)
+        ax.set_xlim(-0.35, len(ticks) - 0.65)
+    else:
+        _mark_points(figure, ax, sorted({x for curve in curves for x in curve.at}))
     keys = _keys(curves, limits)
     # Conditions that differ are in the names.
     notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits)]
@@ -190,6 +194,18 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
         notes.append(TRF)
     finish(figure, [ax], [HEIGHT], words=notes, handles=keys)
     return figure
+
+
+def _mark_points(figure: Figure, ax: Axes, at: Sequence[float]) -> None:
+    """Ticks at the points where their numbers have room, else at round numbers, whole ones where the points are."""
+    lay_out(figure)
+    low, high = ax.get_xlim()
+    numbers = [f"{x:.10g}" for x in at]
+    room = min(after - before for before, after in pairwise(at)) * inches(ax)[0] / (high - low)
+    if max(text_width(figure, number) for number in numbers) + 0.1 <= room:
+        ax.set_xticks(at, numbers)
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=all(x.is_integer() for x in at)))
 
 
 def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:
@@ -209,12 +225,14 @@ def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
 
 
 def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
-    """The reason why the TRF has no line, where that is known."""
+    """The reason why the TRF has no line, where that is known, and that lines leave the axis at its top."""
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
     beyond = any(_half(result) > limits[1] for curve in hidden for result in curve.results)
     why = [text for text, holds in (("the whole input", everything), ("beyond the axis", beyond)) if holds]
-    return [f"TRF without a line: {' or '.join(why)}"] if why else []
+    seen = [result for curve in curves if curve not in hidden for result in curve.results]
+    leaves = ["half the TRF goes on beyond the axis"] if any(_half(result) > limits[1] for result in seen) else []
+    return [*([f"TRF without a line: {' or '.join(why)}"] if why else []), *leaves]
 
 
 def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:

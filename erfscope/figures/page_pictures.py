@@ -39,7 +39,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
 
     Args:
         results: The report's results.
-        style: Its scale is the one that the page opens with, its colour map that of all maps.
+        style: Its scale and range of colours are those that the page opens with, its colour map that of all maps.
     """
     longest = next((pixels for most, pixels in PIXELS if len(results) <= most), FEWEST_PIXELS)
     maps = views(results, longest=longest, cmap=style.cmap)
@@ -53,6 +53,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,
+        span=style.colours,
     )
 
 
@@ -133,7 +134,7 @@ def _images(
     for scale in SCALES:
         values = display(erf, scale, longest=longest)
         if scale == "share":
-            least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 % of the ERF in stronger pixels")
+            least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 %")
             yield Shown(
                 uri=png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap)),
                 scale=scale,

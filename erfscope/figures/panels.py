@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from erfscope.figures.canvas import drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.kinds import FIGURES
-from erfscope.figures.maps import draw_ring, grey, pictures_of
+from erfscope.figures.lettering import TEXT
+from erfscope.figures.maps import EDGE, draw_ring, grey, pictures_of
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.notes import condition_words, shared, size_lines
 from erfscope.figures.style import FigureStyle
@@ -23,10 +25,11 @@ from erfscope.view.words import cells, unit_text
 
 #: Maps side by side in a strip as wide as a page: more would be smaller than their letters.
 IN_A_ROW = 6
-#: Rings of what was expected, by measure.
+#: Rings and the box of what was expected.
 EXPECTED: dict[str, dict[str, Any]] = {
     "r50": {"color": "#66ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
     "r90": {"color": "#c8ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
+    "TRF": {"color": "#66ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
 }
 
 
@@ -40,14 +43,22 @@ def panel(results: Sequence[Result], style: FigureStyle) -> Figure:
     return _tiles(results, style, over_pictures=False)
 
 
-def panel_with_expected(result: Result, expected: Mapping[str, float], *, heading: str, words: Sequence[str]) -> Figure:
-    """One result's panel with its own rings, and the expected ones dotted.
+def panel_with_expected(
+    result: Result,
+    expected: Mapping[str, float],
+    *,
+    heading: str,
+    words: Sequence[str],
+    field: Sequence[int] | None = None,
+) -> Figure:
+    """One result's panel with its own rings, and what was expected dotted, with the names of the rings.
 
     Args:
         result: The result; it has a map.
         expected: Radius by measure, "r50" or "r90", in cells of the reference.
         heading: Over the panel.
         words: Under it, before the conditions.
+        field: Height and width of the expected theoretical receptive field (TRF); None draws none.
 
     Returns:
         The figure.
@@ -56,8 +67,17 @@ def panel_with_expected(result: Result, expected: Mapping[str, float], *, headin
     tile = _close_tile(result, above=(_place(result),), below=tuple(size_lines(result)))
     with drawing():
         figure = mosaic([tile], 1, style=FigureStyle(), heading=heading, notes=[*words, *shared([result])[0]])
+        ax, plane = figure.axes[0], close_up(result.map.plane).erf
+        row, col = plane.center_px
         for name, radius in expected.items():
-            draw_ring(figure.axes[0], close_up(result.map.plane).erf, radius, gid=f"expected {name}", **EXPECTED[name])
+            draw_ring(ax, plane, radius, gid=f"expected {name}", **EXPECTED[name])
+            looks: dict[str, Any] = {"color": EXPECTED[name]["color"], "path_effects": EDGE, "fontsize": TEXT}
+            ax.annotate(name, (col, row + radius), (0, -2), textcoords="offset points", ha="center", va="top", **looks)
+        if field is not None:
+            height, width = field
+            corner = (col - width / 2, row - height / 2)
+            look = {**EXPECTED["TRF"], "path_effects": EDGE}
+            ax.add_patch(Rectangle(corner, width, height, fill=False, gid="expected TRF", **look))
     return figure
 
 

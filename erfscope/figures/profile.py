@@ -17,8 +17,9 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.notes import shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.radial_curve import RadialProfile, gaussian_profile, radial_profile
+from erfscope.measures.shapes import MIN_R2
 from erfscope.results.result import Result
-from erfscope.view.words import error_words, lengths, names
+from erfscope.view.words import error_words, lengths, listed_up_to, names
 
 HEIGHT = 2.15
 FIT: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
@@ -63,7 +64,9 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     _densities(panels[0], found, fits, scale)
     _enclosed(panels[1], shown, found)
     rows = panels[:1] if width > ONE_COLUMN else panels
-    words = [*shared(shown)[0], f"{scale} scale", *error_words(shown, "bands: r50 and r90 ±")]
+    unfitted = [name for name, fit in zip(names(shown), fits, strict=True) if fit is None]
+    lacking = [f"no Gaussian fit to {listed_up_to(3, unfitted)}: R² below {MIN_R2}"] if unfitted else []
+    words = [*shared(shown)[0], *error_words(shown, "bands: r50 and r90 ±"), *(lacking if len(shown) <= FITTED else [])]
     finish(figure, rows, [HEIGHT] * len(rows), words=words, handles=keys)
     return figure
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES
@@ -95,13 +96,12 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     side = inches(panels[0, 0])[0]
     for (result, found), title, (row, axes) in zip(shown, names(rows), enumerate(panels), strict=True):
         heading = title if result.layer in title.split(" · ") else f"{title} · {result.layer}"
-        for column, (name, ax) in enumerate(zip(MEASURED, axes, strict=True)):
+        below = [wrapped(figure, [_median_text(result, found, name)], side) for name in MEASURED]
+        most = max(map(len, below))
+        for column, (lines, ax) in enumerate(zip(below, axes, strict=True)):
             tag = f"{letter(row * len(MEASURED) + column)}\u00a0{heading}"
-            effect, length = found.border_effect(name), lengths_text(result)
-            text = f"{name}: median {number(effect.median)} {length}"
-            if effect.clipped_to_inside is not None:
-                text += f", clipped / inside {number(effect.clipped_to_inside)}"
-            write_over(ax, name_lines(figure, tag, side), wrapped(figure, [text], side))
+            # Titles of a row stand at one height.
+            write_over(ax, name_lines(figure, tag, side), [*lines, *[" "] * (most - len(lines))])
     words = [*shared(rows)[0], f"{scale} scale", "each panel on its own range of colours"]
     if any(found.without_gradient for _, found in shown):
         words.append("grey: no gradient")
@@ -112,6 +112,15 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     for ax in panels.flat:
         ax.set(aspect="auto" if len(ax.images[0].get_array()) == 1 else "equal", anchor="NW")
     return figure
+
+
+def _median_text(result: Result, found: Positions, name: str) -> str:
+    """A measure's median over the units, and how the border changes it."""
+    effect = found.border_effect(name)
+    text = f"{name}: median {number(effect.median)} {lengths_text(result)}"
+    return text + (
+        f", clipped / inside {number(effect.clipped_to_inside)}" if effect.clipped_to_inside is not None else ""
+    )
 
 
 def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
@@ -136,6 +145,9 @@ def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
     ax.set_xlabel(f"column of the unit's centre ({word})", labelpad=2)
     ax.set_ylabel(f"row of the unit's centre ({word})", labelpad=2)
     ax.tick_params(length=2, pad=2)
+    # Equal axes get equal ticks.
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_locator(MaxNLocator(5))
     if len(plane) == 1:
         ax.set_yticks([])
         ax.set_ylabel("")

@@ -8,18 +8,19 @@ from pathlib import Path
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.panels import panel_with_expected
+from erfscope.geometry.box import size_text
 from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.results.result import slug
 from erfscope.storage.files import map_bytes
 from erfscope.storage.writing import write_bytes
-from erfscope.view.words import RADII
+from erfscope.view.words import RADII, cells_text
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
     """Write ``check.json``, and a figure and the map of every check that did not pass.
 
     A baseline holds numbers and no maps: what is drawn is the obtained map, with its own r50 and r90 rings and the
-        baseline's dotted.
+        baseline's dotted, as is its theoretical receptive field (TRF) where that changed.
 
     Args:
         report: What was found.
@@ -63,8 +64,21 @@ def _figure(verdict: Verdict) -> bytes:
     entry = verdict.expected if verdict.measures else None
     stored = {} if entry is None else {name: entry.measures.get(name) for name in RADII}
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
-    drawn = ", ".join(f"{name} {radius:.4g}" for name, radius in expected.items())
-    words = f"dotted, green: expected {drawn}" if drawn else "nothing expected that could be drawn"
+    drawn = [f"{name} {radius:.4g} {cells_text(verdict.result)}" for name, radius in expected.items()]
+    field = _changed_field(verdict)
+    drawn += [] if field is None else [f"TRF {size_text(field)} {cells_text(verdict.result)}"]
+    words = f"dotted, green: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
     return figure_bytes(
-        panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words]), ".png"
+        panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field),
+        ".png",
     )
+
+
+def _changed_field(verdict: Verdict) -> tuple[int, ...] | None:
+    """Sides of the expected theoretical receptive field (TRF) where the obtained one has others; None where it cannot
+    be drawn: it covers the whole reference, or is no rectangle."""
+    entry, trf = verdict.expected, None if verdict.result is None else verdict.result.trf
+    found = None if entry is None else entry.structure
+    if found is None or trf is None or found.global_by or len(found.trf_px) != 2 or found.trf_px == trf.size_px:
+        return None
+    return found.trf_px

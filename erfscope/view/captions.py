@@ -27,8 +27,10 @@ def latex_figure(
         width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
-    common = [condition.alone for condition in shared(drawn).values()]
-    sentences = [f"{shown} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
+    # "layer layer4" says it twice.
+    common = [c.text if c.alone.startswith("layer layer") else c.alone for c in shared(drawn).values()]
+    what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
+    sentences = [f"{what} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     if colour:
         sentences.append(
             f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
@@ -37,7 +39,10 @@ def latex_figure(
             regions = listed(f"{each:g} %" for each in contours)
             sentences.append(f"Outlines: highest-density regions of {regions}, of the map smoothed.")
     sentences += filter(None, [cells_note(drawn)])
-    sentences += [f"{words}." for words in error_words(drawn, "±")]
+    sentences += [f"{words[:1].upper()}{words[1:]}." for words in error_words(drawn, "±")]
+    cut = [name for name, result in zip(names(drawn), drawn, strict=True) if _is_cut(result)]
+    if cut:
+        sentences.append(f"Input too small for {listed(cut)}: sizes are underestimates.")
     name = "figure*" if width_mm > COLUMN else "figure"
     # LaTeX cannot escape every character in labels and names of files.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
@@ -46,3 +51,8 @@ def latex_figure(
     lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width_mm:.0f}mm]{{{plain}}}"]
     lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])
+
+
+def _is_cut(result: Result) -> bool:
+    """Whether the input cuts off so much of the ERF that its sizes are underestimates."""
+    return any(finding.code == "clipped" for finding in result.findings)

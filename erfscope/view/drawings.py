@@ -69,3 +69,5 @@ class Drawings:
     #: The scales that a page offers, and the one that it opens with.
     scales: tuple[str, ...]
     scale: str
+    #: The range of colours that a page opens with.
+    span: str

@@ -32,8 +32,8 @@ def identity(result: Result) -> list[str]:
     return texts
 
 
-def provenance(result: Result) -> Iterator[tuple[str, str]]:
-    """The origin of a result's numbers, as (name, text)."""
+def provenance(result: Result, *, in_folder: bool) -> Iterator[tuple[str, str]]:
+    """The origin of a result's numbers, as (name, text); a folder has the file of its map, too."""
     weights, shown = result.weights, result.input
     yield "model", result.model
     parts = [
@@ -63,4 +63,5 @@ def provenance(result: Result) -> Iterator[tuple[str, str]]:
         yield "computed", f"by the model itself, whole up to the layer: {result.computed.because}"
     elif result.computed is not None:
         yield "computed", f"by its graph, {result.computed.share:.1%} of the multiply-adds up to the layer"
-    yield "map file", f"{result.id}.npz"
+    if in_folder and result.map is not None:
+        yield "map file", f"{result.id}.npz"

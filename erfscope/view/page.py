@@ -24,7 +24,7 @@ from erfscope.view.identity import identity, provenance
 from erfscope.view.report_view import ReportView
 
 
-def html(view: ReportView, drawings: Drawings) -> str:
+def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> str:
     """A report as one self-contained page.
 
     Every number on it is the JSON's own: elements with ``data-json`` hold the JSON pointer to it in
@@ -33,6 +33,7 @@ def html(view: ReportView, drawings: Drawings) -> str:
     Args:
         view: What is shown.
         drawings: Its maps.
+        in_folder: Whether the files of the maps are written beside the page.
 
     Returns:
         The page's text, to be written as UTF-8.
@@ -45,6 +46,7 @@ def html(view: ReportView, drawings: Drawings) -> str:
         explanation=explanation,
         unranked=list(headline.unranked(view)),
         drawings=drawings,
+        in_folder=in_folder,
         ranges=charts.ranges(view.rows),
         profiles=charts.profiles(view.rows),
         side_by_side=sum(drawn is not None for drawn in drawings.maps) > 1,
@@ -95,6 +97,11 @@ def with_formulas(text: str) -> Markup:
     return Markup("").join(formula(part) if part in (*known, "g_s^2") else printable(part) for part in parts)
 
 
+def coded(text: str) -> Markup:
+    """A sentence in which names between backticks are set as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
+
+
 def breakable(name: str) -> Markup:
     """A name that a browser breaks after its marks, where it needs several lines."""
     return Markup("<wbr>").join(words.name_pieces(printable(name)))
@@ -112,7 +119,7 @@ def _environment() -> Environment:
     )
     environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
     environment.globals |= {"MEASURES": MEASURES, "IMAGE": IMAGE, "drawing": charts}
-    environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable}
+    environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment
 
 

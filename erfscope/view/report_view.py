@@ -121,9 +121,10 @@ class ReportView:
 
     @property
     def below(self) -> list[str]:
-        """The lines below a table: what columns mean, what rows share, what inserted blocks cost."""
+        """The lines below a table: what columns mean, what rows share, why errors are absent, what inserted blocks
+        cost."""
         shared = " · ".join(self.texts()) if self.is_usable else ""
-        notes = filter(None, (words.plane_note(self.results), shared))
+        notes = filter(None, (words.plane_note(self.results), shared, words.no_errors(self.results)))
         return [*self.meanings, *notes, *self.costs]
 
     @property

@@ -309,11 +309,17 @@ def gloss_of(columns: Iterable[str]) -> str:
 
 
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
-    """The kind of the errors of r50 and r90, after the ``sign`` that shows them; empty where there are no errors."""
+    """The kind of the errors of r50 and r90, after the ``sign`` that shows them, or why there are none."""
     over = dict.fromkeys(
         result.se_over for result in results for measure in radii(result).values() if measure.se is not None
     )
-    return [f"{sign} standard error over {' and '.join(over)}"] if over else []
+    return [f"{sign} standard error over {' and '.join(over)}"] if over else list(filter(None, [no_errors(results)]))
+
+
+def no_errors(results: Sequence[Result]) -> str:
+    """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
+    errors = [measure.se for result in results for measure in radii(result).values()]
+    return "no errors: fewer than four groups of images" if errors and set(errors) == {None} else ""
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

@@ -93,7 +93,8 @@ def _answer(result: Result) -> str:
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
     r50, r90 = (measure_cell(result, name) for name in words.RADII)
-    over = "" if r50.error is None else f" (error over {result.se_over})"
+    about_errors = words.no_errors([result]) or ("" if r50.error is None else f"error over {result.se_over}")
+    over = f" ({about_errors})" if about_errors else ""
     sentence = f"Half of the ERF lies within {r50} {unit}{over}, 90 % within {r90.text} {unit}"
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
