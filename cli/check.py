@@ -65,7 +65,8 @@ class _Remembering(click.RichCommand):
     "--fail-on",
     multiple=True,
     metavar="MEASURE=T",
-    help="Tolerance: -5% guards against a narrower ERF, +5% against a wider one, 5% against both; repeatable.",
+    help="Tolerance: -5% guards against a narrower ERF, +5% against a wider one, 5% against both; repeatable."
+    " Default: -5%, or 1% if weights and structure are those of the baseline.",
     panel=GATE,
 )
 @click.option(
@@ -100,7 +101,7 @@ class _Remembering(click.RichCommand):
     type=File(),
     help="Folder for the report, and for figures and maps of what did not pass.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print one line for each check and nothing else.")
 @with_verbose
 def check(
     model: str | None,
@@ -119,7 +120,8 @@ def check(
     """Compare ERFs with a committed baseline: did one shrink?
 
     Without MODEL, the checks are those that the settings list, each as `[[tool.erfscope.check]]` with a `name`, a
-    `model`, `tolerances` and any option of `analyze`. Exit codes: 1 something changed, 3 inconclusive."""
+    `model`, `tolerances` and any option of `analyze`. Exit codes: 1 something changed, 3 inconclusive, or
+    the baseline has just been created (0 with --allow-new)."""
     shown = _format(given.pop("format"), given.pop("json"))
     requests, folder = _requests(model, only, given, fail_on)
     from erfscope.cli.run.startup import importing_torch
@@ -139,7 +141,7 @@ def check(
         )
     # The exit code is that of the verdict even if the output is closed or figures cannot be written.
     with ignoring_closed_pipe():
-        deliver(report, shown=shown)
+        deliver(report, shown=shown, quiet=quiet)
     stored = artifacts is None or store(report, Path(artifacts))
     return 0 if exit_zero else report.exit_code or (0 if stored else 3)
 

@@ -38,12 +38,13 @@ def store(report: CheckReport, folder: Path) -> bool:
     return True
 
 
-def deliver(report: CheckReport, *, shown: str) -> None:
+def deliver(report: CheckReport, *, shown: str, quiet: bool = False) -> None:
     """Print the report; on GitHub also write annotations and the summary of the step.
 
     Args:
         report: The verdicts.
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
+        quiet: Whether text has one line for each check and nothing else.
     """
     view = report_view(report)
     if shown == "json":
@@ -53,7 +54,9 @@ def deliver(report: CheckReport, *, shown: str) -> None:
     else:
         screen = Screen(plain=shown != "rich")
         for line in text_lines(view):
-            screen.print(styled(line), soft_wrap=not screen.is_bounded)
+            if not quiet or line.kind == "head":
+                # A command in the line is copied whole.
+                screen.print(styled(line), soft_wrap=line.kind == "accept" or not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":

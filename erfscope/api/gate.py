@@ -209,14 +209,16 @@ def _settled(
         word: Word = "new" if verdict.expected is None else "updated"
         cause = FIRST if verdict.expected is None else verdict.cause
         return replace(verdict, word=word, cause=cause, reason=f"written to {path.name}", accept="", notices=notices)
-    if verdict.expected is not None or policy == "refuse":
+    if verdict.expected is not None:
         return verdict
+    if policy == "refuse":
+        return replace(verdict, reason=f"{verdict.reason}; {ALLOWED}")
     first = replace(verdict, cause=FIRST, accept="", notices=notices)
     if policy == "accept":
         return replace(first, word="new", reason=f"written to {path.name}; the next check compares with it")
     reason = (
         f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check"
-        " compares with it"
+        f" compares with it; {ALLOWED}"
     )
     return replace(first, created=True, reason=reason)
 
@@ -243,6 +245,8 @@ def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
 
 #: Why a check that was written into the baseline was compared with nothing.
 FIRST = "no earlier entry"
+#: How a check without an entry in the baseline passes.
+ALLOWED = "`erfscope check --allow-new` adds new checks and lets them pass"
 
 
 def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:

@@ -18,6 +18,9 @@ from erfscope.geometry.names import IMAGE
 #: Settings that decide the structure; the others decide the measurement.
 STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
 
+#: The cause of a verdict on a measurement that was asked for in another way.
+SETTINGS_CHANGED = "settings changed"
+
 
 def compare(
     obtained: BaselineEntry,
@@ -158,7 +161,7 @@ def _cause(
     if obtained.unusable is not None:
         return "no usable result"
     if settings_changed:
-        return "settings changed"
+        return SETTINGS_CHANGED
     if any(change.verdict == "cannot tell" for change in shape):
         return "TRF is only bounded"
     if not verdicts:

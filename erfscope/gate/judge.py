@@ -13,7 +13,7 @@ from erfscope.gate.measure_range import objection
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.measures.differences import paired_difference
-from erfscope.printable import number, with_error
+from erfscope.printable import number, rounded, rounded_difference
 
 Word = Literal["pass", "fail", "cannot tell"]
 #: Verdicts as people read them, where that is not the word that code and JSON have.
@@ -98,7 +98,7 @@ def judge(
     word = _word(tolerance.move(difference, MEASURES[name].wider), limit, noise)
     found = replace(blank, word=word, limit=limit, difference=difference, se=se)
     if word == "pass":
-        return replace(found, notice=_improvement_notice(name, tolerance, difference, se, limit))
+        return replace(found, notice=_improvement_notice(found))
     return _explained(replace(found, needed=_needed(obtained.n, noise, limit) if word == "cannot tell" else None))
 
 
@@ -131,21 +131,21 @@ def _needed(n: int, noise: float, limit: float) -> int | None:
     return 10 * math.ceil(count / 10) if count <= MOST else None
 
 
-def _improvement_notice(name: str, tolerance: Tolerance, difference: float, se: float, limit: float) -> str:
+def _improvement_notice(found: MeasureVerdict) -> str:
     """The notice of a clear move the other way."""
-    wider = MEASURES[name].wider
-    if tolerance.side == "both" or wider is None or -tolerance.move(difference, wider) <= max(limit, NOISE * se):
+    wider, tolerance = MEASURES[found.name].wider, found.tolerance
+    assert found.difference is not None
+    assert found.limit is not None
+    enough = max(found.limit, NOISE * (found.se or 0))
+    if tolerance.side == "both" or wider is None or -tolerance.move(found.difference, wider) <= enough:
         return ""
-    return (
-        f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {name}"
-        f" {moved(difference, se, name)}"
-    )
+    return f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {found.name} {_moved(found)}"
 
 
 def _explained(found: MeasureVerdict) -> MeasureVerdict:
     assert found.difference is not None
     assert found.se is not None
-    text = f"{found.name} moved by {moved(found.difference, found.se, found.name)}"
+    text = f"{found.name} moved by {_moved(found)}"
     allowed = f"{number(found.limit)}{unit_of(found.name)}"
     if found.word == "fail":
         way = {"narrower": "towards a narrower ERF", "wider": "towards a wider ERF", "both": "either way"}[
@@ -170,10 +170,17 @@ def shown_word(word: str) -> str:
     return SHOWN.get(word, word)
 
 
-def moved(difference: float, se: float | None, name: str) -> str:
-    """A signed difference with its error and unit: ``-7.2 ± 0.3 px``."""
-    sign = "" if difference < 0 else "+"
-    return f"{sign}{with_error(difference, se or None)}{unit_of(name)}"
+def signed_difference(found: MeasureVerdict) -> str:
+    """A measure's signed difference with its error: ``-7.2 ± 0.3``."""
+    ours, theirs = (
+        "" if each is None else rounded(each.value, each.se)[0] for each in (found.obtained, found.expected)
+    )
+    text, error = rounded_difference(found.difference, found.se or None, ours, theirs)
+    return f"{'' if text.startswith('-') else '+'}{text}{'' if error is None else f' ± {error}'}"
+
+
+def _moved(found: MeasureVerdict) -> str:
+    return f"{signed_difference(found)}{unit_of(found.name)}"
 
 
 def unit_of(name: str) -> str:

@@ -43,7 +43,9 @@ class Structure:
     def __str__(self) -> str:
         place = ",".join(f"{c:g}" for c in self.center_px)
         stride = size_text([f"{s:g}" for s in self.stride_px])
-        return f"{self.layer} {size_text(self.map_shape)}, stride {stride}, unit at ({place}), TRF {self.trf_text}"
+        return (
+            f"layer {self.layer}: {size_text(self.map_shape)}, stride {stride}, unit at ({place}), TRF {self.trf_text}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from erfscope.gate.compare import SETTINGS_CHANGED
 from erfscope.gate.entry import BaselineMeasure
-from erfscope.gate.judge import MeasureVerdict, moved, shown_word, unit_of
+from erfscope.gate.judge import MeasureVerdict, shown_word, signed_difference, unit_of
+from erfscope.gate.tolerance import DEFAULT, SAME_WEIGHTS
 from erfscope.printable import number, with_error
 from erfscope.view.words import DASH, IN_PLANE, IN_PLANE_MEANS, gloss_of
 
@@ -42,7 +44,7 @@ class VerdictView:
     changes: tuple[str, ...]
     #: Why the check does not pass, most important first.
     reasons: tuple[str, ...]
-    #: What would settle an inconclusive verdict; "" where nothing would.
+    #: What would settle an inconclusive verdict, apart from accepting it; "" where nothing would.
     advice: str
     #: What was found and compared with nothing, and what sizes mean.
     facts: tuple[str, ...]
@@ -67,9 +69,11 @@ class ReportView:
 def report_view(report: CheckReport) -> ReportView:
     """The view of a run."""
     shown = (name for verdict in report for name in ([m.name for m in verdict.measures] or verdict.obtained.measures))
+    default = any(str(each.tolerance) in (DEFAULT, SAME_WEIGHTS) for verdict in report for each in verdict.measures)
+    rule = f"default tolerance: {SAME_WEIGHTS} if weights and structure are the baseline's, else {DEFAULT}"
     return ReportView(
         verdicts=tuple(map(verdict_view, report)),
-        gloss=gloss_of(shown),
+        gloss=" · ".join(filter(None, (gloss_of(shown), rule if default else ""))),
         notices=report.notices,
         summary=report.summary,
         file=report.baseline.name,
@@ -82,6 +86,9 @@ def verdict_view(verdict: Verdict) -> VerdictView:
     changes = [Row(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in verdict.structure]
     over = {each.obtained.over for each in verdict.measures if each.needed is not None and each.obtained is not None}
     count = f"{verdict.needed} {'draws' if over == {'draws'} else 'samples'}"
+    advice = "" if verdict.needed is None else f"to settle it: measure the baseline's model and this one with {count}"
+    if verdict.cause == SETTINGS_CHANGED:
+        advice = "to keep both: name this check (NAME=MODEL, or its name in the settings), or choose another --baseline"
     return VerdictView(
         name=verdict.name,
         shown=verdict.shown,
@@ -91,9 +98,7 @@ def verdict_view(verdict: Verdict) -> VerdictView:
         rows=(*changes, *map(_row, verdict.measures)),
         changes=tuple(change.text for change in verdict.structure if change.verdict != "notice"),
         reasons=tuple(filter(None, reasons)),
-        advice=""
-        if verdict.needed is None
-        else f"to settle it: measure the baseline's model and this one with {count}",
+        advice=advice,
         facts=tuple(_facts(verdict)),
         notices=verdict.notices,
         accept=verdict.accept,
@@ -103,7 +108,7 @@ def verdict_view(verdict: Verdict) -> VerdictView:
 def _facts(verdict: Verdict) -> Iterator[str]:
     found = verdict.obtained
     if found.measures and not verdict.measures:
-        yield f"found: {', '.join(f'{name} {_value(each, name)}' for name, each in found.measures.items())}"
+        yield f"found: {', '.join(f'{name} {_value(each)}{unit_of(name)}' for name, each in found.measures.items())}"
     if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
         yield f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}"
 
@@ -111,16 +116,14 @@ def _facts(verdict: Verdict) -> Iterator[str]:
 def _row(measure: MeasureVerdict) -> Row:
     has_limit = measure.limit is not None and measure.tolerance.relative
     return Row(
-        what=measure.name,
-        obtained=_value(measure.obtained, measure.name),
-        expected=_value(measure.expected, measure.name),
-        tolerance=str(measure.tolerance) + (f" ({number(measure.limit)}{unit_of(measure.name)})" if has_limit else ""),
-        difference=DASH if measure.difference is None else moved(measure.difference, measure.se, measure.name),
+        what=f"{measure.name}{unit_of(measure.name)}",
+        obtained=_value(measure.obtained),
+        expected=_value(measure.expected),
+        tolerance=str(measure.tolerance) + (f" ({number(measure.limit)})" if has_limit else ""),
+        difference=DASH if measure.difference is None else signed_difference(measure),
         verdict=shown_word(measure.word),
     )
 
 
-def _value(recorded: BaselineMeasure | None, name: str) -> str:
-    if recorded is None or recorded.value is None:
-        return DASH
-    return f"{with_error(recorded.value, recorded.se)}{unit_of(name)}"
+def _value(recorded: BaselineMeasure | None) -> str:
+    return DASH if recorded is None or recorded.value is None else with_error(recorded.value, recorded.se)
