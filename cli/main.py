@@ -181,6 +181,8 @@ def _usage(error: click.ClickException) -> str:
     former = {f"--{prefix}{name}": new for name, new in FORMER.items() for prefix in ("", "no-")}
     if isinstance(error, NoSuchOption) and error.option_name in former:
         return f"--{former[error.option_name]} stands in the place of --no-{error.option_name.rpartition('-')[2]}"
+    if isinstance(error, NoSuchOption) and error.option_name.replace("_", "-").startswith("--random"):
+        return f"there is no {error.option_name}; write `--weights random`"
     if isinstance(error, NoSuchCommand) and not error.possibilities:
         return f"{text}; did you mean `erfscope analyze {error.command_name}`?"
     context: click.Context | None = getattr(error, "ctx", None)

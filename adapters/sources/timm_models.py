@@ -88,7 +88,7 @@ def _registered(spec: str) -> dict[str, Any]:
     name, _, tag = spec.partition(".")
     if "/" in spec or "\\" in spec:
         raise ErfscopeError(
-            f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:factory"
+            f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:function"
         )
     if not timm.is_model(name):
         import torchvision.models
@@ -96,6 +96,10 @@ def _registered(spec: str) -> dict[str, Any]:
         known = [*timm.list_models(), *(f"torchvision:{each}" for each in torchvision.models.list_models())]
         if f"torchvision:{name}" in known:
             raise ErfscopeError(f"unknown model {spec!r} in timm; torchvision has it: torchvision:{name}")
+        if spec.endswith(".py"):
+            raise ErfscopeError(
+                f"unknown model {spec!r}: name the function in that file which builds the model; write {spec}:function"
+            )
         if Path(spec).is_dir():
             raise ErfscopeError(
                 f"unknown model {spec!r}: the folder of that name holds no report.json; write local-dir:{spec} for a"

@@ -11,6 +11,7 @@ COMMON = frozenset(
     {
         *("--layer", "--unit", "--convention", "--image", "--samples", "--weights"),
         *("--checkpoint", "--input-size", "--device", "--json", "--output", "--explain"),
+        *("--figure", "--seed", "--force"),
     }
 )
 #: Shown besides, of options that one command has for itself.
