@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.gate.entry import ASKED, BaselineEntry, protocol_conditions
+from erfscope.gate.entry import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.measure_range import objection
 from erfscope.gate.structure import StructureChange, changes
@@ -17,9 +17,6 @@ from erfscope.geometry.names import IMAGE
 
 #: Settings that decide the structure; the others decide the measurement.
 STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
-
-#: The cause of a verdict on a measurement that was asked for in another way.
-SETTINGS_CHANGED = "settings changed"
 
 
 def compare(

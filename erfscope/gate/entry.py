@@ -21,6 +21,8 @@ from erfscope.results.result import Result
 
 #: Settings as they were asked for: a result holds none of them, or only what they led to.
 ASKED = ("layer", "unit", "model_kwargs")
+#: The cause of a verdict on an entry that was measured under other settings.
+SETTINGS_CHANGED = "settings changed"
 #: Significant digits that are stored: float32 has no more, and a diff of two baselines can be read.
 DIGITS = 7
 

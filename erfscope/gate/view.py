@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from erfscope.gate.compare import SETTINGS_CHANGED
-from erfscope.gate.entry import BaselineMeasure
+from erfscope.gate.entry import SETTINGS_CHANGED, BaselineMeasure
 from erfscope.gate.judge import MeasureVerdict, shown_word, signed_difference, unit_of
 from erfscope.gate.tolerance import DEFAULT, SAME_WEIGHTS
 from erfscope.printable import number, with_error
