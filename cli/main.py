@@ -26,6 +26,7 @@ from erfscope.cli.console.screen import complain, discard_output
 from erfscope.cli.console.short_help import ShortHelp
 from erfscope.cli.console.streams import streams
 from erfscope.cli.doctor import doctor
+from erfscope.cli.explore import explore
 from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
@@ -57,7 +58,7 @@ SHARED = ("analyze", "compare")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
-@click.command_panel("Measure", commands=["analyze", "compare", "layers", "tile", "merge"])
+@click.command_panel("Measure", commands=["analyze", "compare", "explore", "layers", "tile", "merge"])
 @click.command_panel("Guard", commands=["check"])
 @click.command_panel("Science", commands=["study"])
 @click.command_panel("Help", commands=["models", "doctor"])
@@ -98,7 +99,7 @@ def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-for command in (analyze, compare, layers, tile, merge, check, study, models, doctor):
+for command in (analyze, compare, explore, layers, tile, merge, check, study, models, doctor):
     assert command.callback is not None
     command.callback = _redirecting_prints(command.callback)
     cli.add_command(command)

@@ -14,6 +14,7 @@ from erfscope.api import check as check
 from erfscope.api import compare as compare
 from erfscope.api import compare_isolated as compare_isolated
 from erfscope.api import compare_to_baseline as compare_to_baseline
+from erfscope.api import explore as explore
 from erfscope.api import halo_budget as halo_budget
 from erfscope.api import layers as layers
 from erfscope.api import merge as merge

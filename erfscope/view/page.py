@@ -53,16 +53,18 @@ def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> st
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in results) if name in CONVENTIONS],
         definitions=[name for name in MEASURES if name in used],
         facts=list(_settings(view)),
-        **_assets(),
+        **assets(_text("script.js")),
     )
     return text
 
 
-def _assets() -> dict[str, object]:
-    """Style and script, which are files of this package, and the hash that lets this script run and no other."""
-    script = _text("script.js").strip()
+def assets(script: str, more_style: str = "") -> dict[str, object]:
+    """The style of pages with more of one page's own, its script, and the hash that lets this script run and no
+    other."""
+    script = script.strip()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"style": Markup(_text("style.css").strip()), "script": Markup(script), "script_hash": digest}
+    style = f"{_text('style.css').strip()}\n{more_style.strip()}".strip()
+    return {"style": Markup(style), "script": Markup(script), "script_hash": digest}
 
 
 #: What a formula is set by: marks of the text that it is written in, and HTML. One-letter variables alone have
@@ -126,6 +128,11 @@ def _environment() -> Environment:
 def template(name: str) -> Any:
     """A template of the page."""
     return _environment().get_template(name)
+
+
+def template_of(text: str) -> Any:
+    """A template from the text of another page, which may import the parts of this one."""
+    return _environment().from_string(text)
 
 
 def _finalize(value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -21,8 +22,10 @@ MOST_UNITS = GRID_LIMIT**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFields:
-    """All units of a layer. Lists have one entry per unit, in the order of ``np.ndindex(space)``."""
+    """Units of a layer: all of them, or those of some rows and columns. Lists have one entry per unit, in the order of
+    ``np.ndindex(space)``."""
 
+    #: How many units there are along each axis.
     space: tuple[int, ...]
     units: list[Unit]
     #: None for a unit that no path leads to.
@@ -63,15 +66,17 @@ def check_every_unit(space: Sequence[int], layer: str) -> None:
         raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
 
 
-def fields_of(plan: Plan, sums: Sums) -> UnitFields:
-    """The TRFs of all units of the plan's layer, and which share a backward pass.
+def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = None) -> UnitFields:
+    """The TRFs of units of the plan's layer, and which share a backward pass.
 
     Args:
         plan: What is measured: one unit of the layer.
         sums: What its measurement has shown.
+        along: The indices of the units along each axis; all of the layer's if None.
     """
-    space = plan.model.layer(plan.layer).shape[2:]
-    units = [Unit(index=index, channels=plan.settings.channels) for index in np.ndindex(*space)]
+    along = along or [range(side) for side in plan.model.layer(plan.layer).shape[2:]]
+    space = [len(indices) for indices in along]
+    units = [Unit(index=index, channels=plan.settings.channels) for index in product(*along)]
     trfs = [_field_or_none(plan, unit) for unit in units]
     fields = [() if trf is None else trf.clipped_box_px for trf in trfs]
     seen = [number for number, trf in enumerate(trfs) if trf is not None]

@@ -1,0 +1,198 @@
+"""Maps of a grid of units of one layer on one image, as sums over blocks of pixels, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erfscope.engine.batch import accumulate
+from erfscope.engine.model import LoadedModel
+from erfscope.engine.plan import plan_run
+from erfscope.engine.positions.colours import Field
+from erfscope.engine.positions.every_unit import unit_maps
+from erfscope.engine.positions.fields import UnitFields, fields_of
+from erfscope.engine.state import Hooks, Plan, Sums
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import resolve_units
+from erfscope.maps.density_region import BRIGHTNESS, SHARES
+from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.measures import MEASURES, Prepared
+from erfscope.measures.prepared import Geometry
+from erfscope.options.settings import Settings
+from erfscope.stimuli.feed import Feed
+
+#: Units along each axis, at most.
+GRID = 14
+#: Measures that are shown of every unit.
+MEASURED = ("r50", "r90", "context_r50", "center_share", "erf_trf")
+#: Shares of the map whose radii make the profile.
+ENCLOSED = tuple(percent / 100 for percent in range(5, 100, 5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExploredUnit:
+    """One unit: its place, its numbers and its map."""
+
+    index: tuple[int, ...]
+    #: Its centre; None for one that no path leads to.
+    center_px: tuple[float, ...] | None
+    #: First and last pixel along each axis that it can see, inside the image, and of the part that its map is kept on;
+    #: () where there is no map.
+    trf_px: Field
+    field_px: Field
+    #: Of :data:`MEASURED`, and the radii of :data:`ENCLOSED`; empty for one without a gradient.
+    measures: Mapping[str, float | None]
+    radii_px: tuple[float, ...]
+    #: Levels of the blocks over its field, see :func:`levels`.
+    levels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A grid of units of one layer."""
+
+    name: str
+    #: Spatial size of the layer's map, and of the grid of those that were measured.
+    space: tuple[int, ...]
+    grid: tuple[int, ...]
+    stride_px: tuple[float, ...]
+    #: Size of a whole field, and what makes it the whole image; "" if nothing does.
+    trf_px: tuple[int, ...]
+    global_by: str
+    #: Side of the blocks in pixels.
+    block: int
+    #: In the order of ``np.ndindex(grid)``.
+    units: tuple[ExploredUnit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """A layer that is ready to be explored."""
+
+    plan: Plan
+    sums: Sums
+    every: UnitFields
+    #: Backward passes, and about how long they take.
+    passes: int
+    seconds: float
+
+
+def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int) -> StagePlan:
+    """Choose the units of one layer, and measure the central one to see how long they will take.
+
+    Raises:
+        ErfscopeError: unknown layer, or one whose map, or whose image, is no plane.
+        MeasurementError: the model fails.
+    """
+    plan = plan_run(model, feed, replace(settings, plain=True), layer)
+    space, reference = plan.model.layer(layer).shape[2:], plan.trfs[0].reference_px
+    if len(space) != 2 or len(reference) != 2:
+        text = f"the explorer shows planes, and {layer} of {model.label} has a map of {len(space)} axes"
+        raise ErfscopeError(f"{text} on an input of {len(reference)}; take a model of images")
+    sums = Sums(averages=plan.averages())
+    started = time.perf_counter()
+    accumulate(plan, sums, [0], plan.read)
+    sums.seen, seconds = 1, time.perf_counter() - started
+    chosen = resolve_units(f"grid:{grid}", space, plan.units[0].index, layer=layer)
+    every = fields_of(plan, sums, [sorted({unit.index[axis] for unit in chosen}) for axis in (0, 1)])
+    draws = model.layer(layer).shape[1] if plan.draws == "all" else plan.draws
+    # A forward pass takes about half as long as a backward pass, and is made once for all units.
+    passes, each = len(every.groups) * draws, seconds / (draws + 0.5)
+    return StagePlan(plan=plan, sums=sums, every=every, passes=passes, seconds=passes * each)
+
+
+def block_sizes(stages: Sequence[StagePlan], most: int) -> list[int]:
+    """Side of the blocks of each layer's maps: the smallest with which all maps have at most so many blocks.
+
+    The layer with the most blocks gets larger ones first."""
+    sizes = [1] * len(stages)
+
+    def blocks(number: int) -> int:
+        fields = np.array([field for field in stages[number].every.fields if field]).reshape(-1, 2, 2) // sizes[number]
+        return int(np.prod(fields[..., 1] - fields[..., 0] + 1, axis=1).sum())
+
+    counts = [blocks(number) for number in range(len(stages))]
+    while sum(counts) > most:
+        largest = int(np.argmax(counts))
+        sizes[largest] += 1
+        counts[largest] = blocks(largest)
+    return sizes
+
+
+def explore_stage(stage: StagePlan, block: int, hooks: Hooks) -> Stage:
+    """Measure all units of one layer's grid.
+
+    Raises:
+        MeasurementError: the model fails.
+    """
+    plan, every = stage.plan, stage.every
+    maps = dict(unit_maps(plan, stage.sums, every, hooks))
+    trf = plan.trfs[0]
+    return Stage(
+        name=plan.layer,
+        space=tuple(plan.model.layer(plan.layer).shape[2:]),
+        grid=every.space,
+        stride_px=trf.stride_px,
+        trf_px=trf.size_px,
+        global_by=trf.global_by or "",
+        block=block,
+        units=tuple(
+            _unit(unit.index, seen, field, maps.get(number), block)
+            for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
+        ),
+    )
+
+
+def _unit(index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, block: int) -> ExploredUnit:
+    """One unit, whose map is given on its field alone."""
+    if trf is None or erf is None:
+        return ExploredUnit(
+            index=index,
+            center_px=None if trf is None else trf.center_px,
+            trf_px=(),
+            field_px=(),
+            measures={},
+            radii_px=(),
+            levels=np.zeros((0, 0), dtype=np.uint8),
+        )
+    whole = np.zeros(trf.reference_px)
+    whole[tuple(slice(first, last + 1) for first, last in field)] = erf.magnitude
+    geometry = Geometry(replace(erf, values=whole, center_px=trf.center_px, trf=trf), whole=False)
+    prepared = Prepared(whole[geometry.window], geometry)
+    values = {name: MEASURES[name].function(prepared) for name in MEASURED}
+    rows, cols = (slice(first // block, last // block + 1) for first, last in field)
+    return ExploredUnit(
+        index=index,
+        center_px=trf.center_px,
+        trf_px=trf.clipped_box_px,
+        field_px=field,
+        measures={name: value if isinstance(value, float) else None for name, value in values.items()},
+        radii_px=tuple(prepared.radius(share) for share in ENCLOSED),
+        levels=levels(block_sums(whole, block)[rows, cols]),
+    )
+
+
+def block_sums(values: FloatArray, block: int) -> FloatArray:
+    """Sums of a map (H, W) over blocks of ``block`` x ``block`` pixels from its first one on, the last ones cut off."""
+    rows, cols = (np.arange(0, side, block) for side in values.shape)
+    return np.asarray(np.add.reduceat(np.add.reduceat(values, rows, axis=0), cols, axis=1))
+
+
+def levels(weights: FloatArray) -> NDArray[np.uint8]:
+    """A map in 8 bits: 0 where there is nothing, else 1 to 255 by the share that blocks at least as strong hold.
+
+    The share is put on the scale ``share`` (:mod:`erfscope.maps.density_region`), on which equal steps look equal. It
+    counts a block itself, so that the mass of all blocks of one level is the difference between two shares.
+
+    Args:
+        weights: Any shape, non-negative, not all zero.
+    """
+    _, place = np.unique(weights, return_inverse=True)
+    held = np.cumsum(np.bincount(place.ravel(), weights.ravel() / weights.sum())[::-1])[::-1]
+    bright = np.interp(np.clip(held, 0, 1), SHARES, BRIGHTNESS)[place.reshape(weights.shape)]
+    return np.where(weights > 0, 1 + np.rint(254 * bright), 0).astype(np.uint8)

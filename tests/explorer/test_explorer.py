@@ -1,0 +1,208 @@
+"""The explorer: every unit on its page is the one that ``analyze`` measures, in 8 bits."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import erfscope
+from erfscope.cli.main import main
+from erfscope.errors import ErfscopeError
+from erfscope.explorer.page import Explorer
+from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
+from erfscope.maps.density_region import BRIGHTNESS, SHARES, brightness
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+SIZE = (24, 32)
+#: The largest share that one of the 254 steps of brightness stands for.
+STEP = float(np.max(np.diff(SHARES) / -np.diff(BRIGHTNESS))) / 254
+
+
+class Net(nn.Module):
+    """Three stages: a narrow one, one whose units overlap, and one that looks everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.Tanh())
+        self.far = nn.Sequential(nn.Conv2d(6, 5, 4, stride=4), nn.Tanh(), nn.Conv2d(5, 5, 3, padding=1))
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(5, 5, 1), nn.Sigmoid())
+
+    def forward(self, x):
+        y = self.far(self.near(x))
+        self.last = None
+        return y * self.gate(y)
+
+
+LAYERS = ["near", "far", "output"]
+OPTIONS = {"layer": LAYERS, "input_size": SIZE, "dtype": "float64", "draws": 2, "seed": 3}
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def picture() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def explorer(picture) -> Explorer:
+    return erfscope.explore(net(), picture, grid=5, **OPTIONS)
+
+
+def decoded(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mass of each block that levels stand for, by the rule of :func:`levels` read backwards; its brightness."""
+    held = np.interp((np.arange(256) - 1) / 254, BRIGHTNESS[::-1], SHARES[::-1])
+    there = [level for level in range(255, 0, -1) if (found == level).any()]
+    ends = [*(held[level] for level in there[:-1]), 1.0]
+    mass, bright, before = np.zeros(found.shape), np.zeros(found.shape), 0.0
+    for level, end in zip(there, ends, strict=True):
+        mass[found == level] = (end - before) / np.count_nonzero(found == level)
+        bright[found == level] = np.interp((before + end) / 2, SHARES, BRIGHTNESS)
+        before = end
+    return mass, bright
+
+
+def masses(found: np.ndarray) -> np.ndarray:
+    return decoded(found)[0]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_every_unit_is_the_one_that_is_measured_alone(explorer, picture, number):
+    stage = explorer.models[0].stages[number]
+    assert stage.name == LAYERS[number]
+    assert stage.grid == tuple(min(5, side) for side in stage.space)
+    for unit in (stage.units[0], stage.units[len(stage.units) // 2 + 1], stage.units[-1]):
+        alone = erfscope.analyze(net(), images=picture, unit=unit.index, **{**OPTIONS, "layer": stage.name})
+        assert unit.center_px == alone.unit.center_px
+        for name in MEASURED:
+            assert unit.measures[name] == pytest.approx(alone.measures[name].value, abs=1e-9)
+        assert np.interp(alone["r50"].value, unit.radii_px, ENCLOSED) == pytest.approx(0.5, abs=1e-6)
+        blocks = block_sums(alone.map.values, stage.block)
+        rows, cols = (slice(first // stage.block, last // stage.block + 1) for first, last in unit.field_px)
+        assert blocks[rows, cols].sum() == pytest.approx(1)
+        assert np.abs(unit.levels.astype(int) - levels(blocks[rows, cols])).max() <= 1
+        mass, bright = decoded(unit.levels)
+        assert np.abs(mass - blocks[rows, cols]).max() <= STEP
+        # Blocks of one level lie within a step, and each end of it is rounded by half of one.
+        assert np.abs(bright - brightness(blocks[rows, cols])).max() <= 1.5 / 254
+
+
+def test_levels_stand_for_the_share_of_what_is_at_least_as_strong():
+    weights = np.array([[0.0, 1.0, 3.0], [0.0, 4.0, 2.0]])
+    found = levels(weights)
+    assert found[0, 0] == found[1, 0] == 0
+    held = np.interp((found[weights > 0] - 1.0) / 254, BRIGHTNESS[::-1], SHARES[::-1])
+    np.testing.assert_allclose(held, [1.0, 0.7, 0.4, 0.9], atol=0.005)
+    np.testing.assert_allclose(masses(found), weights / 10, atol=0.01)
+    assert levels(np.array([[0.0, 5.0]])).tolist() == [[0, 1]]
+
+
+def test_equal_blocks_have_one_level_and_share_their_mass():
+    found = levels(np.ones((4, 4)))
+    assert len(np.unique(found)) == 1
+    np.testing.assert_allclose(masses(found), 1 / 16)
+
+
+@pytest.mark.parametrize("block", [1, 3, 5, 40])
+def test_blocks_begin_at_the_first_pixel_and_lose_nothing(block):
+    values = np.random.default_rng(1).random((11, 17))
+    found = block_sums(values, block)
+    assert found.shape == (-(-11 // block), -(-17 // block))
+    assert found[-1, -1] == pytest.approx(values[(found.shape[0] - 1) * block :, (found.shape[1] - 1) * block :].sum())
+    assert found.sum() == pytest.approx(values.sum())
+
+
+def test_maps_are_coarser_where_a_page_would_be_too_large(picture, monkeypatch):
+    monkeypatch.setattr("erfscope.api.exploration.PAGE_BYTES", 187_000)
+    found = erfscope.explore(net(), picture, grid=5, **OPTIONS)
+    stages = found.models[0].stages
+    assert stages[0].block == 1 < stages[2].block
+    assert len(found.to_html()) < 187_000
+    monkeypatch.setattr("erfscope.api.exploration.PAGE_BYTES", 0)
+    stages = erfscope.explore(net(), picture, grid=5, **OPTIONS).models[0].stages
+    assert 1 < np.mean([unit.levels.size for stage in stages for unit in stage.units]) <= 16
+
+
+def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
+    text = explorer.to_html()
+    document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    (model,) = document["models"]
+    for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
+        assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
+        every = np.concatenate([unit.levels.ravel() for unit in stage.units])
+        assert base64.b64decode(kept["levels"]) == every.tobytes()
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
+
+
+def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(picture, monkeypatch):
+    monkeypatch.setattr("erfscope.api.exploration.LONG", 0)
+    said: list[str] = []
+    erfscope.explore(net(), picture, grid=4, **OPTIONS, tell=said.append, progress=lambda *_: said.append("done"))
+    assert re.fullmatch(r"Net: 48 units of 3 layers in \d+ backward passes, about \d+ s", said[0])
+    assert "--grid 2" in said[1]
+    assert "--draws 1" in said[1]
+    assert said[2:].count("done") == len(said) - 2 > 0
+
+
+def test_units_with_disjoint_fields_share_a_backward_pass(picture):
+    said: list[str] = []
+    erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
+    assert "16 units of 1 layers in 2 backward passes" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({"unit": "corner"}, "explore takes no unit"),
+        ({"grid": 0}, "from 1 to 64, not 0"),
+        ({"convention": "jacobian,luo"}, "one input size and one convention"),
+        ({"layer": "nowhere"}, "unknown layer 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(picture, wanted, text):
+    with pytest.raises(ErfscopeError, match=re.escape(text)):
+        erfscope.explore(net(), picture, **{**OPTIONS, **wanted})
+
+
+def test_more_than_two_models_are_refused(picture):
+    with pytest.raises(ErfscopeError, match="one model or two, not 3"):
+        erfscope.explore([net()] * 3, picture)
+
+
+def test_a_model_of_lines_is_refused():
+    line = nn.Sequential(nn.Conv1d(1, 2, 3))
+    model = erfscope.wrap(line, input_size=(32,), in_chans=1, mean=0.0, std=1.0)
+    with pytest.raises(ErfscopeError, match="explorer shows planes"):
+        erfscope.explore(model, torch.rand(1, 1, 32), layer="0")
+
+
+def test_the_command_writes_two_models_into_one_page_and_over_nothing(tmp_path, capsys):
+    Image.new("RGB", (80, 80), "teal").save(tmp_path / "x.png")
+    target = tmp_path / "explorer.html"
+    asked = ["explore", "test_resnet", "A=test_vit", "--image", str(tmp_path / "x.png"), "--weights", "random"]
+    asked += ["--input-size", "32", "--grid", "2", "--draws", "1", "-o", str(target)]
+    with pytest.raises(SystemExit) as stop:
+        main([*asked, "--layer", "output"])
+    assert stop.value.code == 2
+    with pytest.raises(SystemExit) as stop:
+        main(asked)
+    said = capsys.readouterr()
+    assert stop.value.code == 0, said.err
+    assert "wrote" in said.out
+    assert "How far do test_<wbr>resnet and A look?" in target.read_text(encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        main(asked)
+    assert stop.value.code == 2
+    assert "exists already" in capsys.readouterr().err
