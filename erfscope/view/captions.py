@@ -27,8 +27,7 @@ def latex_figure(
         width_mm: Width of the image.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
-    # "layer layer4" says it twice.
-    common = [c.text if c.alone.startswith("layer layer") else c.alone for c in shared(drawn).values()]
+    common = [condition.alone for condition in shared(drawn).values()]
     what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
     sentences = [f"{what} of {listed(names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     if colour:
