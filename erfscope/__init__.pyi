@@ -14,13 +14,13 @@ from erfscope.api import check as check
 from erfscope.api import compare as compare
 from erfscope.api import compare_isolated as compare_isolated
 from erfscope.api import compare_to_baseline as compare_to_baseline
-from erfscope.api import explore as explore
 from erfscope.api import halo_budget as halo_budget
 from erfscope.api import layers as layers
 from erfscope.api import merge as merge
 from erfscope.api import sweep as sweep
 from erfscope.api import theoretical as theoretical
 from erfscope.api import tile as tile
+from erfscope.api.exploration import explore as explore
 from erfscope.attribution.captum_methods import ErfAttribution as ErfAttribution
 from erfscope.attribution.convention import CONVENTIONS as CONVENTIONS
 from erfscope.attribution.convention import Convention as Convention

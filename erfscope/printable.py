@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from decimal import Decimal, InvalidOperation
 
 #: Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
 #: separators.
@@ -70,21 +69,6 @@ def rounded(value: float | str | None, se: float | None, *, places: int | None =
         return number(value, places=places), "0"
     places = decimals(value, se) if places is None else places
     return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"
-
-
-def rounded_difference(
-    difference: float | str | None, se: float | None, obtained: str, expected: str
-) -> tuple[str, str | None]:
-    """Return a difference and its error as :func:`rounded` does, but as the difference of the two printed numbers if it
-    has no more decimals than both of them, so that a reader who subtracts them finds the same."""
-    text, error = rounded(difference, se)
-    own, *places = (len(each.partition(".")[2]) for each in (text, obtained, expected))
-    if places[0] != places[1] or own > places[0]:
-        return text, error
-    try:
-        return f"{Decimal(obtained) - Decimal(expected):.{own}f}", error
-    except InvalidOperation:  # a word, or a dash
-        return text, error
 
 
 def decimals(value: float, se: float | None, *, digits: int = 3) -> int:

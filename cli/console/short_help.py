@@ -11,7 +11,6 @@ COMMON = frozenset(
     {
         *("--layer", "--unit", "--convention", "--image", "--samples", "--weights"),
         *("--checkpoint", "--input-size", "--device", "--json", "--output", "--explain"),
-        *("--figure", "--seed", "--force"),
     }
 )
 #: Shown besides, of options that one command has for itself.

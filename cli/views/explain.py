@@ -13,7 +13,7 @@ from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.console.screen import Screen
 from erfscope.measures import MEASURES, Measure
 from erfscope.results.report import Report
-from erfscope.view.explanation import ERRORS, GUIDE, RATIOS, SYMBOLS, WHAT
+from erfscope.view.explanation import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT
 from erfscope.view.methods import methods_sentence
 from erfscope.view.words import WIDER
 
@@ -31,7 +31,7 @@ def explanation(report: Report | None) -> RenderableType:
     if used:
         parts += [
             *_heading("Measures"),
-            Text(SYMBOLS),
+            Text(f"{SYMBOLS} {THREE_AXES}"),
             Text(RATIOS),
             *_measures([MEASURES[name] for name in MEASURES if name in used]),
             Text(),

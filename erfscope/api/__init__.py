@@ -5,7 +5,6 @@ May import: everything below.
 
 from erfscope.api.analysis import analyze, sweep
 from erfscope.api.comparison import compare
-from erfscope.api.exploration import explore
 from erfscope.api.gate import check, check_all, compare_to_baseline
 from erfscope.api.halo import halo_budget
 from erfscope.api.isolated import compare_isolated
@@ -22,7 +21,6 @@ __all__ = [
     "compare",
     "compare_isolated",
     "compare_to_baseline",
-    "explore",
     "halo_budget",
     "layers",
     "merge",

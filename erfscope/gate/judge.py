@@ -13,7 +13,7 @@ from erfscope.gate.measure_range import objection
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
 from erfscope.measures.differences import paired_difference
-from erfscope.printable import number, rounded, rounded_difference
+from erfscope.printable import number, with_error
 
 Word = Literal["pass", "fail", "cannot tell"]
 #: Verdicts as people read them, where that is not the word that code and JSON have.
@@ -172,11 +172,8 @@ def shown_word(word: str) -> str:
 
 def signed_difference(found: MeasureVerdict) -> str:
     """A measure's signed difference with its error: ``-7.2 ± 0.3``."""
-    ours, theirs = (
-        "" if each is None else rounded(each.value, each.se)[0] for each in (found.obtained, found.expected)
-    )
-    text, error = rounded_difference(found.difference, found.se or None, ours, theirs)
-    return f"{'' if text.startswith('-') else '+'}{text}{'' if error is None else f' ± {error}'}"
+    text = with_error(found.difference, found.se or None)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _moved(found: MeasureVerdict) -> str:

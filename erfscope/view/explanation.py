@@ -14,8 +14,10 @@ SYMBOLS = (
     "p is the map divided by its sum (of absolute values where it is signed), never its logarithm. d is the distance to"
     " the unit's own centre; H and W are the sides of the reference. y_c is channel c of the unit, e_c a random sign,"
     " and g_s the gradient of the readout with respect to channel s of the reference. Sizes are in px of the image, or"
-    " in cells of the map that --wrt names. Where the reference has three axes (a clip, a volume), sizes and shares are"
-    f" {IN_PLANE}: {IN_PLANE_MEANS}."
+    " in cells of the map that --wrt names."
+)
+THREE_AXES = (
+    f"Where the reference has three axes (a clip, a volume), sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}."
 )
 RATIOS = (
     "A percentage beside a size is the size divided by the side of the reference (of_input) or of the whole theoretical"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from erfscope.finding import code_of
 from erfscope.measures import MEASURES
-from erfscope.printable import number, rounded_difference
+from erfscope.printable import number
 from erfscope.results.pairing import COMPARED, Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
@@ -206,7 +206,7 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
         }
         cells |= dict.fromkeys(STRUCTURE, MISSING) | dict(_structure(result, index))
         for name in measures:
-            cells[name] = _measure(result, other, name, index, differences[index], mixed=name in mixed)
+            cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
         has_host = partner is not None and result.host == results[partner].id
         minus = "" if partner is None else "host" if has_host else "first" if partner == 0 else names[partner]
         yield Row(
@@ -227,14 +227,10 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
         )
 
 
-def _measure(result: Result, other: Result | None, name: str, index: int, changes: Differences, *, mixed: bool) -> Cell:
+def _measure(result: Result, name: str, index: int, changes: Differences, *, mixed: bool) -> Cell:
     cell = measure_cell(result, name, index)
     change = changes.get(name)
-    difference = None
-    if change is not None and other is not None:
-        difference = number_cell(*change, f"/results/{index}/differences/{name}")
-        text, _ = rounded_difference(*change, cell.text, measure_cell(other, name).text)
-        difference = replace(difference, text=text)
+    difference = None if change is None else number_cell(*change, f"/results/{index}/differences/{name}")
     if not mixed or not cell.pointer:
         return replace(cell, difference=difference)
     # Sizes in cells are sorted by their image pixels.

@@ -101,6 +101,6 @@ def test_a_check_of_other_channels_is_another_question(two, tmp_path):
     assert erfscope.check(two, channels=0, **asked).word == "pass"
     for other, words in ((1, "channels is 1 and was 0"), (None, "channels is the default and was 0")):
         verdict = erfscope.check(two, channels=other, **asked)
-        assert (verdict.word, verdict.cause) == ("cannot tell", "protocol changed")
+        assert (verdict.word, verdict.cause) == ("cannot tell", "settings changed")
         assert verdict.reason == words
     assert erfscope.check(two, trf_only=True, **asked).word == "pass"

@@ -71,6 +71,8 @@ def nearest(stage: Stage, row: float, col: float) -> ExploredUnit:
 
 
 def unit_shown(browser: Chrome, model: int = 0) -> tuple[int, ...]:  # noqa: F811
+    # The page draws with the next frame.
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     shown = browser.find_elements(By.CSS_SELECTOR, ".screen")[model].get_attribute("data-unit")
     return tuple(map(int, shown.split(",")))
 

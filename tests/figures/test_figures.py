@@ -839,7 +839,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert "needs two or more layers" in capsys.readouterr().err
     assert not Path("y.svg").exists()
     assert run(["compare", str(stored), "-o", "y.json", "--figure", "profile"]) == 2
-    assert "nowhere to go; add -o profile.pdf" in capsys.readouterr().err
+    assert "--figure profile has no output; add -o profile.pdf" in capsys.readouterr().err
     assert run(["compare", str(stored), "-o", "wide.svg", "--contours", "50,90", "--width", "page", "-q"]) == 0
     asked = erfscope.read(stored).figure(contours=(50, 90), width="page")
     assert Path("wide.svg").read_bytes() == figure_bytes(asked, ".svg")

@@ -198,18 +198,18 @@ def test_the_scale_in_force_is_the_one_that_is_shown_and_said(browser, address):
     assert seen(browser) == ["s s-share r r-own r-shared"] * 3
     assert all(text.endswith("share scale") for text in captions(browser))
     browser.find_element(By.ID, "scale-share").send_keys(Keys.ARROW_RIGHT)
-    assert seen(browser) == ["s s-linear r r-own"] * 3
-    assert all(text.endswith("linear scale") for text in captions(browser))
+    assert seen(browser) == ["s s-linear r r-shared"] * 3
+    assert all(text.endswith("linear scale, one range for all") for text in captions(browser))
     browser.find_element(By.CSS_SELECTOR, "label:has(#scale-log)").click()
-    assert seen(browser) == ["s s-log r r-own"] * 3
-    assert all(text.endswith("log scale") for text in captions(browser))
+    assert seen(browser) == ["s s-log r r-shared"] * 3
+    assert all(text.endswith("log scale, one range for all") for text in captions(browser))
     browser.find_element(By.ID, "scale-log").send_keys(Keys.ARROW_RIGHT)
-    assert seen(browser) == ["s s-power r r-own"] * 3
-    assert all(text.endswith("power scale") for text in captions(browser))
-    browser.find_element(By.CSS_SELECTOR, "label:has(#span-shared)").click()
     assert seen(browser) == ["s s-power r r-shared"] * 3
     assert all(text.endswith("power scale, one range for all") for text in captions(browser))
     assert len({text.split()[1] for text in captions(browser)}) == 1
+    browser.find_element(By.CSS_SELECTOR, "label:has(#span-own)").click()
+    assert seen(browser) == ["s s-power r r-own"] * 3
+    assert all(text.endswith("power scale") for text in captions(browser))
 
 
 def test_maps_side_by_side_are_those_of_the_cards_on_every_scale(browser, address):
