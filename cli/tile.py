@@ -58,7 +58,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--output",
     metavar="FILE",
     type=File(),
-    help="Write the plan to a .json file, or with --run the output to .npy.",
+    help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output to .npy.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
 @click.option(
@@ -95,9 +95,10 @@ def tile(
     if image is not None and output is None:
         raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
     if output is not None:
+        from erfscope.storage.formats import suffixes
         from erfscope.storage.writing import check_output
 
-        check_output(output, (".npy",) if image is not None else (".json",), force=force or resume)
+        check_output(output, (".npy",) if image is not None else (".json", *suffixes("figure")), force=force or resume)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
@@ -116,7 +117,8 @@ def tile(
     text = recipe(plan, tool) if tool is not None else ""
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
     if output is not None and image is None:
-        _write(output, document, force=force)
+        figure = None if output.lower().endswith(".json") else plan.figure(budget, tolerance)
+        _write(output, document, figure, force=force)
     elif output is not None and image is not None and plan.possible:
         _run(model, plan, image, output, resume, asked)
     if chosen_format(format, as_json) == "json":
@@ -137,11 +139,17 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
         return halo_budget(model, plan, **measuring, progress=show)
 
 
-def _write(output: str, document: dict[str, Any], *, force: bool) -> None:
+def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
+    """Write the figure, or the plan as JSON where there is none."""
     from erfscope.cli.console.screen import complain
     from erfscope.storage.writing import write_bytes
 
-    write_bytes(Path(output), (json.dumps(document, indent=1) + "\n").encode(), force=force)
+    content = (json.dumps(document, indent=1) + "\n").encode()
+    if figure is not None:
+        from erfscope.figures.canvas import figure_bytes
+
+        content = figure_bytes(figure, Path(output).suffix)
+    write_bytes(Path(output), content, force=force)
     complain(f"wrote {output}")
 
 

@@ -10,6 +10,7 @@ RENDERERS = {
     "result_view": "erfscope.view.terminal.report:draw_result",
     "report_view": "erfscope.view.terminal.report:draw_report",
     "tile_view": "erfscope.view.terminal.tile:TileView",
+    "tile_figure": "erfscope.figures.tiles:tile_figure",
     "tile_line": "erfscope.view.terminal.tile:tile_headline",
     "text": "erfscope.view.terminal.report:plain_text",
     "result_line": "erfscope.view.one_line:result_line",

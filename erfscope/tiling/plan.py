@@ -115,6 +115,14 @@ class TilePlan:
     def __rich__(self) -> Any:
         return render("tile_view", self)
 
+    def figure(self, budget: Any = None, tolerance: float | None = None) -> Any:
+        """Draw one tile, and with a :class:`HaloBudget` what shorter halos cut off, as a matplotlib figure.
+
+        Raises:
+            ErfscopeError: the plan has no halo.
+        """
+        return render("tile_figure", self, budget, tolerance)
+
     @property
     def halo(self) -> tuple[tuple[int, int], ...]:
         """Input that a tile needs beyond its own, before and after it, for tiles that begin at multiples of the

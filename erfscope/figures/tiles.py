@@ -1,0 +1,138 @@
+"""A plan of tiles: one tile with what is cropped around it, and what shorter halos cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from erfscope.errors import ErfscopeError
+from erfscope.figures.canvas import drawing, finish, sheet, write_title
+from erfscope.figures.lettering import letter, write_over
+from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
+from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
+from erfscope.view.words import square_text
+
+if TYPE_CHECKING:
+    from erfscope.tiling import HaloBudget, TilePlan
+
+HEIGHT = 2.6
+#: What is drawn of a tile, from the outermost on.
+CROP: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#444444", "linewidth": 0.8}
+HALO: dict[str, Any] = {"facecolor": "#f6d999", "edgecolor": COLOURS[1], "linewidth": 0.8}
+VALID: dict[str, Any] = {"facecolor": "#b3d5e8", "edgecolor": COLOURS[0], "linewidth": 1.2}
+GRID: dict[str, Any] = {"color": "#999999", "linewidth": 0.4}
+TOLERANCE: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+#: More lines of the alignment grid than this would hide the tile; every second, fourth, ... is drawn then.
+LINES = 40
+#: The axis of shares reaches so far below the tolerance, or below everything where there is none.
+DEPTH = 0.1
+AXES = {1: ("",), 2: ("rows ", "columns "), 3: ("planes ", "rows ", "columns ")}
+
+
+def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None) -> Figure:
+    """Draw one tile that touches no border, and beside it the share of the ERF that shorter halos cut off.
+
+    Args:
+        plan: The plan; of three axes the last two are drawn.
+        budget: The shares; None draws the tile alone.
+        tolerance: The share that is allowed.
+
+    Raises:
+        ErfscopeError: the plan has no halo.
+    """
+    if not plan.axes:
+        raise ErfscopeError(f"{plan.model} has no halo to draw: {plan.blockers[0]}")
+    words = [] if plan.possible else [f"tiles differ from the whole image: {plan.blockers[0].partition('; ')[0]}"]
+    with drawing():
+        figure = sheet(ONE_COLUMN if budget is None else TWO_COLUMNS)
+        write_title(figure, " · ".join(part for part in (plan.model, plan.layer) if part))
+        panels = list(figure.subplots(1, 1 if budget is None else 2, squeeze=False)[0])
+        keys = _tile(panels[0], plan)
+        if budget is not None:
+            keys += _shares(panels[1], plan, budget, tolerance)
+            write_over(panels[0], letter(0))
+            write_over(panels[1], letter(1))
+            words.append("share: of the unit at the border that loses most; bands: ± standard error over images")
+            if tolerance is not None:
+                before, after = map(square_text, zip(*budget.shortest(plan, tolerance), strict=True))
+                words.append(f"halo {before} px before, {after} px after cuts off less than {tolerance:g}")
+        finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
+    return figure
+
+
+def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
+    """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment."""
+    axes = list(zip(plan.axes, plan.tile, strict=True))[-2:]
+    # One axis is drawn as a strip.
+    spans = {name: [(0.0, 1.0)] * (2 - len(axes)) for name in ("crop", "halo", "valid")}
+    for axis, tile in axes:
+        first = (axis.offset - axis.halo[0]) // axis.alignment * axis.alignment
+        spans["crop"].append((first, first + axis.crop))
+        spans["halo"].append((axis.offset - axis.halo[0], axis.offset + tile + axis.halo[1]))
+        spans["valid"].append((axis.offset, axis.offset + tile))
+    for (name, ((top, bottom), (left, right))), look in zip(spans.items(), (CROP, HALO, VALID), strict=True):
+        ax.add_patch(Rectangle((left, top), right - left, bottom - top, gid=name, **look))
+    middle = [sum(span) / 2 for span in spans["valid"]]
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.text(*middle[::-1], square_text(plan.tile), ha="center", va="center", bbox=box)
+    for number, (axis, _), line in zip((-1, -2), axes[::-1], (ax.axvline, ax.axhline), strict=False):
+        (start, stop), every = spans["crop"][number], axis.alignment
+        while stop - start > LINES * every:
+            every *= 2
+        for place in np.arange(-(-start // every) * every, stop + 1, every):
+            line(place, gid="alignment", **GRID)
+        for edge, sign, halo in zip(spans["valid"][number], (-1, 1), axis.halo, strict=True):
+            at = list(middle)
+            at[number] = edge + sign * halo / 2
+            ax.text(*at[::-1], str(halo), ha="center", va="center", bbox=box)
+    (top, bottom), (left, right) = spans["crop"]
+    ax.set(xlim=(left, right), ylim=(bottom, top), xlabel="input px from a multiple of the alignment")
+    if len(axes) == 1:
+        ax.set_yticks([])
+    else:
+        ax.set_aspect("equal")
+    ax.tick_params(length=2.5, pad=2)
+    before, after = map(square_text, zip(*plan.halo, strict=True))
+    labels = {
+        f"valid part {square_text(plan.tile)} px": VALID,
+        f"halo {before} px before, {after} px after": HALO,
+        f"crop {square_text(plan.crop)} px": CROP,
+    }
+    square: dict[str, Any] = {"linestyle": "none", "marker": "s", "markersize": 6}
+    keys = [
+        Line2D([], [], label=label, markerfacecolor=look["facecolor"], markeredgecolor=look["edgecolor"], **square)
+        for label, look in labels.items()
+    ]
+    return [*keys, Line2D([], [], label=f"alignment {square_text(plan.alignment)} px", **GRID)]
+
+
+def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
+    """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0."""
+    tidy(ax)
+    sides = [(row, side) for row in range(len(plan.axes)) for side in range(2)]
+    keys, floor = [], DEPTH * (tolerance or min(1.0, float(budget.share[budget.share > 0].min(initial=1.0))))
+    for number, (row, side) in enumerate(sides):
+        share, se, exact = budget.share[row, side], np.nan_to_num(budget.se[row, side]), plan.halo[row][side]
+        look = line_style(number)
+        halos = np.arange(len(share))
+        ax.plot(halos[share > 0], share[share > 0], gid=f"share {row} {side}", markevery=(number, 8), **look)
+        bounds = np.clip([share - se, share + se], floor, None)
+        ax.fill_between(halos, *bounds, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
+        ax.axvline(exact, gid=f"exact {row} {side}", color=look["color"], linestyle=look["linestyle"], linewidth=0.7)
+        name = f"{AXES[len(plan.axes)][row]}{('before', 'after')[side]}, exact {exact} px (vertical)"
+        keys.append(Line2D([], [], label=name, **look))
+    if tolerance is not None:
+        ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
+        keys.append(Line2D([], [], label=f"tolerance {tolerance:g}", **TOLERANCE))
+    ax.set_xlim(0, max(1, max(map(max, plan.halo))) * 1.04)
+    scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.set_xlabel("halo (px)", labelpad=2)
+    ax.set_ylabel("share of the ERF cut off, log axis", labelpad=3)
+    return keys

@@ -1,0 +1,57 @@
+"""The figure of a plan of tiles holds the plan's numbers, and those of its shorter halos."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+from torch import nn
+
+import erfscope
+from erfscope import ErfscopeError
+from erfscope.figures.canvas import figure_bytes
+from erfscope.tiling import HaloBudget, TilePlan
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+
+def planned(convolution: type[nn.Module], pool: type[nn.Module], axes: int) -> TilePlan:
+    """Two convolutions with a pooling by 2 between them."""
+    net = nn.Sequential(convolution(1, 2, 7, padding=3), pool(2), convolution(2, 1, 3, padding=1)).eval()
+    return erfscope.tile(net, 16, in_chans=1, input_size=(32,) * axes)
+
+
+@pytest.mark.parametrize(
+    ("convolution", "pool", "axes"),
+    [(nn.Conv1d, nn.MaxPool1d, 1), (nn.Conv2d, nn.MaxPool2d, 2), (nn.Conv3d, nn.MaxPool3d, 3)],
+)
+def test_the_boxes_of_a_tile_are_as_wide_as_the_plan(
+    convolution: type[nn.Module], pool: type[nn.Module], axes: int
+) -> None:
+    plan = planned(convolution, pool, axes)
+    figure = plan.figure()
+    boxes = {each.get_gid(): each for each in figure.axes[0].patches if isinstance(each, Rectangle)}
+    assert plan.halo[-1] == (5, 5)
+    widths = {"valid": plan.tile[-1], "halo": plan.tile[-1] + 10, "crop": plan.crop[-1]}
+    assert {name: box.get_width() for name, box in boxes.items()} == widths
+    assert boxes["valid"].get_x() - boxes["halo"].get_x() == 5
+    places = {line.get_xdata()[0] for line in figure.axes[0].lines if np.ptp(line.get_xdata()) == 0}
+    assert {place % plan.alignment[-1] for place in places} == {0}
+    assert figure_bytes(figure, ".svg") == figure_bytes(plan.figure(), ".svg")
+
+
+def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance() -> None:
+    plan = planned(nn.Conv2d, nn.MaxPool2d, 2)
+    share = np.tile([0.5, 0.2, 0.1, 0.02, 0.01, 0.0], (2, 2, 1))
+    budget = HaloBudget(share=share, se=share / 10, seam=share)
+    ax = plan.figure(budget, 0.05).axes[1]
+    lines = {line.get_gid(): line for line in ax.lines}
+    assert lines["share 1 0"].get_ydata().tolist() == [0.5, 0.2, 0.1, 0.02, 0.01]
+    assert set(lines["tolerance"].get_ydata()) == {0.05}
+    assert set(lines["exact 0 1"].get_xdata()) == {plan.halo[0][1]}
+
+
+def test_a_plan_without_a_halo_has_no_figure() -> None:
+    plan = TilePlan(possible=False, blockers=("attention",), axes=(), model="net", layer="")
+    with pytest.raises(ErfscopeError, match="net has no halo to draw: attention"):
+        plan.figure()
