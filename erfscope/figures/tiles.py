@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator
 
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import drawing, finish, sheet, write_title
-from erfscope.figures.lettering import letter, write_over
+from erfscope.figures.lettering import write_over
 from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
+from erfscope.view.tiles import AXES, halo_text
 from erfscope.view.words import square_text
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ CROP: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#444444", "linewid
 HALO: dict[str, Any] = {"facecolor": "#f6d999", "edgecolor": COLOURS[1], "linewidth": 0.8}
 VALID: dict[str, Any] = {"facecolor": "#b3d5e8", "edgecolor": COLOURS[0], "linewidth": 1.2}
 GRID: dict[str, Any] = {"color": "#999999", "linewidth": 0.4}
+NUMBER: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+}
 TOLERANCE: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
-#: More lines of the alignment grid than this would hide the tile; every second, fourth, ... is drawn then.
+#: More lines of the alignment grid than this would hide the tile; every second, third, ... is drawn then.
 LINES = 40
-#: The axis of shares reaches so far below the tolerance, or below everything where there is none.
-DEPTH = 0.1
-AXES = {1: ("",), 2: ("rows ", "columns "), 3: ("planes ", "rows ", "columns ")}
 
 
 def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None) -> Figure:
@@ -56,18 +59,17 @@ def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: flo
         keys = _tile(panels[0], plan)
         if budget is not None:
             keys += _shares(panels[1], plan, budget, tolerance)
-            write_over(panels[0], letter(0))
-            write_over(panels[1], letter(1))
             words.append("share: of the unit at the border that loses most; bands: ± standard error over images")
             if tolerance is not None:
-                before, after = map(square_text, zip(*budget.shortest(plan, tolerance), strict=True))
-                words.append(f"halo {before} px before, {after} px after cuts off less than {tolerance:g}")
+                shortest = halo_text(budget.shortest(plan, tolerance))
+                words.append(f"halo {shortest}, cuts off less than {tolerance:g} on each side")
         finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
     return figure
 
 
 def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
     """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment."""
+    write_over(ax, "one tile")
     axes = list(zip(plan.axes, plan.tile, strict=True))[-2:]
     # One axis is drawn as a strip.
     spans = {name: [(0.0, 1.0)] * (2 - len(axes)) for name in ("crop", "halo", "valid")}
@@ -79,35 +81,26 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
     for (name, ((top, bottom), (left, right))), look in zip(spans.items(), (CROP, HALO, VALID), strict=True):
         ax.add_patch(Rectangle((left, top), right - left, bottom - top, gid=name, **look))
     middle = [sum(span) / 2 for span in spans["valid"]]
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    ax.text(*middle[::-1], square_text(plan.tile), ha="center", va="center", bbox=box)
+    ax.text(middle[1], middle[0], square_text(plan.tile), **NUMBER)
     for number, (axis, _), line in zip((-1, -2), axes[::-1], (ax.axvline, ax.axhline), strict=False):
-        (start, stop), every = spans["crop"][number], axis.alignment
-        while stop - start > LINES * every:
-            every *= 2
-        for place in np.arange(-(-start // every) * every, stop + 1, every):
+        every = axis.alignment * -(-axis.crop // (LINES * axis.alignment))
+        for place in np.arange(*spans["crop"][number], every):
             line(place, gid="alignment", **GRID)
         for edge, sign, halo in zip(spans["valid"][number], (-1, 1), axis.halo, strict=True):
             at = list(middle)
             at[number] = edge + sign * halo / 2
-            ax.text(*at[::-1], str(halo), ha="center", va="center", bbox=box)
+            ax.text(at[1], at[0], str(halo), **NUMBER)
     (top, bottom), (left, right) = spans["crop"]
     ax.set(xlim=(left, right), ylim=(bottom, top), xlabel="input px from a multiple of the alignment")
-    if len(axes) == 1:
-        ax.set_yticks([])
-    else:
-        ax.set_aspect("equal")
-    ax.tick_params(length=2.5, pad=2)
-    before, after = map(square_text, zip(*plan.halo, strict=True))
-    labels = {
-        f"valid part {square_text(plan.tile)} px": VALID,
-        f"halo {before} px before, {after} px after": HALO,
-        f"crop {square_text(plan.crop)} px": CROP,
-    }
-    square: dict[str, Any] = {"linestyle": "none", "marker": "s", "markersize": 6}
+    ax.set_aspect("equal" if len(axes) > 1 else "auto")
+    ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
+    tile_px, crop_px = square_text(plan.tile), square_text(plan.crop)
+    labels = (f"valid part {tile_px} px", f"halo {halo_text(plan.halo)}", f"crop {crop_px} px")
     keys = [
-        Line2D([], [], label=label, markerfacecolor=look["facecolor"], markeredgecolor=look["edgecolor"], **square)
-        for label, look in labels.items()
+        Line2D(
+            [], [], label=label, linestyle="", marker="s", markersize=6, mfc=look["facecolor"], mec=look["edgecolor"]
+        )
+        for label, look in zip(labels, (VALID, HALO, CROP), strict=True)
     ]
     return [*keys, Line2D([], [], label=f"alignment {square_text(plan.alignment)} px", **GRID)]
 
@@ -115,17 +108,17 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
 def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
     """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0."""
     tidy(ax)
-    sides = [(row, side) for row in range(len(plan.axes)) for side in range(2)]
-    keys, floor = [], DEPTH * (tolerance or min(1.0, float(budget.share[budget.share > 0].min(initial=1.0))))
-    for number, (row, side) in enumerate(sides):
+    write_over(ax, "ERF beyond the halo")
+    keys, floor = [], 0.1 * (tolerance or 1e-2)
+    for number, (row, side) in enumerate(np.ndindex(len(plan.axes), 2)):
         share, se, exact = budget.share[row, side], np.nan_to_num(budget.se[row, side]), plan.halo[row][side]
         look = line_style(number)
         halos = np.arange(len(share))
         ax.plot(halos[share > 0], share[share > 0], gid=f"share {row} {side}", markevery=(number, 8), **look)
-        bounds = np.clip([share - se, share + se], floor, None)
-        ax.fill_between(halos, *bounds, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
+        low, high = np.clip(share - se, floor, None), share + se
+        ax.fill_between(halos, low, high, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
         ax.axvline(exact, gid=f"exact {row} {side}", color=look["color"], linestyle=look["linestyle"], linewidth=0.7)
-        name = f"{AXES[len(plan.axes)][row]}{('before', 'after')[side]}, exact {exact} px (vertical)"
+        name = f"{AXES[len(plan.axes)][row]} {('before', 'after')[side]}, exact {exact} px (vertical)"
         keys.append(Line2D([], [], label=name, **look))
     if tolerance is not None:
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
@@ -133,6 +126,5 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     ax.set_xlim(0, max(1, max(map(max, plan.halo))) * 1.04)
     scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    ax.set_xlabel("halo (px)", labelpad=2)
-    ax.set_ylabel("share of the ERF cut off, log axis", labelpad=3)
+    ax.set(xlabel="halo (px)", ylabel="share of the ERF cut off, log axis")
     return keys

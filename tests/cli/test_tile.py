@@ -100,7 +100,10 @@ def test_a_tolerance_measures_shorter_halos(capsys: pytest.CaptureFixture[str]) 
     code, out, _ = run(capsys, *asked, "0.1")
     assert code == 0
     assert "cuts off less than 0.1 of the ERF on each side" in out
-    budget = json.loads(run(capsys, *asked, "0.1", "--json")[1])["budget"]
+    found = run(capsys, *asked, "0.1", "--json", "-o", "plan.png")
+    assert found[2] == "erfscope: wrote plan.png\n"
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+    budget = json.loads(found[1])["budget"]
     shares = budget["share"][0][0]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 0

@@ -10,12 +10,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from erfscope.view.tiles import AXES, halo_text
 from erfscope.view.words import DASH, square_text
 
 if TYPE_CHECKING:
     from erfscope.tiling import HaloBudget, TileCost, TilePlan
 
-AXES = {1: ("cells",), 2: ("rows", "columns"), 3: ("planes", "rows", "columns")}
 #: What the names of tiles mean, but for that which was asked for.
 NAMES = {
     "largest": "largest: tile that fits --memory",
@@ -52,7 +52,7 @@ class TileView:
             yield _item(blocker)
         if plan.axes and not plan.possible:
             yield Text(
-                f"but for that: halo {_halo(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
+                f"but for that: halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
             )
         if plan.axes:
             yield Text()
@@ -125,12 +125,7 @@ def memory_text(memory: int | None) -> str:
 
 
 def _answer(plan: TilePlan) -> str:
-    return f"halo {_halo(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
-
-
-def _halo(halo: Sequence[tuple[int, int]]) -> str:
-    before, after = zip(*halo, strict=True)
-    return f"{square_text(before)} px before, {square_text(after)} px after"
+    return f"halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
 
 
 def _item(text: str) -> Table:
@@ -163,7 +158,7 @@ def _axes(plan: TilePlan) -> Table:
 def _budget(plan: TilePlan, budget: HaloBudget, tolerance: float) -> Iterator[Text | Table]:
     """The shortest halo within a tolerance, and what halos in steps of the alignment cut off."""
     short = budget.shortest(plan, tolerance)
-    yield Text(f"halo {_halo(short)}, cuts off less than {tolerance:g} of the ERF on each side", style="bold")
+    yield Text(f"halo {halo_text(short)}, cuts off less than {tolerance:g} of the ERF on each side", style="bold")
     grid = _grid("halo, px", "share of the\nERF cut off", "error at seams\n(predicted)")
     step, length = max(plan.alignment), budget.share.shape[-1]
     every = max(1, -(-(length - 1) // step) // 8)
