@@ -83,8 +83,7 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
     middle = [sum(span) / 2 for span in spans["valid"]]
     ax.text(middle[1], middle[0], square_text(plan.tile), **NUMBER)
     for number, (axis, _), line in zip((-1, -2), axes[::-1], (ax.axvline, ax.axhline), strict=False):
-        every = axis.alignment * -(-axis.crop // (LINES * axis.alignment))
-        for place in np.arange(*spans["crop"][number], every):
+        for place in np.arange(*spans["crop"][number], axis.alignment * -(-axis.crop // (LINES * axis.alignment))):
             line(place, gid="alignment", **GRID)
         for edge, sign, halo in zip(spans["valid"][number], (-1, 1), axis.halo, strict=True):
             at = list(middle)
@@ -94,8 +93,11 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
     ax.set(xlim=(left, right), ylim=(bottom, top), xlabel="input px from a multiple of the alignment")
     ax.set_aspect("equal" if len(axes) > 1 else "auto")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
-    tile_px, crop_px = square_text(plan.tile), square_text(plan.crop)
-    labels = (f"valid part {tile_px} px", f"halo {halo_text(plan.halo)}", f"crop {crop_px} px")
+    labels = [
+        f"valid part {square_text(plan.tile)} px",
+        f"halo {halo_text(plan.halo)}",
+        f"crop {square_text(plan.crop)} px",
+    ]
     keys = [
         Line2D(
             [], [], label=label, linestyle="", marker="s", markersize=6, mfc=look["facecolor"], mec=look["edgecolor"]
@@ -123,8 +125,9 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     if tolerance is not None:
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
         keys.append(Line2D([], [], label=f"tolerance {tolerance:g}", **TOLERANCE))
-    ax.set_xlim(0, max(1, max(map(max, plan.halo))) * 1.04)
     scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    ax.set(xlabel="halo (px)", ylabel="share of the ERF cut off, log axis")
+    ax.set(
+        xlim=(0, 1.04 * max(1, *map(max, plan.halo))), xlabel="halo (px)", ylabel="share of the ERF cut off, log axis"
+    )
     return keys
