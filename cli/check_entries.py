@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from erfscope.api.gate import Request
 
 #: Keys of a check that are not options of a measurement.
-KEYS = ("name", "model", "tolerances")
+KEYS = ("name", "model", "tolerances", "halo")
 
 
 def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
@@ -85,7 +86,18 @@ def from_file(
         tolerances=_tolerances(words, fail_on),
         options=options,  # type: ignore[arg-type]
         accept=accept,
+        halo=_longest(entry.get("halo"), where),
     )
+
+
+def _longest(halo: object, where: str) -> int | None:
+    """The longest halo that a check allows; None where it guards none."""
+    if halo is None:
+        return None
+    found = re.fullmatch(r"<=\s*(\d+)", halo.strip()) if isinstance(halo, str) else None
+    if found is None:
+        raise ErfscopeError(f'halo of {where} is {halo!r}; write the longest that is allowed, such as "<= 96"')
+    return int(found[1])
 
 
 def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:

@@ -12,6 +12,7 @@ import torch
 
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import with_blocks
+from erfscope.api.halo_limit import with_halo
 from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.api.structure import bare
 from erfscope.engine.layer_table import layer_table
@@ -49,6 +50,8 @@ class Request:
     options: Options = field(default_factory=Options)
     #: The command that accepts what is found.
     accept: str = ACCEPT
+    #: The longest halo that tiles may need on any side, in input pixels; None guards none.
+    halo: int | None = None
 
 
 def check(
@@ -60,6 +63,7 @@ def check(
     update: bool = False,
     missing: Missing | None = None,
     trf_only: bool = False,
+    halo: int | None = None,
     **options: Unpack[Options],
 ) -> Verdict:
     """Measure a model and compare it with a baseline.
@@ -77,6 +81,8 @@ def check(
         missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or
             ``"accept"`` what is found; None writes where there is no file at all, and refuses otherwise.
         trf_only: Compare the structure only, which needs no weights.
+        halo: The longest halo in input pixels that tiles may need on any side, see :func:`erfscope.tile`; it is that of
+            ``layer``, or of what the model returns. None guards none.
         **options: Those of :func:`erfscope.analyze`, each with one value.
 
     Returns:
@@ -86,7 +92,9 @@ def check(
         ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict,
             not an error.
     """
-    request = Request(name=name or label_of(model, options), model=model, tolerances=tolerances, options=options)
+    request = Request(
+        name=name or label_of(model, options), model=model, tolerances=tolerances, options=options, halo=halo
+    )
     return check_all([request], baseline=baseline, update=update, missing=missing, trf_only=trf_only).verdicts[0]
 
 
@@ -163,7 +171,9 @@ def check_all(
         found = _settled(replace(found, result=result), allowed, update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
-        verdicts.append(found)
+        verdicts.append(
+            found if request.halo is None else with_halo(found, request.model, request.options, request.halo)
+        )
     if accepted:
         baselines.update(path, accepted)
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
