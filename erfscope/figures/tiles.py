@@ -61,8 +61,9 @@ def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: flo
             keys += _shares(panels[1], plan, budget, tolerance)
             words.append("share: of the unit at the border that loses most; bands: ± standard error over images")
             if tolerance is not None:
-                shortest = halo_text(budget.shortest(plan, tolerance))
-                words.append(f"halo {shortest}, cuts off less than {tolerance:g} on each side")
+                words.append(
+                    f"halo {halo_text(budget.shortest(plan, tolerance))} cuts off less than {tolerance:g} on each side"
+                )
         finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
     return figure
 
@@ -82,15 +83,15 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
         ax.add_patch(Rectangle((left, top), right - left, bottom - top, gid=name, **look))
     middle = [sum(span) / 2 for span in spans["valid"]]
     ax.text(middle[1], middle[0], square_text(plan.tile), **NUMBER)
+    every = max(-(-axis.crop // (LINES * axis.alignment)) for axis, _ in axes)
     for number, (axis, _), line in zip((-1, -2), axes[::-1], (ax.axvline, ax.axhline), strict=False):
-        for place in np.arange(*spans["crop"][number], axis.alignment * -(-axis.crop // (LINES * axis.alignment))):
+        for place in np.arange(*spans["crop"][number], every * axis.alignment):
             line(place, gid="alignment", **GRID)
         for edge, sign, halo in zip(spans["valid"][number], (-1, 1), axis.halo, strict=True):
             at = list(middle)
             at[number] = edge + sign * halo / 2
             ax.text(at[1], at[0], str(halo), **NUMBER)
-    (top, bottom), (left, right) = spans["crop"]
-    ax.set(xlim=(left, right), ylim=(bottom, top), xlabel="input px from a multiple of the alignment")
+    ax.set(xlim=spans["crop"][1], ylim=spans["crop"][0][::-1], xlabel="input px from a multiple of the alignment")
     ax.set_aspect("equal" if len(axes) > 1 else "auto")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
     labels = [
@@ -104,7 +105,8 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
         )
         for label, look in zip(labels, (VALID, HALO, CROP), strict=True)
     ]
-    return [*keys, Line2D([], [], label=f"alignment {square_text(plan.alignment)} px", **GRID)]
+    drawn = f", a line for every {every}" if every > 1 else ""
+    return [*keys, Line2D([], [], label=f"alignment {square_text(plan.alignment)} px{drawn}", **GRID)]
 
 
 def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:

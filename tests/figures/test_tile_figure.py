@@ -40,6 +40,13 @@ def test_the_boxes_of_a_tile_are_as_wide_as_the_plan(
     assert figure_bytes(figure, ".svg") == figure_bytes(plan.figure(), ".svg")
 
 
+def test_a_grid_of_many_lines_is_thinned_and_its_key_says_so() -> None:
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1)).eval()
+    figure = erfscope.tile(net, 98, in_chans=1, input_size=(128,)).figure()
+    assert np.diff([line.get_xdata()[0] for line in figure.axes[0].lines]).tolist() == [3] * 33
+    assert [text.get_text() for text in figure.legends[0].texts][-1] == "alignment 1 px, a line for every 3"
+
+
 def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance() -> None:
     plan = planned(nn.Conv2d, nn.MaxPool2d, 2)
     share = np.tile([0.5, 0.2, 0.1, 0.02, 0.01, 0.0], (2, 2, 1))
