@@ -64,7 +64,7 @@ class Interruption:
             raise Interrupted(SIGNALLED + number)
         self.signal, self._came_at = number, time.monotonic()
         _complain_at_once(
-            f"{'stopping after this batch; what is measured is kept' if self._measuring else 'finishing the output'};"
+            f"{'stopping after this batch; the report shows what is measured' if self._measuring else 'finishing the output'};"
             " a second signal stops at once"
         )
 
@@ -116,8 +116,12 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
 
 def explain_interruption(report: Report, *, stored: bool) -> None:
     """Print how far an interrupted run got, and how to continue it."""
-    stopped = [result for result in report if result.part is not None and result.part.stopped]
-    seen = "; ".join(f"{r.label}: {r.part.seen} of {r.part.wanted} images" for r in stopped if r.part is not None)
-    done = f"{len(report) - len(stopped)} finished" + (f", {seen}" if seen else "")
-    hint = "run the same command with --resume to continue" if stored else "only a run with -o DIR can be resumed"
+    stopped = [result for result in report if any(each.code == "stopped" for each in result.findings)]
+    seen = "; ".join(
+        f"{r.label}: {f'{r.part.seen} of {r.part.wanted} images' if r.part is not None else 'not all units'}"
+        for r in stopped
+    )
+    finished = len(report) - len(stopped)
+    done = f"{finished} result{'s' * (finished != 1)} finished" + (f", {seen}" if seen else "")
+    hint = "run the same command with --resume to continue" if stored else "only a run with -o DIR can be continued"
     complain(f"interrupted: {done}; {hint}")

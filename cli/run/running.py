@@ -11,6 +11,7 @@ from erfscope.cli.console.screen import complain
 from erfscope.cli.options import OutputOptions, by_source, keywords
 from erfscope.cli.run.interruption import earlier, explain_interruption, stoppable
 from erfscope.cli.run.startup import importing_torch
+from erfscope.geometry.unit import is_every_unit
 from erfscope.options.values import words
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def measured(
             # Rows that cannot be stored: writing the report at the end raises the same.
             warnings.filterwarnings("ignore", message="cannot write ")
             if process_group.rank == 0:
-                options |= {"keep_in": stored[0] if stored else None, "tell": complain if verbose else None}
+                # A run over all units is long: what it costs is said even where there is no progress bar.
+                told = verbose or (is_every_unit(options.get("unit")) and not wanted.quiet)
+                options |= {"keep_in": stored[0] if stored else None, "tell": complain if told else None}
             report = call(**options, progress=bar, stop=stop)
             # What follows is finished: one more signal does not stop it.
             stopped = stop.end_measuring()

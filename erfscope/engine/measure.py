@@ -157,7 +157,8 @@ def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Res
     found = positions_of(plan, sums, hooks)
     if found is None:
         missing = Finding(
-            code="stopped", text="stopped before every unit was measured; the same command with --resume measures them"
+            code="stopped",
+            text="stopped before every unit was measured; --resume measures them in a run with -o DIR",
         )
         return replace(result, findings=(*result.findings, missing))
     return replace(result, positions=found, seconds=time.perf_counter() - sums.started)

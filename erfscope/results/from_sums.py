@@ -173,7 +173,7 @@ def _text(part: PartialSums) -> str:
 def _incomplete(part: PartialSums) -> Iterator[Finding]:
     """The findings on a run that is not complete."""
     if part.stopped:
-        text = f"stopped after {part.seen} of {part.wanted} images; the same command with --resume adds the others"
+        text = f"stopped after {part.seen} of {part.wanted} images; --resume adds the others in a run with -o DIR"
         yield Finding(code="stopped", text=text)
     if part.shard is not None:
         text = f"shard {part.shard} saw {part.seen} of {part.n_all} images; `erfscope merge` puts the shards together"

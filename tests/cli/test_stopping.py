@@ -75,7 +75,7 @@ def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path
     seen = first[0].input.n_images
     assert 0 < seen < 12
     assert [w.text for w in first[0].findings if w.code == "stopped"] == [
-        f"stopped after {seen} of {6 if shard else 12} images; the same command with --resume adds the others"
+        f"stopped after {seen} of {6 if shard else 12} images; --resume adds the others in a run with -o DIR"
     ]
     first.save(tmp_path / "run")
     jsonschema.validate(erfscope.read(tmp_path / "run").to_json(), schema())
@@ -298,7 +298,7 @@ def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeyp
     assert interruption()
     assert (
         capfd.readouterr().err
-        == "erfscope: stopping after this batch; what is measured is kept; a second signal stops at once\n"
+        == "erfscope: stopping after this batch; the report shows what is measured; a second signal stops at once\n"
     )
 
 
@@ -431,7 +431,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     monkeypatch.setattr(api, "measure", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
     said = capsys.readouterr()
-    assert "interrupted: 0 finished, test_resnet: 3 of 6 images; run the same command with --resume" in said.err
+    assert "interrupted: 0 results finished, test_resnet: 3 of 6 images; run the same command with --resume" in said.err
     assert "stopped after 3 of 6 images" in said.out
     assert erfscope.read("run")[0].part.seen == 3
     assert not (tmp_path / "run" / "index.html").exists()
