@@ -64,8 +64,12 @@ class Interruption:
             raise Interrupted(SIGNALLED + number)
         self.signal, self._came_at = number, time.monotonic()
         _complain_at_once(
-            f"{'stopping after this batch; the report shows what is measured' if self._measuring else 'finishing the output'};"
-            " a second signal stops at once"
+            (
+                "stopping after this batch; the report shows what is measured"
+                if self._measuring
+                else "finishing the output"
+            )
+            + "; a second signal stops at once"
         )
 
 

@@ -138,7 +138,7 @@ KINDS = (
         module="units",
         shows="r50 and context_r50 of every unit of a layer, at the units' centres",
         caption="Sizes of the effective receptive fields of all units of a layer",
-        needs="the sizes of all units of a layer (--unit all, and a run that is not interrupted), of which one has a gradient",
+        needs="the sizes of all units of a layer (--unit all, not interrupted), of which one has a gradient",
         several=("every unit",),
         narrowest="page",
     ),
