@@ -116,7 +116,8 @@ class TilePlan:
         return render("tile_view", self)
 
     def figure(self, budget: Any = None, tolerance: float | None = None) -> Any:
-        """Draw one tile, and with a :class:`HaloBudget` what shorter halos cut off, as a matplotlib figure.
+        """Draw one tile as a matplotlib figure, and with a budget (:class:`erfscope.tiling.budget.HaloBudget`) what
+        shorter halos cut off.
 
         Raises:
             ErfscopeError: the plan has no halo.
