@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -225,11 +225,17 @@ class ModuleAdapter:
         """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
         if wrt == IMAGE and layer in self.stages:
             return {}
-        at_size = self
-        if (self.preprocess.channels, *self.preprocess.size) != tuple(x.shape[1:]):
-            at_size = copy.copy(self)
-            at_size.preprocess = replace(self.preprocess, size=tuple(x.shape[2:]), channels=x.shape[1])
-        return at_size.recording.layouts(layer, wrt)
+        channels, *space = x.shape[1:]
+        fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
+        return (self if fits else self.at_size(space, channels)).recording.layouts(layer, wrt)
+
+    def at_size(self, space: Sequence[int], channels: int | None = None) -> Self:
+        """The adapter for inputs of another size, of the same module."""
+        other = copy.copy(self)
+        other.preprocess = replace(
+            self.preprocess, size=tuple(space), channels=self.preprocess.channels if channels is None else channels
+        )
+        return other
 
     def guess(self, shape: tuple[int, ...], images: int) -> Guess:
         """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user gave one."""

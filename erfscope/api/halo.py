@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from typing import Any, Unpack
 
 from erfscope.adapters import ModuleAdapter
@@ -36,11 +34,7 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
         ErfscopeError: an option that follows from the plan, or a plan without a halo.
         MeasurementError: a unit has no usable ERF.
     """
-    fixed = [
-        name
-        for name in ("layer", "unit", "input_size", "shard", "convention", "measures")
-        if options.get(name) is not None
-    ]
+    fixed = [name for name in FIXED if options.get(name) is not None]
     if fixed:
         raise ErfscopeError(f"{fixed[0]} follows from the plan here; leave it out")
     if not plan.axes:
@@ -48,8 +42,7 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
     layer = plan.layer or OUTPUT + "".join(f"[{key}]" for key in plan.path)
     size = tuple(axis.size for axis in plan.axes)
     if isinstance(model, ModuleAdapter):
-        model = copy.copy(model)
-        model.preprocess = replace(model.preprocess, size=size)
+        model = model.at_size(size)
     # A shard keeps the sums of its groups of images; the only one holds all images.
     kept: Any = {"layer": layer, "unit": border_units(plan), "input_size": [size], "shard": "1/1", "measures": ["r50"]}
     report = sweep(model, **{**options, **kept})

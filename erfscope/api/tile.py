@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -52,11 +50,9 @@ def tile(
     def open_at(size: tuple[int, ...] | None) -> LoadedModel:
         if size is None:
             return bare(model, options)
-        if not isinstance(model, ModuleAdapter):
-            return bare(model, {**options, "input_size": size})
-        other = copy.copy(model)
-        other.preprocess = replace(model.preprocess, size=size)
-        return bare(other, options)
+        if isinstance(model, ModuleAdapter):
+            return bare(model.at_size(size), options)
+        return bare(model, {**options, "input_size": size})
 
     modules = live(model)
     known = [

@@ -161,9 +161,8 @@ def _se(values: FloatArray) -> float:
 
 def _within(axis: TileAxis, halo: Sequence[int]) -> tuple[int, int]:
     """A halo that is no longer than the exact one, and no shorter than what convolutions without padding cut off."""
-    lost = math.floor(axis.size - axis.units * axis.stride)
     before, after = min(halo[0], axis.halo[0]), min(halo[1], axis.halo[1])
-    return max(before, axis.offset, 0), max(after, lost - axis.offset, 0)
+    return max(before, axis.offset, 0), max(after, math.floor(axis.lost) - axis.offset, 0)
 
 
 def _block(axis: TileAxis) -> int:

@@ -53,6 +53,11 @@ class TileAxis:
         return int(self.alignment / self.stride)
 
     @property
+    def lost(self) -> Fraction:
+        """How much smaller the output is than the input, in input cells; below 0 where it is larger."""
+        return self.size - self.units * self.stride
+
+    @property
     def crop(self) -> int:
         """Side of what is cropped for each tile, at the image's border too: it begins in the phase of the image and
         ends in it, and the model makes all units of the tile of it.
@@ -158,7 +163,7 @@ class TilePlan:
     @property
     def lost(self) -> tuple[int, ...]:
         """How much smaller the output is than the input, in input cells; below 0 where it is larger."""
-        return tuple(math.floor(axis.size - axis.units * axis.stride) for axis in self.axes)
+        return tuple(math.floor(axis.lost) for axis in self.axes)
 
     @property
     def tile(self) -> tuple[int, ...]:

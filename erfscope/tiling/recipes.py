@@ -66,17 +66,13 @@ def _cut(axis: TileAxis, *, any_phase: bool = False) -> Cut:
 
 def _margin(axis: TileAxis, halo: tuple[int, int]) -> int:
     """What a halo leaves for the tool, beyond the cells that the model crops itself."""
-    return max(halo[0] - axis.offset, halo[1] + axis.offset - math.floor(_lost(axis)), 0)
-
-
-def _lost(axis: TileAxis) -> float:
-    return float(axis.size - axis.units * axis.stride)
+    return max(halo[0] - axis.offset, halo[1] + axis.offset - math.floor(axis.lost), 0)
 
 
 def _require_size(plan: TilePlan, tool: str, *, scaled: bool) -> None:
     """Refuse outputs that a tool cannot put together."""
     same = all(axis.stride == 1 for axis in plan.axes)
-    if any(_lost(axis) for axis in plan.axes) or not (same or scaled):
+    if any(axis.lost for axis in plan.axes) or not (same or scaled):
         sizes = "outputs as large as the input" + ", or larger or smaller by a factor" * scaled
         raise ErfscopeError(f"{tool} takes {sizes}; {plan.model} gives others: use erfscope.run_tiled")
 
@@ -174,7 +170,7 @@ def _bioimageio(plan: TilePlan) -> str:
     for name, axis, cut in zip("zyx"[-len(plan.axes) :], plan.axes, _cuts(plan), strict=True):
         least = cut.patch - cut.step + axis.alignment
         inputs += f"      - {{type: space, id: {name}, size: {{min: {least}, step: {axis.alignment}}}}}\n"
-        size = f"{{tensor_id: input, axis_id: {name}, offset: {-round(_lost(axis) / axis.stride)}}}"
+        size = f"{{tensor_id: input, axis_id: {name}, offset: {-round(axis.lost / axis.stride)}}}"
         halo = math.ceil(cut.margin / axis.stride)
         more = f", scale: {float(axis.stride):g}" * (axis.stride != 1) + f", halo: {halo}" * (halo > 0)
         outputs += f"      - {{type: space, id: {name}, size: {size}{more}}}\n"

@@ -15,8 +15,8 @@ from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 class TileCost:
     """What tiles of one size cost. Sizes are in cells of the input, one entry per axis."""
 
-    #: "asked", "largest" of those that fit the memory, "least" computing of them, or "largest, least".
-    name: str
+    #: "asked", "largest" of those that fit the memory, "least" computing of them; or the last two.
+    names: tuple[str, ...]
     tile: tuple[int, ...]
     step: tuple[int, ...]
     crop: tuple[int, ...]
@@ -57,7 +57,7 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     fit = [each for each in others if each.memory is not None and each.memory <= (memory or 0)]
     least = min(fit, key=lambda each: each.wasted, default=found)
     if least.wasted >= found.wasted:
-        return (asked, replace(found, name="largest, least"))
+        return (asked, replace(found, names=("largest", "least")))
     return (asked, found, least)
 
 
@@ -111,4 +111,4 @@ def _cost(plan: TilePlan, name: str, image: tuple[int, ...] | None) -> TileCost:
         tiles = math.prod(len(axis.windows(side)) for axis, side in zip(plan.axes, image, strict=True))
         wasted = 1 - math.prod(image) / (tiles * math.prod(crop))
     memory = _scaled(plan, math.prod(crop))
-    return TileCost(name=name, tile=plan.tile, step=plan.step, crop=crop, memory=memory, tiles=tiles, wasted=wasted)
+    return TileCost(names=(name,), tile=plan.tile, step=plan.step, crop=crop, memory=memory, tiles=tiles, wasted=wasted)

@@ -319,7 +319,7 @@ def error_words(results: Sequence[Result], sign: str) -> list[str]:
 def no_errors(results: Sequence[Result]) -> str:
     """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
     errors = [measure.se for result in results for measure in radii(result).values()]
-    return "no errors: fewer than four groups of images" if errors and set(errors) == {None} else ""
+    return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

@@ -70,14 +70,24 @@ def nearest(stage: Stage, row: float, col: float) -> ExploredUnit:
     return min(stage.units, key=lambda unit: np.hypot(*np.subtract(unit.center_px, place)))
 
 
-def unit_shown(browser: Chrome, model: int = 0) -> tuple[int, ...]:  # noqa: F811
-    # The page draws with the next frame.
+def drawn(browser: Chrome) -> None:  # noqa: F811
+    """Wait until the page, which draws with the next frame, has drawn."""
     browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+
+def stage_shown(browser: Chrome) -> str:  # noqa: F811
+    drawn(browser)
+    return browser.find_element(By.CSS_SELECTOR, ".depth output").text
+
+
+def unit_shown(browser: Chrome, model: int = 0) -> tuple[int, ...]:  # noqa: F811
+    drawn(browser)
     shown = browser.find_elements(By.CSS_SELECTOR, ".screen")[model].get_attribute("data-unit")
     return tuple(map(int, shown.split(",")))
 
 
 def numbers(browser: Chrome) -> dict[str, list[str]]:  # noqa: F811
+    drawn(browser)
     script = """return [...document.querySelectorAll('.numbers tbody tr')].map((row) => [row.cells[0].firstChild.data,
         ...[...row.cells].slice(1).map((cell) => cell.dataset.value || cell.textContent)])"""
     return {name: values for name, *values in browser.execute_script(script)}
@@ -123,10 +133,11 @@ def test_a_real_pointer_a_click_and_the_small_pictures_do_the_same(browser, addr
     ActionChains(browser).move_to_element_with_offset(screen, int(0.3 * width), int(-0.2 * height)).click().perform()
     stage = explorer.models[0].stages[1]
     assert unit_shown(browser) == nearest(stage, 0.3, 0.8).index
+    drawn(browser)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".pin-maps figure")) == 1
     small = browser.find_elements(By.CSS_SELECTOR, ".stages .card-map")[0]
     ActionChains(browser).move_to_element(small).perform()
-    assert browser.find_element(By.CSS_SELECTOR, ".depth output").text == "near"
+    assert stage_shown(browser) == "near"
     assert unit_shown(browser) == nearest(explorer.models[0].stages[0], 0.5, 0.5).index
 
 
@@ -142,15 +153,17 @@ def test_keys_go_through_units_and_stages_and_pin(browser, address, explorer):  
     screen.send_keys(Keys.ENTER)
     screen.send_keys(Keys.PAGE_DOWN)
     slider = browser.find_element(By.CSS_SELECTOR, ".depth input")
-    assert browser.find_element(By.CSS_SELECTOR, ".depth output").text == last.name
+    assert stage_shown(browser) == last.name
     slider.send_keys(Keys.ARROW_LEFT)
-    assert browser.find_element(By.CSS_SELECTOR, ".depth output").text == far.name
+    assert stage_shown(browser) == far.name
     screen.send_keys(Keys.ARROW_LEFT)
     screen.send_keys(Keys.ENTER)
+    drawn(browser)
     heads = [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".pin-numbers thead th")]
     pinned = [far.units[far.grid[1] + place].index for place in (1, 0)]
     assert heads == ["", *(f"far ({row}, {col})" for row, col in pinned)]
     browser.find_element(By.CSS_SELECTOR, ".pin-maps button").click()
+    drawn(browser)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".pin-maps figure")) == 1
     screen.send_keys(Keys.ESCAPE)
     assert not browser.find_element(By.CSS_SELECTOR, ".pins").is_displayed()
@@ -172,6 +185,7 @@ def test_who_sees_a_pixel_or_a_box_is_read_from_the_same_maps(browser, address, 
     point(browser, 0.7, 0.5)
     rows, cols = (slice(int(a * side), int(b * side) + 1) for a, b, side in ((0.3, 0.7, SIZE[0]), (0.2, 0.5, SIZE[1])))
     assert_seen(numbers(browser), stage, [each[rows, cols].sum() for each in maps])
+    drawn(browser)
     assert "this box" in browser.find_element(By.CSS_SELECTOR, ".sentence").text
     assert screen.find_elements(By.CSS_SELECTOR, ".probe")
 
@@ -195,6 +209,7 @@ def test_names_run_nothing(browser, explorer, tmp_path):  # noqa: F811
     start(browser, (tmp_path / "explorer.html").as_uri(), width=390)
     point(browser, 0.5, 0.5)
     browser.find_element(By.ID, "pin").click()
+    drawn(browser)
     assert browser.find_elements(By.CSS_SELECTOR, "img, script:not(#data, body > script)") == []
     assert "<img src=x" in browser.find_element(By.TAG_NAME, "h1").text
     assert browser.get_log("browser") == []
@@ -208,6 +223,7 @@ def test_two_models_share_the_pointer(browser, two):  # noqa: F811
         point(browser, 0.8, 0.2, model)
         for other in (0, 1):
             assert unit_shown(browser, other) == nearest(found.models[other].stages[0], 0.8, 0.2).index
+    drawn(browser)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".numbers thead th")) == 3
 
 
@@ -233,6 +249,7 @@ def test_a_touch_points_and_pins_nothing(browser, address, explorer):  # noqa: F
         browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     assert unit_shown(browser) == nearest(explorer.models[0].stages[1], 0.2, 0.8).index
+    drawn(browser)
     assert browser.find_elements(By.CSS_SELECTOR, ".pin-maps figure") == []
 
 
@@ -258,6 +275,7 @@ def test_pinned_units_are_printed(browser, address, tmp_path: Path):  # noqa: F8
     assert pdf.startswith(b"%PDF-")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
+        drawn(browser)
         shown = {name: browser.find_element(By.CSS_SELECTOR, name).is_displayed() for name in (".bench", ".pin-maps")}
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

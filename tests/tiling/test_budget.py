@@ -113,11 +113,11 @@ def test_tiles_for_a_memory_are_the_largest_and_the_least_computing(
     assert with_tile(plan, 72).memory == largest.memory == 4 * plan.memory
     costs = tile_costs(plan, (100, 100), memory=4 * plan.memory)
     # Tiles of 72 leave 28 for a second one; two of 50 along each side compute less: 4 crops of 74 x 74.
-    assert [(each.name, each.tile, each.tiles) for each in costs[1:]] == [
-        ("largest", (72, 72), 4),
-        ("least", (50, 50), 4),
+    assert [(each.names, each.tile, each.tiles) for each in costs[1:]] == [
+        (("largest",), (72, 72), 4),
+        (("least",), (50, 50), 4),
     ]
     assert costs[2].wasted == pytest.approx(1 - 100**2 / (4 * 74**2))
     assert len(tile_costs(plan, memory=1)) == 1
     (_, whole) = tile_costs(plan, (100, 60), memory=2**40)
-    assert (whole.name, whole.tiles, whole.crop, whole.wasted) == ("largest, least", 1, (100, 60), 0)
+    assert (whole.names, whole.tiles, whole.crop, whole.wasted) == (("largest", "least"), 1, (100, 60), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -49,7 +49,9 @@ class TileView:
         plan = self.plan
         yield Text(tile_headline(plan), style="bold" if plan.possible else "bold red")
         for blocker in plan.blockers:
-            yield _item(blocker)
+            item = Table.grid(padding=(0, 1, 0, 0))
+            item.add_row(Text("-"), Text(blocker))
+            yield item
         if plan.axes and not plan.possible:
             yield Text(
                 f"but for that: halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
@@ -72,7 +74,7 @@ class TileView:
         grid = _grid("tile", "side, px", "step, px", "crop, px", "wasted", "memory", *([image] if image else []))
         for each in self.costs:
             sides = map(square_text, (each.tile, each.step, each.crop))
-            cells = [each.name, *sides, f"{each.wasted:.0%}", memory_text(each.memory)]
+            cells = [", ".join(each.names), *sides, f"{each.wasted:.0%}", memory_text(each.memory)]
             grid.add_row(*cells, *([f"{each.tiles:,}"] if image else []))
         return grid
 
@@ -87,7 +89,7 @@ class TileView:
         yield f"{name}: for images of {sizes}"
         yield "any phase: halo before and after, for tiles that begin at any unit"
         if self.costs:
-            yield from (NAMES[name] for each in self.costs for name in each.name.split(", ") if name in NAMES)
+            yield from (NAMES[name] for each in self.costs for name in each.names if name in NAMES)
             whole = "of all tiles of the image" if self.image_size is not None else "of a tile inside the image"
             yield f"wasted: share of the computing, {whole}, that gives no new output"
             yield (
@@ -97,23 +99,6 @@ class TileView:
         if self.budget is not None:
             yield "share of the ERF cut off: of the unit at the border that loses most, ± standard error over images"
             yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
-
-
-def plan_json(
-    plan: TilePlan, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
-) -> dict[str, Any]:
-    """The plan as JSON values; sizes are in input cells, one entry per axis."""
-    names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
-    document: dict[str, Any] = {"schema": "erfscope-tile-1"}
-    document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
-    document |= {name: getattr(plan, name) for name in names}
-    fields = ("name", "tile", "step", "crop", "memory", "tiles", "wasted")
-    document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
-    if budget is not None and tolerance is not None:
-        se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
-        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
-        document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
-    return document
 
 
 def memory_text(memory: int | None) -> str:
@@ -126,16 +111,6 @@ def memory_text(memory: int | None) -> str:
 
 def _answer(plan: TilePlan) -> str:
     return f"halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
-
-
-def _item(text: str) -> Table:
-    """A reason, with what can be done on a line of its own."""
-    reason, _, advice = text.partition("; ")
-    item = Table.grid(padding=(0, 1, 0, 0))
-    item.add_row(Text("-"), Text(reason))
-    if advice:
-        item.add_row("", Text(f"what to do: {advice}"))
-    return item
 
 
 def _grid(first: str, *others: str) -> Table:
