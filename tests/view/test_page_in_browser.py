@@ -18,6 +18,7 @@ from PIL import Image
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 import erfscope
 from erfscope.api.page import html
@@ -103,6 +104,12 @@ def opened(browser: Chrome, address: str, *, width: int = 1400, scheme: str = "l
 def unfold(browser: Chrome) -> None:
     """Open the details of every result."""
     browser.execute_script("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+
+
+def unfolded(browser: Chrome) -> list[int]:
+    """Numbers of the results whose details are open."""
+    folds = browser.find_elements(By.CSS_SELECTOR, "details.fold")
+    return [index for index, fold in enumerate(folds) if fold.get_attribute("open")]
 
 
 def requests(browser: Chrome) -> set[str]:
@@ -238,14 +245,14 @@ def pixels(element) -> np.ndarray:
 
 def test_details_are_folded_until_they_are_asked_for(browser, address):
     opened(browser, address)
-    folds = browser.find_elements(By.CSS_SELECTOR, "details.fold")
-    assert [fold.get_attribute("open") for fold in folds] == [None] * 4
+    assert unfolded(browser) == []
     browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
-    assert [index for index, fold in enumerate(folds) if fold.get_attribute("open")] == [2]
+    # The browser tells the page of a new fragment some time after the click.
+    WebDriverWait(browser, 20).until(unfolded)
+    assert unfolded(browser) == [2]
     opened(browser, "about:blank")
     opened(browser, f"{address}#result-3")
-    folds = browser.find_elements(By.CSS_SELECTOR, "details.fold")
-    assert [index for index, fold in enumerate(folds) if fold.get_attribute("open")] == [3]
+    assert unfolded(browser) == [3]
 
 
 def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):
