@@ -73,6 +73,26 @@ class Explorer:
         """
         write_bytes(Path(path), self.to_html().encode(), force=force)
 
+    def __repr__(self) -> str:
+        stages = [f"{model.conditions.label} ({len(model.stages)} layers)" for model in self.models]
+        return f"Explorer of {' and '.join(stages)}: save('explorer.html') writes its page, and notebooks show it"
+
+    def _display_(self) -> Any:
+        """What marimo shows: the page, or text where anywidget is not installed."""
+        try:
+            from erfscope.explorer.widget import ExplorerWidget
+        except ImportError:
+            return f"{self!r} after pip install 'erfscope[explore]'"
+        return ExplorerWidget(page=self.to_html())
+
+    def _repr_mimebundle_(self, **_: object) -> Any:
+        """The same in Jupyter."""
+        shown = self._display_()
+        if isinstance(shown, str):
+            return {"text/plain": shown}
+        data, metadata = shown._repr_mimebundle_()
+        return {**data, "text/plain": repr(self)}, metadata
+
     def _document(self) -> dict[str, Any]:
         """What the script reads."""
         return {
