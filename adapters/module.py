@@ -150,6 +150,14 @@ class ModuleAdapter:
             )
         return Features(map=tensor, reference=image if wrt == IMAGE else found[wrt][1])
 
+    def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
+        """The maps of several layers from one pass; see :class:`erfscope.adapter.Adapter`."""
+        hooks = [name for name in layers if name not in self.stages]
+        taps = {name: _Tap(name, self._module(name), known.get(name), None) for name in hooks}
+        with borrowed(self.module), hooked(tap.handle for tap in taps.values()):
+            _, stages = self.outputs(self.module, x)
+        return {name: taps[name].found(self.spec)[0] if name in taps else stages[name] for name in layers}
+
     @contextlib.contextmanager
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> Iterator[None]:
         """Put another tensor in the place of a module's output or input; see :class:`erfscope.adapter.Adapter`."""

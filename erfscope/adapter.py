@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -169,6 +169,16 @@ class Adapter(Protocol):
         Raises:
             ErfscopeError: unknown layer or reference.
             MeasurementError: the layer has no spatial map, or was called more than once per forward.
+        """
+
+    def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
+        """Run all of the model on ``x`` (B, C_in, *space), and return the map (B, C, *space) of each layer.
+
+        ``known`` is as for :meth:`features`. Leaves the module as found, exceptions included.
+
+        Raises:
+            ErfscopeError: unknown layer.
+            MeasurementError: a layer has no spatial map, or was called more than once.
         """
 
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
