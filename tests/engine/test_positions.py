@@ -153,6 +153,30 @@ def test_one_picture_has_the_draws_of_one_unit(maps):
     assert (found.passes, found.units) == (25, 121)
 
 
+@pytest.mark.parametrize("more", [{}, {"convention": "signed", "channels": (1, 6)}, {"draws": "all"}], ids=str)
+def test_units_that_share_no_pass_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
+    passes, right = [], every_unit.contributions
+    monkeypatch.setattr(every_unit, "contributions", lambda *asked: passes.append(1) or right(*asked))
+    asked = {"images": numbers(1, 3, 12, 20), "layer": "output", **more}
+    check_alone(attention(), maps, [(0, 0), (1, 2), (2, 3), (2, 4)], **asked)
+    assert len(passes) == 4  # of fifteen units, four at a time
+
+
+def test_copies_that_do_not_fit_are_not_made(maps, monkeypatch):
+    tried, right = [], every_unit._forward
+
+    def small(run, images):
+        tried.append(run.copies)
+        if run.copies > 1:
+            raise MemoryError
+        return right(run, images)
+
+    monkeypatch.setattr(every_unit, "_forward", small)
+    check_alone(attention(), maps, [(0, 0), (2, 4)], images=numbers(1, 3, 12, 20), layer="output")
+    assert tried[:2] == [4, 1]
+    assert set(tried[2:]) == {1}
+
+
 def test_lines_and_volumes_have_positions_too(maps):
     line = made(nn.Conv1d(2, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 3, 3, stride=2))
     found = check_alone(line, maps, [(0,), (5,), (8,)], images=numbers(2, 2, 20), layer="output")

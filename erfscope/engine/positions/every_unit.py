@@ -27,6 +27,10 @@ from erfscope.results.positions import MEASURED, Positions
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
+#: Copies of a single image in one pass, each for one unit, where units share no backward pass. Measured on two cores at
+#: 224 x 224 as times faster than one by one, for 4 copies, 8 copies and 8 units of one pass (``is_grads_batched``):
+#: vit_tiny 1.35, 1.26, 1.16; swin_tiny 1.30, 1.24, 1.10; layer4 of resnet18 1.26, 1.24, 1.00.
+COPIES = 4
 
 
 @dataclass(kw_only=True)
@@ -37,6 +41,7 @@ class _Run:
     every: UnitFields
     images: Sequence[int]
     batch_size: int
+    copies: int
     #: The only batch's images and their forward pass, where one batch holds them all.
     kept: tuple[list[int], Features] | None = field(default=None)
 
@@ -101,15 +106,21 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, in batches that fit into memory."""
     plan = replace(plan, plain=plan.plain or "every unit is measured")
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
-    batch_size = min(plan_batches(plan).batch_size, sums.batch_size)
-    return _Run(plan=plan, every=every, images=images, batch_size=batch_size)
+    batches = plan_batches(plan)
+    batch_size = min(batches.batch_size, sums.batch_size)
+    alone = len(images) == 1 and all(len(group) == 1 for group in every.groups)
+    takes_copies = plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None
+    fits = all(2 * need.takes(COPIES) <= need.there for need in batches.needs)
+    copies = COPIES if alone and takes_copies and fits else 1
+    return _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=copies)
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
-    """Groups whose sums are in memory together: one at a time where a pass of all images is kept, else as many as fit
-    into half of it."""
+    """Groups whose sums are in memory together: one for each copy where a pass of all images is kept, else as many as
+    fit into half of it."""
+    groups, copies = run.every.groups, run.copies
     if len(run.images) <= run.batch_size:
-        return [[group] for group in run.every.groups]
+        return [groups[first : first + copies] for first in range(0, len(groups), copies)]
     there = available_bytes()
     room = (SOME_MEMORY if there is None else there) // 2
     found: list[list[list[int]]] = []
@@ -151,15 +162,15 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
             for first in range(0, len(run.images), run.batch_size):
                 images = list(run.images[first : first + run.batch_size])
                 features = _forward(run, images)
-                for group in portion:
+                for group in portion if run.copies == 1 else [[*totals]]:
                     if hooks.stop():
                         return None
                     _add(run, features, images, {number: totals[number] for number in group})
             return totals
         except Exception as error:
-            if not ran_out(error) or run.batch_size == 1:
+            if not ran_out(error) or run.batch_size == run.copies == 1:
                 raise
-            run.batch_size, run.kept = run.batch_size // 2, None
+            run.batch_size, run.copies, run.kept = max(1, run.batch_size // 2), 1, None
 
 
 def _forward(run: _Run, images: list[int]) -> Features:
@@ -170,7 +181,7 @@ def _forward(run: _Run, images: list[int]) -> Features:
     device, dtype = device_and_dtype(plan)
     x = torch.cat([plan.read(index).to(device=device, dtype=dtype) for index in images])
     amp = getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None
-    leaf = as_leaf(x)
+    leaf = as_leaf(torch.cat([x] * run.copies))
     with guarded(device, amp):
         known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
         features = plan.model.adapter.features(leaf, plan.layer, plan.settings.wrt, known=known)
@@ -180,31 +191,38 @@ def _forward(run: _Run, images: list[int]) -> Features:
 
 
 def _add(run: _Run, features: Features, images: list[int], totals: dict[int, FieldSum]) -> None:
-    """Add a batch's contributions to the units of one group."""
-    plan = run.plan
+    """Add a batch's contributions to the units of one group, or of the only image to a unit for each of its copies."""
+    plan, units = run.plan, [run.every.units[number] for number in totals]
+    rows = [[*totals.values()]] * len(images)
+    if run.copies > 1:
+        rows, images = [[total] for total in totals.values()], images * run.copies
+        # Copies that are left over in the last pass are read at a unit that is there already, and not added.
+        units += units[-1:] * (run.copies - len(units))
+        with guarded(features.map.device):
+            read = [features.map[(copy, slice(None), *unit.index)] for copy, unit in enumerate(units)]
+            features, units = replace(features, map=torch.stack(read)[..., None]), [replace(units[0], index=(0,))]
     compare = plan.may_cancel and any(total.ratio is None for total in totals.values())
     asked = GradientRequest(
         convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare
     )
     mean: Tensor | None = None
     count = 0
-    together = ForwardPass(features, [run.every.units[number] for number in totals], 0, None, keep=True)
-    for found in contributions(together, asked):
+    for found in contributions(ForwardPass(features, units, 0, None, keep=True), asked):
         mean, count = found.maps if mean is None else mean + found.maps, count + 1
-        _compare_with_noise(found, totals)
+        _compare_with_noise(found, rows)
     assert mean is not None
     assert found.value is not None
     maps: FloatArray = (mean / count).numpy()
-    for position, finite in enumerate(found.value.isfinite().all(2).tolist()):
-        for is_finite, total in zip(finite, totals.values(), strict=True):
+    for row, finite, values in zip(rows, found.value.isfinite().all(2).tolist(), maps, strict=False):
+        for is_finite, total in zip(finite, row, strict=True):
             if is_finite:
-                total.add(maps[position][total.part], plan.convention)
+                total.add(values[total.part], plan.convention)
 
 
-def _compare_with_noise(found: Contribution, totals: dict[int, FieldSum]) -> None:
+def _compare_with_noise(found: Contribution, rows: Sequence[Sequence[FieldSum]]) -> None:
     """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
-    for ours, random in zip(*(each.numpy() for each in found.squares or ()), strict=True):
-        for total in totals.values():
-            norm, other = (float(np.sqrt(values[total.part].sum())) for values in (ours, random))
+    for row, ours, random in zip(rows, *(found.squares or ((), ())), strict=False):
+        for total in row:
+            norm, other = (float(values[total.part].sum().sqrt()) for values in (ours, random))
             if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):
                 total.ratio = norm / other if other > 0 else math.inf
