@@ -56,9 +56,9 @@ def projective_fields(
         tangent = torch.zeros_like(image)
         tangent[:, channel][inside(box)] = signs.view(sides(box)).to(image)
         with wrap_model_errors(model.label, model.adapter), _forward_mode(model.label, image.device):
-            maps = model.adapter.maps(forward_ad.make_dual(image, tangent), layers, known)
-            for layer, found in maps.items():
-                moved = forward_ad.unpack_dual(found).tangent
+            dual = forward_ad.make_dual(image, tangent)  # type: ignore[no-untyped-call]
+            for layer, found in model.adapter.maps(dual, layers, known).items():
+                moved = forward_ad.unpack_dual(found).tangent  # type: ignore[no-untyped-call]
                 moved = torch.zeros_like(found) if moved is None else moved
                 squares[layer] = squares[layer] + in_double(moved[0]).square().sum(0)
     return {layer: (total / draws).sqrt().cpu().numpy() for layer, total in squares.items()}

@@ -4,7 +4,6 @@ its own."""
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 
@@ -64,19 +63,3 @@ def test_a_command_prints_nothing_on_stderr_up_to_the_end_of_its_process(argumen
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert arguments[1] in ran.stdout
-
-
-def test_ranks_print_nothing_on_stderr_up_to_the_end_of_their_processes(tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "erfscope"]
-    # torchrun sets the number of threads if it is not set, and says so.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [*launch, "analyze", "test_resnet", *MEASURED],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.count("test_resnet ·") == 1

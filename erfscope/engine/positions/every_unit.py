@@ -199,7 +199,7 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
         # Copies that are left over in the last pass are read at a unit that is there already, and not added.
         units += units[-1:] * (run.copies - len(units))
         with guarded(features.map.device):
-            read = [features.map[(copy, slice(None), *unit.index)] for copy, unit in enumerate(units)]
+            read = [features.map[copy].movedim(0, -1)[unit.index] for copy, unit in enumerate(units)]
             features, units = replace(features, map=torch.stack(read)[..., None]), [replace(units[0], index=(0,))]
     compare = plan.may_cancel and any(total.ratio is None for total in totals.values())
     asked = GradientRequest(
