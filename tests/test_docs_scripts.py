@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import types
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def test_the_committed_page_names_the_models_of_the_script(gallery):
     assert len(gallery.MODELS) == 24
     assert "random weights" in page
     assert f"erfscope {erfscope.__version__}" in page
+
+
+def test_the_committed_explorers_show_the_models_of_the_script_and_stay_small(gallery):
+    shown = set(re.findall(r'<iframe src="explorers/(\w+)\.html"', (DOCS / "gallery.md").read_text(encoding="utf-8")))
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "explorers").glob("*.html")}
+    assert shown == pages.keys() == {"architectures", "trained"}
+    for label in gallery.EXPLORED:
+        assert f'"label":"{label}"' in pages["architectures"]
+    assert "random weights" in pages["architectures"].lower()
+    assert "random weights" not in pages["trained"].lower()
+    assert max(map(len, pages.values())) < 2_500_000
 
 
 def test_the_first_pages_show_the_six_by_the_command_of_the_script(gallery):

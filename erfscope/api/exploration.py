@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, cast
 
@@ -25,8 +25,8 @@ from erfscope.restore import restored, same_random_numbers
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
-#: Bytes of a page, at most: of everything but its units, and of each unit beside its map, about.
-PAGE_BYTES, FIXED_BYTES, UNIT_BYTES = 6_000_000, 150_000, 450
+#: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
+FIXED_BYTES, UNIT_BYTES = 150_000, 450
 #: Blocks that each map has room for even if the page grows larger with them.
 FEWEST_BLOCKS = 16
 #: Seconds from which less is offered.
@@ -34,15 +34,22 @@ LONG = 60
 
 
 def explore(
-    model: Model | Sequence[Model], image: Any = None, /, *, grid: int = GRID, **options: Unpack[Options]
+    model: Model | Sequence[Model] | Mapping[str, Model],
+    image: Any = None,
+    /,
+    *,
+    grid: int = GRID,
+    page_bytes: int = 6_000_000,
+    **options: Unpack[Options],
 ) -> Explorer:
     """Measure a grid of units of every stage on one image, for a page on which each can be pointed at.
 
     Args:
-        model: As for :func:`erfscope.analyze`; or a list of two, which the page shows side by side.
+        model: As for :func:`erfscope.analyze`; or two that the page shows side by side, as a list or by their labels.
         image: The image: a file, an array or a ready tensor; also ``images=`` or ``synthetic=``, as for
             :func:`erfscope.analyze`.
         grid: Units along each axis of a layer, at most.
+        page_bytes: How large the page may be, about; the smaller, the larger the blocks of pixels of its maps.
         **options: Those of :func:`erfscope.analyze` that say how a model is built, which layers (all stages by
             default), and how each unit is measured.
 
@@ -54,14 +61,16 @@ def explore(
             images.
         MeasurementError: a model fails.
     """
-    models = cast("list[Model]", [*model] if isinstance(model, list | tuple) else [model])
+    labels = [*model] if isinstance(model, Mapping) else [None, None]
+    given: Any = [*model.values()] if isinstance(model, Mapping) else model
+    models: list[Model] = [*given] if isinstance(given, list | tuple) else [given]
     if image is not None:
         options = cast("Options", {"images": image, **options})
     _check(models, grid, options)
     with restored(*live(*models)), torch.inference_mode(False):
-        loaded = [_load(each, options) for each in models]
+        loaded = [_load(each, options, label) for each, label in zip(models, labels, strict=False)]
         plans = [_plans(each, options, grid) for each in loaded]
-        blocks = iter(_block_sizes([plan for each in plans for plan in each]))
+        blocks = iter(_block_sizes([plan for each in plans for plan in each], page_bytes))
         if (tell := options.get("tell")) is not None:
             for line in _costs(plans, grid):
                 tell(line)
@@ -85,9 +94,9 @@ def _check(models: Sequence[Model], grid: int, options: Options) -> None:
         refuse_weights(model, options)
 
 
-def _load(model: Model, options: Options) -> LoadedModel:
+def _load(model: Model, options: Options, label: str | None) -> LoadedModel:
     (size,) = sizes(options.get("input_size"))
-    return load_model(model, options, size=size, weights=words(options.get("weights", "auto"))[0])
+    return load_model(model, options, size=size, weights=words(options.get("weights", "auto"))[0], label=label)
 
 
 def _plans(model: LoadedModel, options: Options, grid: int) -> list[StagePlan]:
@@ -101,10 +110,10 @@ def _plans(model: LoadedModel, options: Options, grid: int) -> list[StagePlan]:
         return [plan_stage(model, feed, settings, layer or model.default_layer, grid) for layer in layers]
 
 
-def _block_sizes(plans: Sequence[StagePlan]) -> list[int]:
+def _block_sizes(plans: Sequence[StagePlan], page_bytes: int) -> list[int]:
     """Side of the blocks of each layer's maps, with which the page stays small: 3 bytes are 4 letters of base64."""
     units = sum(len(plan.every.units) for plan in plans)
-    room = (PAGE_BYTES - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4
+    room = (page_bytes - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4
     return block_sizes(plans, max(room, units * FEWEST_BLOCKS))
 
 

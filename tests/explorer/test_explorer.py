@@ -123,14 +123,13 @@ def test_blocks_begin_at_the_first_pixel_and_lose_nothing(block):
     assert found.sum() == pytest.approx(values.sum())
 
 
-def test_maps_are_coarser_where_a_page_would_be_too_large(picture, monkeypatch):
-    monkeypatch.setattr("erfscope.api.exploration.PAGE_BYTES", 187_000)
-    found = erfscope.explore(net(), picture, grid=5, **OPTIONS)
+def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
+    found = erfscope.explore({"Ours": net()}, picture, grid=5, page_bytes=187_000, **OPTIONS)
+    assert found.models[0].conditions.label == "Ours"
     stages = found.models[0].stages
     assert stages[0].block == 1 < stages[2].block
     assert len(found.to_html()) < 187_000
-    monkeypatch.setattr("erfscope.api.exploration.PAGE_BYTES", 0)
-    stages = erfscope.explore(net(), picture, grid=5, **OPTIONS).models[0].stages
+    stages = erfscope.explore(net(), picture, grid=5, page_bytes=0, **OPTIONS).models[0].stages
     assert 1 < np.mean([unit.levels.size for stage in stages for unit in stage.units]) <= 16
 
 
