@@ -19,7 +19,7 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
-from erfscope.gate.compare import compare, objections
+from erfscope.gate.compare import compare
 from erfscope.gate.entry import BaselineEntry, entry_of
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
@@ -117,15 +117,11 @@ def compare_to_baseline(
         tolerances: As for :func:`check`.
 
     Raises:
-        ErfscopeError: a tolerance or the baseline cannot be used, or a tolerance guards nothing where the baseline has
-            these values.
+        ErfscopeError: a tolerance or the baseline cannot be used.
     """
     own = name or result.label
     expected = baselines.read(Path(baseline)).get(own)
-    allowed = _parsed(tolerances)
-    if expected is not None:
-        _refuse_pointless(own, allowed, expected)
-    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed, accept=ACCEPT)
+    verdict = compare(entry_of(result), expected, name=own, tolerances=_parsed(tolerances), accept=ACCEPT)
     return replace(verdict, result=result)
 
 
@@ -155,20 +151,14 @@ def check_all(
             f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own"
         )
     prepared = [_checked(request) for request in requests]
-    for request, allowed in prepared:
-        if not (update or trf_only) and request.name in known:
-            _refuse_pointless(request.name, allowed, known[request.name])
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for request, allowed in prepared:
         with restored(*live(request.model)):
             obtained, result = _observe(request, allowed, trf_only=trf_only)
         asked = {"name": request.name, "accept": request.accept}
-        before = known.get(request.name)
-        # An entry that is replaced need not fit the tolerances.
-        fitting = _fitting(allowed, before) if update and before is not None else allowed
-        found = compare(obtained, before, tolerances=fitting, structure_only=trf_only, **asked)
-        found = _settled(replace(found, result=result), allowed, update=update, policy=policy, path=path)
+        found = compare(obtained, known.get(request.name), tolerances=allowed, structure_only=trf_only, **asked)
+        found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
         verdicts.append(
@@ -186,23 +176,7 @@ def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: boo
     )
 
 
-def _refuse_pointless(name: str, allowed: Mapping[str, Tolerance] | None, expected: BaselineEntry) -> None:
-    """Refuse tolerances that guard nothing where the baseline has these values."""
-    for text in objections(allowed or {}, expected).values():
-        raise ErfscopeError(f"check {name!r}: {text}")
-
-
-def _fitting(allowed: dict[str, Tolerance] | None, expected: BaselineEntry) -> dict[str, Tolerance] | None:
-    """Those of the tolerances that guard something."""
-    pointless = objections(allowed or {}, expected)
-    return (
-        None if allowed is None else {name: tolerance for name, tolerance in allowed.items() if name not in pointless}
-    )
-
-
-def _settled(
-    verdict: Verdict, allowed: Mapping[str, Tolerance] | None, *, update: bool, policy: Missing, path: Path
-) -> Verdict:
+def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> Verdict:
     """The verdict, changed if the findings are written into the baseline."""
     if verdict.obtained.unusable is not None:
         return verdict
@@ -210,11 +184,6 @@ def _settled(
     notices = verdict.notices
     if silent and (update or verdict.expected is None):
         notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of images give one")
-    if update or (verdict.expected is None and policy != "refuse"):
-        notices = (
-            *notices,
-            *(f"{text}: the next check refuses it" for text in objections(allowed or {}, verdict.obtained).values()),
-        )
     if update:
         word: Word = "new" if verdict.expected is None else "updated"
         cause = FIRST if verdict.expected is None else verdict.cause

@@ -3,17 +3,15 @@ alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from erfscope.gate.entry import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, judge
-from erfscope.gate.measure_range import objection
 from erfscope.gate.structure import StructureChange, changes
 from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.gate.verdict import Verdict
-from erfscope.geometry.names import IMAGE
 
 #: Settings that decide the structure; the others decide the measurement.
 STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
@@ -42,9 +40,6 @@ def compare(
     Returns:
         "fail" where the structure or a measure fails, else "cannot tell" (shown as "inconclusive") where anything could
         not be compared, else "pass".
-
-    Raises:
-        ErfscopeError: a tolerance guards nothing where the baseline has these values.
     """
     accept = "" if obtained.unusable is not None else accept
     if expected is None:
@@ -60,9 +55,8 @@ def compare(
     same_model = sha256 is not None and sha256 == expected.weights.get("sha256") and not shape
     verdicts: list[MeasureVerdict] = []
     if obtained.unusable is None and not asked and obtained.measures:
-        size = _reference_size(expected)
         verdicts = [
-            judge(measure, tolerance, obtained.measures.get(measure), expected.measures.get(measure), size=size)
+            judge(measure, tolerance, obtained.measures.get(measure), expected.measures.get(measure))
             for measure, tolerance in (tolerances or defaults(same_weights=same_model)).items()
         ]
     reason = obtained.unusable or "; ".join(each.text for each in asked)
@@ -121,28 +115,6 @@ def _setting_changes(obtained: BaselineEntry, expected: BaselineEntry) -> Iterat
             yield _SettingChange("layer", ours.layer, theirs.layer)
         if not ("unit" in obtained.protocol and "unit" in expected.protocol) and ours.unit != theirs.unit:
             yield _SettingChange("unit", list(ours.unit), list(theirs.unit))
-
-
-def objections(tolerances: Mapping[str, Tolerance], expected: BaselineEntry) -> dict[str, str]:
-    """Why some tolerances guard nothing where a baseline has these values, by measure; see
-    :func:`erfscope.gate.measure_range.objection`."""
-    size = _reference_size(expected)
-    values = {name: found.value for name, found in expected.measures.items() if found.value is not None}
-    found = {
-        name: objection(name, each, values[name], size=size) for name, each in tolerances.items() if name in values
-    }
-    return {name: text for name, text in found.items() if text}
-
-
-def _reference_size(entry: BaselineEntry) -> Sequence[int] | None:
-    """Spatial size of the reference, where that is the image."""
-    size = entry.protocol.get("input_size")
-    known = (
-        entry.protocol.get("wrt") == IMAGE
-        and isinstance(size, list)
-        and all(isinstance(side, int | float) for side in size)
-    )
-    return size if known else None
 
 
 def _cause(

@@ -60,6 +60,14 @@ class Tolerance:
             return abs(difference)
         return difference * wider * (1 if self.side == "wider" else -1)
 
+    def guards(self, expected: float, wider: Literal[1, -1] | None) -> bool:
+        """Whether a measure with this expected value can move by more than is tolerated where all of an ERF is lost.
+
+        A percentage below 100 % does what it says, also for a value near the end of its range.
+        """
+        lost = 1 - expected if wider == -1 else expected
+        return self.relative or self.side == "wider" or wider is None or self.amount < lost
+
     @property
     def sign(self) -> str:
         """The sign before the number: "-", "+" or nothing."""
@@ -80,8 +88,7 @@ def parse(name: str, word: object) -> Tolerance:
 
     Raises:
         ErfscopeError: no such measure, one that is not a number, a text that cannot be read, a sign where the measure
-            has no direction, or a tolerance that guards nothing whatever the baseline has; where that depends on it,
-            :func:`erfscope.gate.judge` refuses it.
+            has no direction, or a tolerance that guards nothing whatever the baseline has.
     """
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES, limit=40)

@@ -30,9 +30,6 @@ class Measure:
     #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where
     #: it is near 0.
     corrected_as: Literal["value", "square"] = "value"
-    #: Limits of its values; None where the kind implies them, as for shares and sizes, or where there is none.
-    least: float | None = None
-    most: float | None = None
     #: Whether it moves in steps, such as a count of cells, which rounding moves further than anything smooth.
     has_steps: bool = False
     #: Whether it is fitted by iterations, which end within about the root of the rounding error of the best fit.

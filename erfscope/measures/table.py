@@ -122,7 +122,6 @@ _ENTRIES: list[Measure] = [
         name="anisotropy",
         kind="score",
         wider=None,
-        least=1.0,
         formula="sigma_major / sigma_minor; none if the minor axis is 0",
         not_for="units near a border, whose map the input cuts off on one side",
         function=lambda erf: erf.moments.anisotropy,
@@ -145,7 +144,6 @@ _ENTRIES: list[Measure] = [
         wider=None,
         bias_corrected=True,
         corrected_as="square",
-        least=0.0,
         unit="px",
         formula=(
             "distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at"
@@ -281,8 +279,6 @@ _ENTRIES: list[Measure] = [
         name="gaussian_r2",
         kind="score",
         wider=None,
-        least=0.0,
-        most=1.0,
         is_fit=True,
         formula=(
             "1 - residual / total sum of squares of that fit, over the part of the input that the theoretical receptive"

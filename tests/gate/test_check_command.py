@@ -609,15 +609,11 @@ tolerances = {tolerances}
     ("tolerances", "fail_on", "said"),
     [
         ("{ far_mass = -5, r50 = -60 }", [], "write '-5%'"),
-        ("{ r50 = -60 }", [], "'-60' of r50 guards nothing"),
-        ("{ r50 = '-60' }", [], "'-60' of r50 guards nothing"),
-        ("{ r50 = 60 }", [], "'60' of r50 guards nothing"),
         ("{ r50 = nan }", [], "cannot read the tolerance nan"),
         ("{ r50 = -inf }", [], "cannot read the tolerance -inf"),
         ("{ r50 = '200%' }", [], "cannot fall by 200 %"),
         ("{ r50 = '-5%' }", ["r50=-1e300"], "guards nothing"),
         ("{ r50 = '-5%' }", ["far_mass=-5"], "write '-5%'"),
-        ("{ r50 = '-5%' }", ["r90=-48"], "'-48' of r90 guards nothing"),
     ],
 )
 def test_the_gate_cannot_be_switched_off_by_a_number(folder, run, broken, tolerances, fail_on, said):
@@ -628,49 +624,35 @@ def test_the_gate_cannot_be_switched_off_by_a_number(folder, run, broken, tolera
     assert run()[0] == 1
     (folder / "erfscope.toml").write_text(SETTINGS.format(tolerances=tolerances))
     more = [word for text in fail_on for word in ("--fail-on", text)]
-    if "r90" in said:
-        # The baseline has it from now on, so that the tolerance can be held against it.
-        broken("")
-        assert run("--update", "--fail-on", "r50=-5%,r90=-5%")[0] == 0
-        before = (folder / "erf-baseline.json").read_bytes()
-        broken("far")
     code, out, err = run(*more)
     assert (code, out) == (2, "")
     assert said in err
     assert (folder / "erf-baseline.json").read_bytes() == before
 
 
-def test_a_tolerance_is_refused_before_anything_is_measured(folder, run, broken):
+def test_a_tolerance_as_large_as_the_value_is_no_pass(run, broken):
     assert run(*NET, "--update")[0] == 0
-    broken("raises")
-    code, _, err = run(*NET, "--fail-on", "r50=-60")
-    assert (code, "guards nothing" in err) == (2, True)
-
-
-def test_accepting_says_that_a_tolerance_guards_nothing_of_what_is_accepted(run):
-    for arguments in (["--update"], ["--update"]):
-        code, out, _ = run(*NET, "--fail-on", "r50=-60", *arguments)
-        assert (code, "the next check refuses it" in out) == (0, True)
-    assert run(*NET, "--fail-on", "r50=-60")[0] == 2
+    broken("far")
+    for word in ("-60", "60"):
+        code, out, _ = run(*NET, "--fail-on", f"r50={word}")
+        assert (code, f"'{word}' guards nothing; write a percentage" in " ".join(out.split())) == (3, True)
 
 
 def test_python_refuses_a_tolerance_that_guards_nothing(folder, small, pictures):
     asked = {"images": pictures, "baseline": "own.json", "name": "x"}
     assert erfscope.check(small, **asked, missing="accept").ok
     result = erfscope.analyze(small, images=pictures)
-    for words in (
-        {"r50": -1e300},
-        {"r50": -500},
-        {"far_mass": -5},
-        {"r50": float("nan")},
-        {"r50": Tolerance(side="both", amount=1e3, relative=False)},
-    ):
-        for call in (
-            lambda words=words: erfscope.check(small, **asked, tolerances=words),
-            lambda words=words: erfscope.compare_to_baseline(result, "own.json", name="x", tolerances=words),
-        ):
+    calls = (
+        lambda words: erfscope.check(small, **asked, tolerances=words),
+        lambda words: erfscope.compare_to_baseline(result, "own.json", name="x", tolerances=words),
+    )
+    for call in calls:
+        for words in ({"r50": -1e300}, {"far_mass": -5}, {"r50": float("nan")}):
             with pytest.raises(ErfscopeError, match=r"guards nothing|cannot read"):
-                call()
+                call(words)
+        for words in ({"r50": -500}, {"r50": Tolerance(side="both", amount=1e3, relative=False)}):
+            verdict = call(words)
+            assert (verdict.word, "guards nothing" in verdict.measures[0].reason) == ("cannot tell", True)
 
 
 def test_python_refuses_what_is_no_check(small):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -23,11 +21,10 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
-from erfscope.gate.measure_range import room_to_move
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.jackknife import jackknife_se
-from erfscope.measures import MEASURES, Measure
+from erfscope.measures import MEASURES
 
 #: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
 WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0
@@ -385,44 +382,32 @@ def test_a_tolerance_of_negative_zero_lets_nothing_fall(zero):
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "value", "refused"),
+    ("name", "word", "value", "pointless"),
     [
         ("r50", "-60", 50.0, True),
         ("r50", "-50", 50.0, True),  # at the value: nothing can fall by more
         ("r50", "-49.9", 50.0, False),
         ("r50", "50", 50.0, True),
         ("r50", "+60", 50.0, False),  # a wider one still shows
-        ("r50", "+2000", 50.0, True),  # wider than twice the diagonal of 224 x 224
         ("r50", "+150%", 50.0, False),
-        ("r50", "+100000%", 50.0, True),
         ("far_mass", "-0.02", 0.02, True),
         ("far_mass", "-0.02", 0.0, True),
         ("far_mass", "-0.02", 0.03, False),
         ("far_mass", "-5%", 0.0, False),  # nothing is there to be lost
-        ("far_mass", "+0.98", 0.03, True),
         ("center_share", "-0.7", 0.4, True),  # a narrower ERF lifts it, to 1 at most
         ("center_share", "-0.5", 0.4, False),
-        ("center_share", "0.5", 0.4, True),  # cannot fall by that
         ("center_share", "5%", 0.97, False),
         ("entropy_area", "-1000", 900.0, True),
-        ("entropy_area", "+60000", 900.0, True),
         ("offset", "2", 0.3, False),  # may grow
-        ("offset", "700", 0.3, True),
         ("angle_deg", "5", 2.0, False),
-        ("angle_deg", "90", 2.0, True),
         ("gaussian_r2", "0.5", 0.9, False),
-        ("gaussian_r2", "0.95", 0.9, True),
         ("anisotropy", "0.5", 1.1, False),
         ("kurtosis_row", "3", 0.1, False),
     ],
 )
-def test_an_absolute_tolerance_is_refused_where_the_baseline_cannot_move_by_it(name, word, value, refused):
-    tolerance, same = parse(name, word), recorded(value, 0.0)
-    if not refused:
-        assert judge(name, tolerance, same, same, size=(224, 224)).word == "pass"
-        return
-    with pytest.raises(ErfscopeError, match=f"of {name} guards nothing"):
-        judge(name, tolerance, same, same, size=(224, 224))
+def test_an_absolute_tolerance_guards_nothing_where_the_baseline_cannot_move_by_it(name, word, value, pointless):
+    found = judge(name, parse(name, word), recorded(value, 0.0), recorded(value, 0.0))
+    assert (found.word, "guards nothing" in found.reason) == (("cannot tell", True) if pointless else ("pass", False))
 
 
 @given(
@@ -440,13 +425,12 @@ def test_no_tolerance_lets_everything_be_lost(name, value, amount, sign, percent
     if wider is None or sign == "+":
         return
     gone = recorded(0.0 if wider == 1 else 1.0)
-    found = None
-    with contextlib.suppress(ErfscopeError):
+    try:
         found = judge(name, parse(name, f"{sign}{abs(amount)}{'%' if percent else ''}"), gone, recorded(value))
-    if found is None:
+    except ErfscopeError:
         return
     # A percentage may tolerate the little that is left of a share to its end.
-    assert found.word == "fail" or (percent and wider == -1 and value * (1 + abs(amount) / 100) >= 1)
+    assert found.word != "pass" or (percent and wider == -1 and value * (1 + abs(amount) / 100) >= 1)
 
 
 def test_a_tolerance_given_twice_is_refused():
@@ -456,12 +440,3 @@ def test_a_tolerance_given_twice_is_refused():
         tolerances({"r50": "-5%", " r50": "-50%"})
     with pytest.raises(ErfscopeError, match="are a mapping"):
         tolerances(["r50=-5%"])
-
-
-def test_a_measure_of_ones_own_says_itself_how_far_it_can_move(monkeypatch):
-    for name, more in {"mine": {}, "limited": {"least": 1.0, "most": 5.0}}.items():
-        monkeypatch.setitem(
-            MEASURES, name, Measure(name=name, kind="score", wider=None, formula="m", function=lambda erf: 2.0, **more)
-        )
-    assert room_to_move("mine", 2.0) == (math.inf, math.inf)
-    assert room_to_move("limited", 2.0) == (1.0, 3.0)

@@ -89,7 +89,7 @@ def test_a_failure_shows_obtained_and_expected_and_no_traceback(project):
     assert "Traceback" not in out
 
 
-@pytest.mark.parametrize("word", ["-1e300", "-500", "float('nan')", "'200%'"])
+@pytest.mark.parametrize("word", ["-1e300", "float('nan')", "'200%'"])
 def test_a_tolerance_that_guards_nothing_fails_the_test(project, word):
     project(2, "--erf-update", more=", tolerances={'r50': '-5%'}").assert_outcomes(passed=1)
     refused = project(2, more=f", tolerances={{'r50': {word}}}")
