@@ -86,7 +86,7 @@ def from_file(
         tolerances=_tolerances(words, fail_on),
         options=options,  # type: ignore[arg-type]
         accept=accept,
-        halo=_longest(entry.get("halo"), where),
+        longest_halo=_longest(entry.get("halo"), where),
     )
 
 

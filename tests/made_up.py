@@ -14,7 +14,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.report import Report
-from erfscope.results.result import Cost, InputRecord, Result, UnitRecord
+from erfscope.results.result import Cost, Halo, InputRecord, Result, UnitRecord
 
 VERSIONS = {"versions": {"erfscope": "1.2.3", "torch": "2.9.0", "timm": "1.0.30", "captum": "0.9.0"}}
 #: (value, standard error) unless a test says otherwise.
@@ -174,12 +174,14 @@ def stages() -> Report:
 
 
 def host_and_block() -> Report:
-    """A model, and the same with a block inserted."""
+    """A model, and the same with a block inserted, with the halos of their tiles."""
     wider = {**SIZES, "r50": (66.0, 0.7), "far_mass": (0.35, 0.007)}
     block = result(
         "resnet18 + gcn, alpha 0.5", sizes=wider, model="resnet18", insert="gcn@layer3", alpha=0.5, host="resnet18"
     )
-    return report(result(), replace(block, cost=Cost(parameters=11_820_584, gmacs=1.84)))
+    halo = Halo(px=((217, 186), (217, 186)), alignment_px=(32, 32))
+    blocked = replace(halo, px=((217, 186), (250, 219)), blockers=("attention (layer3.gcn) compares all positions",))
+    return report(result(halo=halo), replace(block, cost=Cost(parameters=11_820_584, gmacs=1.84), halo=blocked))
 
 
 def fallback() -> Report:

@@ -14,6 +14,7 @@ import torch
 
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model, refuse_weights
+from erfscope.api.result_halo import with_halos
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
@@ -97,7 +98,7 @@ def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
                     variants = with_blocks(loaded, options)
                     for settings in _combinations(loaded, options):
                         rows += measure_with_host(loaded, variants, feed, settings, options, with_host=with_host)
-        results = results if growth is None else growth.results()
+        results = with_halos(results if growth is None else growth.results(), model, options)
         return Report(results=unique_ids(results), settings=asked_settings(model, options))
 
 

@@ -16,6 +16,7 @@ from erfscope.api.analysis import asked_layers, asked_settings, measure_with_hos
 from erfscope.api.blocks import with_blocks
 from erfscope.api.checkpoints import checkpoints
 from erfscope.api.models import Model, Saved, feed_of, live, load_model
+from erfscope.api.result_halo import with_halos
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.resume import refuse_others
@@ -109,6 +110,7 @@ def compared(
                 lambda label, model: _rows(loaded_models.get(label, model), shown, variants, feed, settings, options),  # noqa: B023
             )
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
+            groups |= {label: with_halos(groups[label], model, options) for label, model in live}
             group = [row for found in groups.values() for row in found]
             comparability.refuse_mismatch(group)
             for label, found in groups.items():

@@ -51,7 +51,7 @@ class Request:
     #: The command that accepts what is found.
     accept: str = ACCEPT
     #: The longest halo that tiles may need on any side, in input pixels; None guards none.
-    halo: int | None = None
+    longest_halo: int | None = None
 
 
 def check(
@@ -63,7 +63,7 @@ def check(
     update: bool = False,
     missing: Missing | None = None,
     trf_only: bool = False,
-    halo: int | None = None,
+    longest_halo: int | None = None,
     **options: Unpack[Options],
 ) -> Verdict:
     """Measure a model and compare it with a baseline.
@@ -81,8 +81,8 @@ def check(
         missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or
             ``"accept"`` what is found; None writes where there is no file at all, and refuses otherwise.
         trf_only: Compare the structure only, which needs no weights.
-        halo: The longest halo in input pixels that tiles may need on any side, see :func:`erfscope.tile`; it is that of
-            ``layer``, or of what the model returns. None guards none.
+        longest_halo: The longest halo in input pixels that tiles may need on any side, see :func:`erfscope.tile`; it is
+            that of ``layer``, or of what the model returns. None guards none.
         **options: Those of :func:`erfscope.analyze`, each with one value.
 
     Returns:
@@ -93,7 +93,11 @@ def check(
             not an error.
     """
     request = Request(
-        name=name or label_of(model, options), model=model, tolerances=tolerances, options=options, halo=halo
+        name=name or label_of(model, options),
+        model=model,
+        tolerances=tolerances,
+        options=options,
+        longest_halo=longest_halo,
     )
     return check_all([request], baseline=baseline, update=update, missing=missing, trf_only=trf_only).verdicts[0]
 
@@ -161,9 +165,8 @@ def check_all(
         found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
-        verdicts.append(
-            found if request.halo is None else with_halo(found, request.model, request.options, request.halo)
-        )
+        longest = request.longest_halo
+        verdicts.append(found if longest is None else with_halo(found, request.model, request.options, longest))
     if accepted:
         baselines.update(path, accepted)
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from erfscope.api.models import Model
-from erfscope.api.tile import tile
+from erfscope.api.result_halo import halo_of
 from erfscope.errors import ErfscopeError
 from erfscope.gate.structure import StructureChange
 from erfscope.gate.verdict import Verdict
-from erfscope.options.keywords import Building, Options
+from erfscope.options.keywords import Options, words
 from erfscope.view.tiles import halo_text
 
 
@@ -23,14 +23,12 @@ def with_halo(verdict: Verdict, model: Model, options: Options, longest: int) ->
         options: Those of the check; the halo is that of its ``layer``, or of what the model returns.
         longest: Input pixels on any side.
     """
-    given: dict[str, Any] = {**options}
-    building = {name: given[name] for name in Building.__annotations__ if name in given and name != "alpha"}
     word: Literal["fail", "cannot tell"] = "fail"
     try:
-        plan = tile(model, layer=given.get("layer"), **building)
-        if plan.possible and max(map(max, plan.halo)) <= longest:
+        halo = halo_of(model, options, words(options.get("layer"), "layer")[0])
+        if not halo.blockers and max(map(max, halo.px)) <= longest:
             return verdict
-        obtained = halo_text(plan.halo) if plan.possible else f"no tiles are possible: {plan.blockers[0]}"
+        obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)
     except ErfscopeError as error:
         word, obtained = "cannot tell", str(error)
     change = StructureChange(what="halo", obtained=obtained, expected=f"at most {longest} px", verdict=word)

@@ -32,7 +32,7 @@ Log = Callable[[dict[str, float], int], object]
 _SINGLE = ("layer", "wrt", "convention")
 _NOT_HERE = (
     "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify",
-    "resume", "stop",
+    "halo", "resume", "stop",
 )  # fmt: skip
 
 

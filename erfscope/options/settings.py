@@ -187,6 +187,15 @@ class Settings:
             counts="free",
         ),
     ] = False
+    #: The result's :class:`erfscope.results.result.Halo`.
+    halo: Annotated[
+        bool,
+        Option(
+            "Also find the overlap (halo) of tiles with which they give the layer's map of the whole image.",
+            COMPUTATION,
+            counts="free",
+        ),
+    ] = False
     #: The result's :class:`erfscope.maps.trust.Trust`.
     trust: Annotated[
         bool,
@@ -323,5 +332,6 @@ class Options(Choices, Building, Running, total=False):
     workers: int
     plain: bool
     verify: bool
+    halo: bool
     trust: bool
     accept: str | None

@@ -109,6 +109,19 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Halo:
+    """The input that tiles need beyond their own to give the layer's map of the whole image; see
+    :func:`erfscope.tile`."""
+
+    #: Pixels of the image before and after a tile, along each axis, for tiles that begin at multiples of the alignment.
+    #: Empty where the fields of the units are not known, or differ from place to place.
+    px: tuple[tuple[int, int], ...]
+    alignment_px: tuple[int, ...]
+    #: Why tiles differ from the whole image, each with what can be done about it; the halo is then exact but for that.
+    blockers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Size of a model: parameters, and multiply-adds of one forward pass (None where they could not be counted)."""
 
@@ -149,6 +162,8 @@ class Result:
     method: str
     scale: Scale
     trf: Trf | None = None
+    #: The overlap of tiles; None if it was not asked for.
+    halo: Halo | None = None
     measures: Mapping[str, MeasureValue] = field(default_factory=dict)
     se_over: Over = "images"
     map: ErfMap | None = None

@@ -10,10 +10,11 @@ from typing import Any
 from erfscope.geometry.box import size_text
 from erfscope.results.json_values import fields
 from erfscope.results.positions import MEASURED, Positions
-from erfscope.results.result import Result
+from erfscope.results.result import Halo, Result
 from erfscope.view.cells import Cell, plain_cell
+from erfscope.view.tiles import AXES
 from erfscope.view.trust import trust_text
-from erfscope.view.words import lengths_text
+from erfscope.view.words import lengths_text, square_text
 
 #: Shares of a list that are shown one by one; the further ones are added up.
 LISTED = 16
@@ -47,6 +48,8 @@ def extras(result: Result, index: int) -> Iterator[Extra]:
     where = f"/results/{index}"
     if result.positions is not None:
         yield from _positions(result, result.positions, f"{where}/positions")
+    if result.halo is not None:
+        yield from _halo(result.halo, f"{where}/halo")
     if text := trust_text(result):
         yield Extra(head=text)
     if result.rank_correlation is not None:
@@ -81,6 +84,21 @@ def _positions(result: Result, found: Positions, where: str) -> Iterator[Extra]:
         yield Extra(head=f"{name} of all {shape} units of {result.layer} ({word}; {about})", items=shown)
     if found.alone:
         yield Extra(head=f"one backward pass per unit, since {found.alone}")
+
+
+def _halo(halo: Halo, where: str) -> Iterator[Extra]:
+    """What makes tiles impossible, and the halo along each axis."""
+    yield from (Extra(head=f"no tiles: {blocker}") for blocker in halo.blockers)
+    names = AXES.get(len(halo.px), ()) if len(set(halo.px)) > 1 else ("",)
+    items = tuple(
+        (f"{name} {side}".lstrip(), Cell(text=str(px), value=px, pointer=f"{where}/px/{axis}/{number}"))
+        for axis, (name, sides) in enumerate(zip(names, halo.px, strict=False))
+        for number, (side, px) in enumerate(zip(("before", "after"), sides, strict=True))
+    )
+    if items:
+        but = "but for that, " * bool(halo.blockers)
+        head = f"{but}halo (px) of tiles that begin at multiples of {square_text(halo.alignment_px)}"
+        yield Extra(head=head, items=items)
 
 
 def _shares(shares: Sequence[float], where: str, name: str) -> Iterator[tuple[str, Cell]]:

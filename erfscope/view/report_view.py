@@ -3,6 +3,7 @@ it and format it; they add no words."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,10 @@ from erfscope.view import words
 from erfscope.view.cells import MISSING, Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.extras import Extra, extras
 from erfscope.view.methods import methods_paragraphs
+from erfscope.view.tiles import halo_cell
 
 #: Columns that describe the layer and the model.
-STRUCTURE = ("stride", "TRF", "params", "GMACs")
+STRUCTURE = ("stride", "TRF", "halo", "params", "GMACs")
 #: By default a table has all measures of its results up to this number, else those of a comparison.
 FEW = 6
 
@@ -246,6 +248,8 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
         yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
     if trf is not None:
         yield "TRF", Cell(text=words.field_cell(trf), order=float(max(trf.size_px)))
+    if result.halo is not None:
+        yield "halo", Cell(text=halo_cell(result.halo), order=float(max(map(max, result.halo.px), default=math.inf)))
     if cost is not None:
         yield (
             "params",
@@ -262,11 +266,13 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
         if any(name in row and row[name].sort for row in cells):
             differs = len({row[name].text if name in row else "" for row in cells}) > 1
             yield Column(name=name, kind="condition", unit="px" if name == "input" else "", differs=differs)
-    shown = STRUCTURE if any(result.cost is not None for result in results) else STRUCTURE[:2]
-    for name in shown:
-        unit = min(lengths) if name in ("stride", "TRF") and len(lengths) == 1 else ""
+    length = min(lengths) if len(lengths) == 1 else ""
+    units = {"stride": length, "TRF": length, "halo": "px"}
+    for name in STRUCTURE:
+        if name not in ("stride", "TRF") and all(row.cells[name].is_missing for row in rows):
+            continue
         differs = len({row[name].text for row in cells}) > 1
-        yield Column(name=name, kind="structure", unit=unit, gloss=words.GLOSS[name], differs=differs)
+        yield Column(name=name, kind="structure", unit=units.get(name, ""), gloss=words.GLOSS[name], differs=differs)
     for name in measures:
         units = {unit_of(name, result) for result in words.usable(results)}
         unit = units.pop() if len(units) == 1 else ""

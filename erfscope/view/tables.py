@@ -15,11 +15,22 @@ from erfscope.view.grids import csv_grid, plain_grid
 from erfscope.view.latex import latex
 from erfscope.view.markdown import markdown
 from erfscope.view.report_view import ReportView, Row, report_view
+from erfscope.view.tiles import halo_cell
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
 #: Columns of a CSV that say what the layer and the model are.
-STRUCTURE = ("stride_px", "trf_px", "trf_local_px", "global_by", "trf_exact", "parameters", "gmacs")
+STRUCTURE = (
+    "stride_px",
+    "trf_px",
+    "trf_local_px",
+    "global_by",
+    "trf_exact",
+    "parameters",
+    "gmacs",
+    "halo_px",
+    "halo_alignment_px",
+)
 
 
 def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[str] = (), format: str) -> str:
@@ -91,8 +102,8 @@ def _csv(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> 
 
 
 def _structure(result: Result) -> Iterator[object]:
-    """Stride, TRF and cost of one result, for CSV."""
-    unit, trf, cost = result.unit, result.trf, result.cost
+    """Stride, TRF, cost and halo of one result, for CSV."""
+    unit, trf, cost, halo = result.unit, result.trf, result.cost, result.halo
     yield None if unit is None else size_text([f"{side:g}" for side in unit.stride_px])
     yield from (
         (None,) * 4
@@ -100,3 +111,4 @@ def _structure(result: Result) -> Iterator[object]:
         else (size_text(trf.size_px), size_text(trf.local_size_px), trf.global_by, str(trf.exact).lower())
     )
     yield from (None, None) if cost is None else (cost.parameters, cost.gmacs)
+    yield from (None, None) if halo is None else (halo_cell(halo), size_text(halo.alignment_px))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from erfscope.results.result import Halo
 from erfscope.view.words import square_text
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ def halo_text(halo: Sequence[tuple[int, int]]) -> str:
     """What tiles need beyond their own, before and after them, along each axis."""
     before, after = zip(*halo, strict=True)
     return f"{square_text(before)} px before, {square_text(after)} px after"
+
+
+def halo_cell(halo: Halo) -> str:
+    """A result's halo as a cell: ``94``, ``49, 42`` before and after a tile, or ``no tiles``."""
+    sides = dict.fromkeys(map(square_text, zip(*halo.px, strict=True)))
+    return "no tiles" if halo.blockers else ", ".join(sides)
 
 
 def plan_json(

@@ -27,11 +27,12 @@ GLOSS = {
     "erf_trf": "ERF width / TRF width",
     "stride": "distance between neighbouring units of the layer",
     "TRF": "side of the theoretical receptive field",
+    "halo": "input beyond an aligned tile, before and after",
     "params": "parameters of the model",
     "GMACs": "multiply-adds of one forward pass, in 10^9",
 }
 #: Columns that a table explains in a line below it.
-UNCLEAR = ("context_r50", "far_mass")
+UNCLEAR = ("context_r50", "far_mass", "halo")
 #: How a measure changes with a larger ERF, by its ``wider``.
 WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 #: Sizes on references with three axes (clips, volumes) carry this word.

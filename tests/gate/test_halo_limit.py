@@ -70,7 +70,8 @@ def test_a_limit_that_cannot_be_read_is_refused(run, halo: str) -> None:
 
 
 def test_impossible_tiles_fail_and_a_model_without_a_map_is_inconclusive(tmp_path: Path) -> None:
-    asked = {"baseline": tmp_path / "base.json", "missing": "accept", "trf_only": True, "input_size": 32, "halo": 99}
+    asked = {"baseline": tmp_path / "base.json", "missing": "accept", "trf_only": True, "input_size": 32}
+    asked["longest_halo"] = 99
     found = erfscope.check(Squeeze().eval(), name="squeeze", **asked)
     assert (found.word, found.structure[-1].what) == ("fail", "halo")
     assert "no tiles are possible: global average pooling" in found.structure[-1].obtained

@@ -128,7 +128,7 @@ def failed(result: Result, error: str) -> Result:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, **OPTIONS)
+    compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, halo=True, **OPTIONS)
     inner = erfscope.analyze("test_resnet", wrt="layer1", convention="signed", **OPTIONS)
     kim = erfscope.analyze("test_resnet", convention="kim", **OPTIONS)
     rows = (

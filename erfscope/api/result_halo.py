@@ -1,0 +1,55 @@
+"""The halo of tiles that results hold, and that a check limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.api.models import Model, Saved
+from erfscope.api.tile import tile
+from erfscope.errors import ErfscopeError
+from erfscope.options.keywords import Building, Options
+from erfscope.results.result import Halo, Result
+
+
+def halo_of(model: Model, options: Options, layer: str | None) -> Halo:
+    """The halo of tiles with which they give a layer's map, or what makes them impossible.
+
+    Args:
+        model: As for :func:`erfscope.tile`.
+        options: Those of :func:`erfscope.analyze`; those that build the model count.
+        layer: The layer; what the model returns if None.
+
+    Raises:
+        ErfscopeError: as :func:`erfscope.tile`.
+    """
+    given: dict[str, Any] = {**options}
+    building = {name: given[name] for name in Building.__annotations__ if name in given and name != "alpha"}
+    if isinstance(images := given.get("images"), Tensor) and not isinstance(model, ModuleAdapter):
+        building.setdefault("in_chans", images.shape[1])
+    plan = tile(model, layer=layer, **building)
+    return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
+
+
+def with_halos(results: Sequence[Result], model: Model | Saved, options: Options) -> list[Result]:
+    """The results of a model, with the halo of each one's layer where the options ask for it."""
+
+    @cache
+    def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:
+        own: Any = {**options, "input_size": size, "insert": options.get("insert") if has_blocks else None}
+        try:
+            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer)
+        except ErfscopeError as error:
+            return Halo(px=(), alignment_px=(), blockers=(error.reason,))
+
+    if not options.get("halo"):
+        return [*results]
+    return [
+        row if row.status == "error" else replace(row, halo=found(row.layer, row.input.size, row.insert is not None))
+        for row in results
+    ]

@@ -1,0 +1,45 @@
+"""The halo of tiles as a part of results."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+import erfscope
+from erfscope.results.result import Halo
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+QUICK = {"measures": "r50", "samples": 1, "draws": 1, "input_size": 32}
+#: A stride of 2 reads one cell before its tile and none after; the convolution behind it adds 2 on each side.
+STRIDED = Halo(px=((3, 2), (3, 2)), alignment_px=(2, 2))
+
+
+class Net(nn.Module):
+    """A map, the same multiplied by its mean, and with its channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.gated, self.last = nn.Identity(), nn.LayerNorm(4)
+
+    def forward(self, x):
+        y = self.second(self.first(x))
+        return self.last(self.gated(y * y.mean((2, 3), keepdim=True)).permute(0, 2, 3, 1))
+
+
+def test_each_layer_has_the_halo_of_its_own_map_or_what_makes_tiles_impossible(tmp_path) -> None:
+    report = erfscope.sweep(Net().eval(), layer=["first", "second", "gated", "last"], halo=True, **QUICK)
+    first, second, gated, last = found = [result.halo for result in report]
+    assert first == Halo(px=((1, 0), (1, 0)), alignment_px=(2, 2))
+    assert second == STRIDED
+    assert (gated.px, gated.alignment_px) == (STRIDED.px, STRIDED.alignment_px)
+    assert gated.blockers[0].startswith("global average pooling (the model itself) averages over the whole map")
+    assert last == Halo(px=(), alignment_px=(), blockers=("layer 'last' holds no map (B, C, *space) of the image",))
+    report.save(tmp_path / "report.json")
+    assert [result.halo for result in erfscope.read(tmp_path / "report.json")] == found
+
+
+def test_models_are_compared_with_the_halo_of_each_and_stored_results_keep_theirs() -> None:
+    stored = erfscope.analyze(Net().eval(), layer="second", **QUICK)
+    report = erfscope.compare({"stored": stored, "net": nn.Conv2d(3, 1, 5, padding=2).eval()}, halo=True, **QUICK)
+    assert [result.halo for result in report] == [None, Halo(px=((2, 2), (2, 2)), alignment_px=(1, 1))]
