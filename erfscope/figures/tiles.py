@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from erfscope.figures.canvas import drawing, finish, sheet, write_title
 from erfscope.figures.lettering import write_over
 from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
+from erfscope.maps.density_region import brightness
 from erfscope.view.tiles import AXES, halo_text
 from erfscope.view.words import square_text
 
 if TYPE_CHECKING:
-    from erfscope.tiling import HaloBudget, TilePlan
+    from erfscope.tiling import HaloBudget, Seam, TilePlan
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.
@@ -31,20 +33,28 @@ GRID: dict[str, Any] = {"color": "#999999", "linewidth": 0.4}
 NUMBER: dict[str, Any] = {
     "ha": "center",
     "va": "center",
+    "zorder": 4,
     "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
 }
+UNIT: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 6, "mfc": "black", "mec": "none"}
+PREDICTED: dict[str, Any] = {"color": COLOURS[1], "linewidth": 1.2}
 TOLERANCE: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+#: Errors below this one are that of float32.
+ROUNDING = 1e-7
 #: More lines of the alignment grid than this would hide the tile; every second, third, ... is drawn then.
 LINES = 40
 
 
-def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None) -> Figure:
-    """Draw one tile that touches no border, and beside it the share of the ERF that shorter halos cut off.
+def tile_figure(
+    plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None, seams: Sequence[Seam] = ()
+) -> Figure:
+    """Draw one tile that touches no border, and beside it what shorter halos cut off and the error that they leave.
 
     Args:
         plan: The plan; of three axes the last two are drawn.
-        budget: The shares; None draws the tile alone.
+        budget: The shares, and the ERF of the unit at the tile's corner.
         tolerance: The share that is allowed.
+        seams: The measured errors.
 
     Raises:
         ErfscopeError: the plan has no halo.
@@ -53,10 +63,11 @@ def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: flo
         raise ErfscopeError(f"{plan.model} has no halo to draw: {plan.blockers[0]}")
     words = [] if plan.possible else [f"tiles differ from the whole image: {plan.blockers[0].partition('; ')[0]}"]
     with drawing():
-        figure = sheet(ONE_COLUMN if budget is None else TWO_COLUMNS)
+        count = 1 + (budget is not None) + bool(seams)
+        figure = sheet(ONE_COLUMN if count == 1 else TWO_COLUMNS)
         write_title(figure, " · ".join(part for part in (plan.model, plan.layer) if part))
-        panels = list(figure.subplots(1, 1 if budget is None else 2, squeeze=False)[0])
-        keys = _tile(panels[0], plan)
+        panels = list(figure.subplots(1, count, squeeze=False)[0])
+        keys = _tile(panels[0], plan, budget)
         if budget is not None:
             keys += _shares(panels[1], plan, budget, tolerance)
             words.append("share: of the unit at the border that loses most; bands: ± standard error over images")
@@ -64,12 +75,20 @@ def tile_figure(plan: TilePlan, budget: HaloBudget | None = None, tolerance: flo
                 words.append(
                     f"halo {halo_text(budget.shortest(plan, tolerance))} cuts off less than {tolerance:g} on each side"
                 )
+        if seams:
+            keys += _seams(panels[-1], plan, budget, seams)
+            words.append("error at seams: tiles minus the whole image, over the output's standard deviation")
+            words.append(
+                "crops are whole steps of the alignment, so that halos between two steps are as the longer one"
+            )
         finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
     return figure
 
 
-def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
-    """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment."""
+def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
+    """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment; over them
+    the ERF of the first unit.
+    """
     write_over(ax, "one tile")
     axes = list(zip(plan.axes, plan.tile, strict=True))[-2:]
     # One axis is drawn as a strip.
@@ -92,7 +111,7 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
             at[number] = edge + sign * halo / 2
             ax.text(at[1], at[0], str(halo), **NUMBER)
     ax.set(xlim=spans["crop"][1], ylim=spans["crop"][0][::-1], xlabel="input px from a multiple of the alignment")
-    ax.set_aspect("equal" if len(axes) > 1 else "auto")
+    ax.set_aspect("equal" if len(axes) > 1 else "auto", anchor="N")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
     labels = [
         f"valid part {square_text(plan.tile)} px",
@@ -106,7 +125,15 @@ def _tile(ax: Axes, plan: TilePlan) -> list[Line2D]:
         for label, look in zip(labels, (VALID, HALO, CROP), strict=True)
     ]
     drawn = f", a line for every {every}" if every > 1 else ""
-    return [*keys, Line2D([], [], label=f"alignment {square_text(plan.alignment)} px{drawn}", **GRID)]
+    keys.append(Line2D([], [], label=f"alignment {square_text(plan.alignment)} px{drawn}", **GRID))
+    if budget is not None and budget.corner is not None:
+        erf = np.atleast_2d(budget.corner.sum(tuple(range(budget.corner.ndim - len(axes)))))
+        (top, _), (left, _) = spans["halo"]
+        box = (left, left + erf.shape[1], top + erf.shape[0], top)
+        keys.append(Line2D([], [], label="ERF of the tile's first unit, dark where strong", **UNIT))
+        strength = {"alpha": brightness(erf), "cmap": "gray", "extent": box, "aspect": ax.get_aspect(), "zorder": 3}
+        ax.imshow(np.zeros(erf.shape), gid="ERF", **strength)
+    return keys
 
 
 def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
@@ -132,4 +159,25 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))), xlabel="halo (px)", ylabel="share of the ERF cut off, log axis"
     )
+    return keys
+
+
+def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[Seam]) -> list[Line2D]:
+    """The measured error against the halo, root mean square and largest, beside the one that is predicted."""
+    tidy(ax)
+    write_over(ax, "error at seams")
+    keys, halos = [], [seam.halo for seam in seams]
+    curves = {"largest": [seam.largest for seam in seams], "RMS": [seam.rms for seam in seams]}
+    for number, (name, errors) in enumerate(curves.items()):
+        look = {**line_style(number), "linestyle": ""}
+        ax.plot(halos, errors, gid=name, **look)
+        keys.append(Line2D([], [], label=f"{name} error, measured", **look))
+    every = list(range(max(map(max, plan.halo))))
+    if budget is not None:
+        ax.plot(every, [budget.predicted(halo) for halo in every], gid="predicted", **PREDICTED)
+        keys.append(Line2D([], [], label="RMS error, predicted from the shares", **PREDICTED))
+    bottom = max(ROUNDING, 0.5 * min(curves["RMS"]))
+    scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.set(xlim=(0, 1.04 * max(1, *map(max, plan.halo))), xlabel="halo (px)", ylabel="error, log axis")
     return keys

@@ -35,6 +35,8 @@ class HaloBudget:
     #: Root of the mean share of the squared ERF, over the units of one total stride at the border: the error at a seam
     #: relative to the output's standard deviation, if cells of the image were independent and the model linear.
     seam: FloatArray
+    #: (*space): the ERF of the first unit of a tile, from the first cell of the tile's halo on.
+    corner: FloatArray | None = None
 
     def predicted(self, halo: int) -> float:
         """The error at seams that is expected of a halo, relative to the output's standard deviation."""
@@ -86,7 +88,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
     if not plan.axes:
         raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
     shares, errors, squares = [], [], []
-    for result in results:
+    for number, result in enumerate(results):
         if not result.ok or result.map is None or result.part is None or result.unit is None:
             raise MeasurementError(f"unit {result.unit and result.unit.index} has no ERF ({result.error})")
         index = result.unit.index
@@ -95,12 +97,16 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
         errors.append(np.apply_along_axis(_se, 0, np.stack(others)) if enough else np.full_like(shares[-1], math.nan))
+        if number == 0:
+            starts = (_start(axis, at) - axis.halo[0] for axis, at in zip(plan.axes, index, strict=True))
+            corner = result.map.magnitude[tuple(slice(start, None) for start in starts)]
     share = np.stack(shares)
     worst = share.argmax(0)[None]
     return HaloBudget(
         share=np.take_along_axis(share, worst, 0)[0],
         se=np.take_along_axis(np.stack(errors), worst, 0)[0],
         seam=np.sqrt(np.mean(squares, 0)),
+        corner=corner,
     )
 
 
@@ -171,6 +177,12 @@ def _block(axis: TileAxis) -> int:
     return (axis.units - period) // 2 // period * period
 
 
+def _start(axis: TileAxis, index: int) -> int:
+    """The cell at which the tile of a unit begins, if it began as near as it can."""
+    period = axis.units_per_alignment
+    return math.floor(index // period * period * axis.stride) + axis.offset
+
+
 def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArray:
     """The share of a map beyond each halo, (axes, 2, halos), if the unit's tile began, or ended, as near as it can."""
     length = 1 + max(max(axis.halo) for axis in plan.axes)
@@ -179,7 +191,7 @@ def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArra
         line = values.sum(tuple(other for other in range(values.ndim) if other != number))
         line = line / line.sum()
         period = axis.units_per_alignment
-        start = math.floor(index // period * period * axis.stride) + axis.offset
+        start = _start(axis, index)
         last = axis.tile_units - 1 - (axis.tile_units - 1 - index) % period
         stop = math.ceil(axis.tile_units * axis.stride) + axis.offset + int((index - last) * axis.stride)
         halos = np.arange(length)

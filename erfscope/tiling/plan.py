@@ -120,14 +120,19 @@ class TilePlan:
     def __rich__(self) -> Any:
         return render("tile_view", self)
 
-    def figure(self, budget: Any = None, tolerance: float | None = None) -> Any:
-        """Draw one tile as a matplotlib figure, and with a budget (:class:`erfscope.tiling.budget.HaloBudget`) what
-        shorter halos cut off.
+    def figure(self, budget: Any = None, tolerance: float | None = None, seams: Any = ()) -> Any:
+        """Draw one tile as a matplotlib figure.
+
+        Args:
+            budget: From :func:`erfscope.halo_budget`: the ERF of the unit at the tile's corner and, beside the tile,
+                what shorter halos cut off.
+            tolerance: The share that is allowed.
+            seams: From :func:`erfscope.seams`: the error at seams, beside the one that the budget predicts.
 
         Raises:
             ErfscopeError: the plan has no halo.
         """
-        return render("tile_figure", self, budget, tolerance)
+        return render("tile_figure", self, budget, tolerance, seams)
 
     @property
     def halo(self) -> tuple[tuple[int, int], ...]:

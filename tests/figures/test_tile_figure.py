@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.patches import Rectangle
 from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
-from erfscope.tiling import HaloBudget, TilePlan
+from erfscope.tiling import HaloBudget, Seam, TilePlan
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -56,6 +57,32 @@ def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance() -> None:
     assert lines["share 1 0"].get_ydata().tolist() == [0.5, 0.2, 0.1, 0.02, 0.01]
     assert set(lines["tolerance"].get_ydata()) == {0.05}
     assert set(lines["exact 0 1"].get_xdata()) == {plan.halo[0][1]}
+
+
+def test_the_erf_at_the_corner_lies_where_its_unit_sees() -> None:
+    # Behind a stride of 3 the unit of a tile's first three cells sees cells -1 to 3 of them.
+    net = nn.Conv2d(1, 1, 5, stride=3, padding=1).eval().requires_grad_(False)
+    net.weight[:] = torch.arange(1.0, 26).reshape(1, 1, 5, 5)
+    plan = erfscope.tile(net, 6, in_chans=1, input_size=30, image_size=30)
+    budget = erfscope.halo_budget(net, plan, samples=1, draws=1, in_chans=1)
+    (image,) = plan.figure(budget).axes[0].images
+    left, _, _, top = image.get_extent()
+    rows, columns = np.nonzero(image.get_alpha())
+    assert (top + rows.min(), top + rows.max(), left + columns.min(), left + columns.max()) == (-1, 3, -1, 3)
+    strongest = np.unravel_index(image.get_alpha().argmax(), image.get_alpha().shape)
+    assert (top + strongest[0], left + strongest[1]) == (3, 3)
+
+
+def test_measured_errors_stand_beside_those_that_the_shares_predict() -> None:
+    plan = planned(nn.Conv2d, nn.MaxPool2d, 2)
+    share = np.tile([0.5, 0.2, 0.1, 0.02, 0.01, 0.0], (2, 2, 1))
+    budget = HaloBudget(share=share, se=share / 10, seam=share)
+    seams = [Seam(0, 1.5, 0.4, None), Seam(4, 0.1, 0.02, None)]
+    lines = {line.get_gid(): line for line in plan.figure(budget, 0.05, seams).axes[2].lines}
+    assert lines["RMS"].get_xydata().tolist() == [[0, 0.4], [4, 0.02]]
+    assert lines["largest"].get_ydata().tolist() == [1.5, 0.1]
+    np.testing.assert_allclose(lines["predicted"].get_ydata(), share[0, 0, :-1])
+    assert [ax.get_ylabel() for ax in plan.figure(seams=seams).axes][1] == "error, log axis"
 
 
 def test_a_plan_without_a_halo_has_no_figure() -> None:
