@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from erfscope.cli.options import by_source, chosen_format, keywords, one_value, 
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 from erfscope.options.building import Building
-from erfscope.options.option import declared
+from erfscope.options.option import OUTPUT, declared
 from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
@@ -21,28 +22,58 @@ if TYPE_CHECKING:
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
+BUILDING["input_size"] = replace(
+    BUILDING["input_size"],
+    option=replace(
+        BUILDING["input_size"].option,
+        help="Size that the model is built for, not that of the large images. Default: the model's own.",
+    ),
+)
 MEASURING = one_value({name: OPTIONS[name] for name in ("weights", "images", "synthetic", "samples", "seed", "device")})
 SHOWN = ("rich", "plain", "json")
+#: Panels of the help, beside those of the options of measurements.
+TILES, RUN = "Tiles", "Run on tiles"
+#: Those of ``erfscope.tiling.recipes``.
 TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 
 
 @click.command()
 @click.argument("model", type=ModelName())
+@click.option_panel(TILES)
 @click.option(
     "--tile",
     default="256",
     show_default=True,
     metavar="N|HxW",
-    help="Side of each tile's output, in input pixels.",
+    help="Side of each tile's output, in input pixels; what is cropped for it is larger by the halo.",
+    panel=TILES,
 )
-@click.option("--image-size", metavar="N|HxW", help="Size of the images. Default: any that the plan holds for.")
-@click.option("--layer", metavar="NAME", help="Layer whose map is put together. Default: what the model returns.")
-@click.option("--memory", metavar="SIZE", type=Text(read=n_bytes), help="Also find tiles that fit this, e.g. 8GiB.")
+@click.option(
+    "--image-size",
+    metavar="N|HxW",
+    help="Size of the large images: the plan is for sides like theirs, and counts their tiles. Default: --input-size.",
+    panel=TILES,
+)
+@click.option(
+    "--layer",
+    metavar="NAME",
+    help="Layer whose map is put together. Default: what the model returns.",
+    panel=TILES,
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    type=Text(read=n_bytes),
+    help="Also find tiles that fit this, e.g. 8GiB.",
+    panel=TILES,
+)
 @click.option(
     "--tolerance",
     metavar="SHARE",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Also measure the ERF, and find the shortest halo that cuts off less than this share of it, e.g. 1e-3.",
+    help="Also measure the ERF: what shorter halos cut off, and the shortest that cuts off less than this share, e.g."
+    " 1e-3.",
+    panel=TILES,
 )
 @click.option(
     "--for",
@@ -50,26 +81,38 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     metavar="TOOL",
     type=Text(words=TOOLS, is_closed=True),
     help=f"Also print the settings of a tool, to paste: {', '.join(TOOLS)}.",
+    panel=TILES,
 )
-@click.option("--run", "image", metavar="FILE", type=File(), help="Run the model on an array (C, H, W) in a .npy file.")
-@click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.")
+@click.option_panel(RUN)
+@click.option(
+    "--run",
+    "image",
+    metavar="FILE",
+    type=File(),
+    help="Run the model on tiles of the array (C, H, W) in a .npy file, normalised already; the output goes to -o.",
+    panel=RUN,
+)
+@click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
+@options(BUILDING | MEASURING)
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
     type=File(),
-    help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output to .npy.",
+    help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output to .npy, and"
+    " no plan.",
+    panel=OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.")
+@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
 @click.option(
     "--format",
     type=Text(words=SHOWN, is_closed=True),
     metavar="NAME",
     default="rich",
     help=f"How the plan is printed: {', '.join(SHOWN)}.",
+    panel=OUTPUT,
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@options(BUILDING | MEASURING, in_panels=False)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT)
 @with_verbose
 def tile(
     model: str,
@@ -91,7 +134,7 @@ def tile(
     """How large must the overlap of tiles be?
 
     Prints the exact halo with which tiles give the output of the whole image, or what makes that impossible (exit
-    code 3). Needs no weights and no images; --tolerance does."""
+    code 3). That needs no weights and no images: they are for --tolerance and --run."""
     if image is not None and output is None:
         raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
     if output is not None:

@@ -79,7 +79,7 @@ def tile_figure(
             keys += _seams(panels[-1], plan, budget, seams)
             words.append("error at seams: tiles minus the whole image, over the output's standard deviation")
             words.append(
-                "crops are whole steps of the alignment, so that halos between two steps are as the longer one"
+                "crops are whole steps of the alignment, so that a halo between two steps counts as the longer"
             )
         finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
     return figure

@@ -12,6 +12,8 @@ import torch
 
 import erfscope
 from erfscope.cli.main import main
+from erfscope.cli.tile import TOOLS
+from erfscope.tiling import recipes
 from erfscope.tiling.run import Mark
 
 NETS = """
@@ -55,6 +57,10 @@ def test_the_halo_is_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[0] == "halo 5 px before, 5 px after, tiles begin at multiples of 2"
     assert max(map(len, out.splitlines())) <= 80
     assert "tile   side, px" in out
+
+
+def test_the_command_names_every_tool_that_there_are_settings_of() -> None:
+    assert tuple(recipes.TOOLS) == TOOLS
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
