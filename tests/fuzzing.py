@@ -7,13 +7,12 @@ tries many, others every time."""
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import os
 import resource
 import signal
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,49 +138,3 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
     max_leaves=8,
 )
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the values of a document stand."""
-    if path:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from places(item, (*path, key))
-
-
-#: Changes of a document: where (any number, taken modulo the number of places), what, and the new value.
-WHATS = st.sampled_from(["drop", "replace", "replace", "replace", "add", "copy"])
-EDITS = st.lists(st.tuples(st.integers(0, 10**6), WHATS, VALUES), min_size=1, max_size=3)
-
-
-def damaged(document: Any, edits: Sequence[tuple[int, str, Any]], *, below: Sequence[Any] = ()) -> Any:
-    """A copy of a valid document with some of its values dropped, replaced, added or put in another's place.
-
-    Args:
-        document: JSON values.
-        edits: See :data:`EDITS`.
-        below: Only what stands below this place is changed.
-    """
-    found = copy.deepcopy(document)
-    for where, what, value in edits:
-        known = [path for path in places(found) if path[: len(below)] == tuple(below)]
-        if not known:
-            return found
-        path = known[where % len(known)]
-        owner, key = _at(found, path[:-1]), path[-1]
-        if what == "drop":
-            del owner[key]
-        elif what == "add" and isinstance(owner, list):
-            owner.append(value)
-        elif what == "add":
-            owner[f"{key}{where}"] = value
-        else:
-            owner[key] = value if what == "replace" else copy.deepcopy(_at(found, known[(where * 7919) % len(known)]))
-    return found
-
-
-def _at(document: Any, path: Sequence[Any]) -> Any:
-    for key in path:
-        document = document[key]
-    return document

@@ -16,7 +16,7 @@ from field_comments import comment_above
 from erfscope.gate import baseline, entry
 from erfscope.maps import trust
 from erfscope.results import result
-from erfscope.storage import documents, json_format, validate
+from erfscope.storage import documents, json_format
 
 FOLDER = Path(json_format.__file__).parent / "schema"
 POSITIONS = "Positions are (row, col), origin top-left, pixel centres at integers."
@@ -35,7 +35,6 @@ OPTIONAL: dict[str, set[str]] = {
 LEFT_OUT = {("Trf", "center_inexact_reason"), ("BaselineEntry", "unusable")}
 #: What annotations cannot say: by class and field, what takes the place of what they do say.
 INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
-    ("StoredResult", "id"): {"type": "string", "pattern": f"^{validate.ID.pattern}$"},
     ("StoredReport", "schema"): {"const": json_format.SCHEMA},
     ("StoredReport", "results"): {"type": "array", "items": {"$ref": "#/$defs/StoredResult"}},
     ("StoredResult", "differences"): {"anyOf": [{"$ref": "#/$defs/Differences"}, {"type": "null"}]},

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from erfscope.errors import ErfscopeError
-from erfscope.gate.entry import BaselineEntry, entry_from_json
+from erfscope.gate.entry import BaselineEntry
 from erfscope.results.json_values import convert, parse
 from erfscope.storage.writing import write_bytes
 
@@ -58,8 +58,11 @@ def read(path: Path) -> dict[str, BaselineEntry]:
         document = parse(text, object_pairs_hook=_once)
         _refuse_other(document, path)
         entries = convert(document, StoredBaseline, "the baseline").entries
-        return {name: entry_from_json(entry, f"entry {name[:40]!r}") for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        found = {name: convert(entry, BaselineEntry, f"entry {name[:40]!r}") for name, entry in entries.items()}
+        if incomplete := [name for name, entry in found.items() if entry.structure is None]:
+            raise ValueError(f"entry {incomplete[0][:40]!r} has no structure")
+        return found
+    except (ValueError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {str(error)[:120]}"
         raise ErfscopeError(
             f"the baseline {path} is damaged ({what}); restore it, or delete it and check once more"

@@ -16,7 +16,7 @@ from erfscope.gate.structure import Structure
 from erfscope.maps.jackknife import GROUPS, Over
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.comparability import CONDITIONS, Condition, Use
-from erfscope.results.json_values import convert, from_json, plain, to_json
+from erfscope.results.json_values import plain, to_json
 from erfscope.results.result import Result
 
 #: Settings as they were asked for: a result holds none of them, or only what they led to.
@@ -110,30 +110,6 @@ class BaselineEntry:
     def to_json(self) -> dict[str, Any]:
         """The entry that ``schema/baseline-1.json`` describes."""
         return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
-
-
-def entry_from_json(document: Any, name: str) -> BaselineEntry:
-    """A stored entry.
-
-    Args:
-        document: What ``schema/baseline-1.json`` describes as an entry.
-        name: What to call it in errors.
-
-    Raises:
-        AttributeError, KeyError, TypeError, ValueError: the document is not of this format. Values that are no
-            numbers would pass every comparison, and settings that are missing are not compared.
-    """
-    for measure, values in document["measures"].items():
-        # By itself, so that an error names it.
-        convert(values, BaselineMeasure, f"{name}, {measure[:40]}")
-    entry = from_json({**document, "unusable": None}, BaselineEntry, name, complete=True)
-    missing = [
-        each.gate for each in protocol_conditions(measured=bool(entry.measures)) if each.gate not in entry.protocol
-    ]
-    if missing or (entry.measures and "sha256" not in entry.weights):
-        raise ValueError(f"the protocol lacks {', '.join(missing) or 'the weights'}")
-    structures.refuse_unsound(entry.structure)
-    return entry
 
 
 def entry_of(

@@ -92,18 +92,6 @@ def structure_of(result: Result) -> Structure | None:
     return structure(result.layer, result.unit.map_shape, result.unit.index, result.trf)
 
 
-def refuse_unsound(found: Structure | None) -> None:
-    """Refuse a stored structure that is missing, or whose lists do not go together.
-
-    Raises:
-        ValueError: says which.
-    """
-    if found is None or not found.map_shape or not found.unit or not found.trf_px:
-        raise ValueError("the structure is missing, or has an empty list")
-    if len({len(found.stride_px), len(found.center_px), len(found.trf_px), len(found.trf_local_px)}) != 1:
-        raise ValueError("the structure has lists of several lengths")
-
-
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
     """Differences between two structures that were measured with the same settings, most important first.
 

@@ -11,8 +11,6 @@ import msgspec
 import numpy as np
 
 Record = TypeVar("Record")
-#: Larger numbers are no sizes, counts or seeds, and arithmetic with them ends in OverflowError.
-LARGEST = 2.0**63
 
 
 def fields(record: Any) -> dict[str, Any]:
@@ -59,44 +57,6 @@ def convert(values: Any, kind: type[Record], name: str) -> Record:
     except msgspec.ValidationError as error:
         what, _, place = str(error).replace("`", "").partition(" - at ")
         raise TypeError(f"{name}{place.removeprefix('key in ').removeprefix('$')}: {what}") from None
-
-
-def from_json(values: Any, kind: type[Record], name: str, *, complete: bool = False) -> Record:
-    """The record that JSON values hold, where all numbers are finite.
-
-    Args:
-        values: As for :func:`convert`. A later version may have added fields, which are left out; not so to the records
-            inside it.
-        kind: As for :func:`convert`.
-        name: Its name in errors.
-        complete: Whether fields that have defaults must be there too.
-
-    Raises:
-        TypeError: as for :func:`convert`, or names a field that no record has.
-        ValueError: names the number that is not finite, or too large for one.
-    """
-    record = convert(values, kind, name)
-    known = msgspec.to_builtins(record, str_keys=True)
-    _refuse_misfits({key: value for key, value in values.items() if key in known}, known, name, complete)
-    return record
-
-
-def _refuse_misfits(given: Any, known: Any, where: str, complete: bool) -> None:
-    """Refuse what annotations cannot exclude: numbers that are not finite, unknown fields and missing ones."""
-    if isinstance(given, int | float) and not abs(given) < LARGEST:
-        raise ValueError(f"{where} is {str(given)[:40]}, which is no finite number")
-    if isinstance(given, list):
-        for number, (item, other) in enumerate(zip(given, known, strict=False)):
-            _refuse_misfits(item, other, f"{where}[{number}]", complete)
-    elif isinstance(given, dict):
-        for verb, odd in (
-            ("has the unknown", {*given} - {*known}),
-            ("lacks the", {*known} - {*given} if complete else ()),
-        ):
-            if odd:
-                raise TypeError(f"{where} {verb} field{'s' * (len(odd) > 1)} {', '.join(sorted(odd))[:80]}")
-        for key, item in given.items():
-            _refuse_misfits(item, known[key], f"{where}.{key}", complete)
 
 
 def parse(text: str, **hooks: Any) -> Any:

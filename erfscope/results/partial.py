@@ -3,13 +3,11 @@ shards."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GROUPS
 from erfscope.parallel.shard import Shard
 
 if TYPE_CHECKING:
@@ -59,41 +57,6 @@ class PartialSums:
     def lost(self) -> list[int]:
         """Images that are not in the map, ascending."""
         return sorted({*self.average.zero_gradient_images, *self.average.nan_images, *self.unreadable})
-
-
-def refuse_disagreement(part: PartialSums) -> None:
-    """Refuse counts that contradict each other: the images seen and lost decide how many each group counts.
-
-    Args:
-        part: The sums of a run, or of a shard.
-
-    Raises:
-        ValueError: an image is lost twice, or was not seen; or a group counts other images than are left.
-    """
-    average = part.average
-    lost = [*average.zero_gradient_images, *average.nan_images, *part.unreadable]
-    if len(set(lost)) < len(lost):
-        twice = next(index for index in lost if lost.count(index) > 1)
-        raise ValueError(f"image {twice} is named more than once among those without use")
-    indices = range(part.n_all) if part.shard is None else part.shard.indices(part.n_all)
-    seen = indices[: part.seen]
-    if len(seen) < part.seen or (part.shard is not None and not part.stopped and len(seen) < len(indices)):
-        raise ValueError(f"{part.seen} images were seen, and there are {len(indices)} to be seen")
-    if strangers := sorted(set(lost) - set(seen)):
-        raise ValueError(f"image {strangers[0]} is named as one without use, and was not among those seen")
-    used = [index for index in seen if index not in set(lost)]
-    if average.n_images != len(used):
-        raise ValueError(f"{average.n_images} images were used, and {len(used)} of {part.seen} were seen and of use")
-    counts = {group: count for group, (_, count) in average.sums.items()}
-    if average.over == "images":
-        expected = Counter(index % min(GROUPS, part.n_all) for index in used)
-        if counts != expected:
-            group = next(group for group in sorted({*counts, *expected}) if counts.get(group) != expected.get(group))
-            raise ValueError(
-                f"group {group} counts {counts.get(group, 0):g} images, and {expected.get(group, 0)} of it were used"
-            )
-    elif bool(counts) != bool(used):
-        raise ValueError(f"{sum(counts.values()):g} draws are counted of {len(used)} images")
 
 
 def concatenate(parts: Sequence[PartialSums]) -> PartialSums:

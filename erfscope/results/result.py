@@ -133,7 +133,8 @@ class Cost:
 class Result:
     """One unit of one layer of one model."""
 
-    id: str
+    #: It names files in the folder of a report, and nowhere else.
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$", max_length=200)]
     label: str
     model: str
     #: "degenerate" where the gradient is rounding noise or zero.

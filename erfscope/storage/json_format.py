@@ -9,12 +9,11 @@ import numpy as np
 
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.results.json_values import from_json, plain, to_json
+from erfscope.results.json_values import convert, plain, to_json
 from erfscope.results.pairing import partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell, with_provenance
@@ -29,7 +28,6 @@ from erfscope.storage.documents import (
 )
 from erfscope.storage.positions import positions_from, stored_positions
 from erfscope.storage.sums import part_from_sums, sums_of_part
-from erfscope.storage.validate import check_consistency
 
 SCHEMA = "erfscope.report/1"
 #: Shared by the many results that have none.
@@ -126,9 +124,8 @@ def result_from_json(
         KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
     """
     arrays = arrays or {}
-    trf = None if entry["trf"] is None else trf_from_json(entry["trf"])
-    stored: Any = from_json({**entry, "trf": None}, StoredResult, "result")
-    unit, hops = stored.unit, stored.hops
+    stored: Any = convert(entry, StoredResult, "result")
+    trf, unit, hops = stored.trf, stored.unit, stored.hops
     erf = None
     if "map" in arrays and unit is not None:
         if stored.map is None:
@@ -142,14 +139,13 @@ def result_from_json(
             trf=trf,
         )
     result = Result(
-        **{name: getattr(stored, name) for name in SAME if name not in ("options", "trf", "findings", "versions")},
+        **{name: getattr(stored, name) for name in SAME if name not in ("options", "findings", "versions")},
         options={name: tuple(value) if isinstance(value, list) else value for name, value in stored.options.items()}
         or _NO_OPTIONS,
         findings=(*stored.findings, *_lost_map(stored, arrays)),
         hops=None
         if hops is None
         else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
-        trf=trf,
         measures={
             name: MeasureValue(**{each: getattr(measure, each) for each in MeasureValue.__dataclass_fields__})
             for name, measure in stored.measures.items()
@@ -165,7 +161,6 @@ def result_from_json(
         picture=arrays.get("picture"),
         seconds=stored.seconds,
     )
-    check_consistency(result)
     return result if stored.versions is None else with_provenance(result, stored.versions)
 
 
@@ -181,12 +176,3 @@ def _lost_map(stored: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[F
         return []
     text = f"its map {stored.map_file} does not lie beside the report: the numbers stand, and there is nothing to draw"
     return [Finding(code="map_missing", text=text)]
-
-
-def trf_from_json(entry: Mapping[str, Any]) -> Trf:
-    """A stored theoretical receptive field.
-
-    Raises:
-        AttributeError, TypeError, ValueError: the entry is not of this format.
-    """
-    return from_json({name: value for name, value in entry.items() if name != "global"}, Trf, "result.trf")

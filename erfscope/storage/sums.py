@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GROUPS, GroupSums
+from erfscope.maps.jackknife import GroupSums
 from erfscope.parallel.shard import Shard
-from erfscope.results.partial import PartialSums, refuse_disagreement
+from erfscope.results.partial import PartialSums
 from erfscope.storage.documents import StoredSums
 
 #: Fields of a part that are stored as they are.
@@ -60,49 +60,20 @@ def part_from_sums(
     from erfscope.maps.accumulator import MapAccumulator
 
     average = MapAccumulator(CONVENTIONS[convention], stored.n_all, space, None)
-    sums = _group_sums(stored, arrays, space)
+    sums = _group_sums(stored, arrays)
     lost = {"zero_gradient_images": stored.dead, "nan_images": stored.nan}
     average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, **lost)
-    part = PartialSums(
+    return PartialSums(
         average=average,
         hops=arrays.get("hops"),
         shard=None if stored.number is None or stored.of is None else Shard(number=stored.number, of=stored.of),
         **{name: getattr(stored, name) for name in SAME},
     )
-    _refuse_unsound(part, space)
-    return part
 
 
-def _group_sums(stored: StoredSums, arrays: Mapping[str, FloatArray], space: Sequence[int]) -> GroupSums:
+def _group_sums(stored: StoredSums, arrays: Mapping[str, FloatArray]) -> GroupSums:
     box = tuple(slice(first, last + 1) for first, last in stored.box)
-    shape = tuple(side.stop - side.start for side in box)
-    if len(box) != len(space) or any(
-        side.start < 0 or side.stop > whole for side, whole in zip(box, space, strict=True)
-    ):
-        raise ValueError(f"the box {stored.box} does not lie in {tuple(space)}")
-    totals = arrays["sums"] if stored.groups else np.zeros((0, *shape))
-    if totals.shape != (len(stored.groups), *shape) or not np.isfinite(totals).all():
-        raise ValueError(f"sums of shape {totals.shape} are not those of {len(stored.groups)} groups on {shape}")
-    sums = GroupSums(shape=shape, box=box)
-    for group, total in zip(sorted(stored.groups), totals, strict=True):
-        if not 0 <= group < GROUPS:
-            raise ValueError(f"there is no group {group}")
+    sums = GroupSums(shape=tuple(side.stop - side.start for side in box), box=box)
+    for group, total in zip(sorted(stored.groups), arrays["sums"] if stored.groups else (), strict=True):
         sums.add(group, total, stored.groups[group])
     return sums
-
-
-def _refuse_unsound(part: PartialSums, space: Sequence[int]) -> None:
-    """Refuse a stored part whose numbers do not go together."""
-    average, shard = part.average, part.shard
-    if part.is_whole:
-        # A finished run keeps no sums: these would pass for the whole of it.
-        raise ValueError("sums of a run that is neither a shard nor stopped")
-    if not average.n_images <= part.seen <= part.n_all or (shard is not None and shard.number > shard.of):
-        raise ValueError(f"{average.n_images} of {part.seen} of {part.n_all} images in shard {shard} cannot be")
-    if any(index >= part.n_all or index not in part.names for index in part.lost):
-        raise ValueError("lost images have no name, or do not exist")
-    refuse_disagreement(part)
-    if part.ratio is not None and part.ratio < 0:
-        raise ValueError(f"the gradient is {part.ratio} times that of a random draw")
-    if part.hops is not None and part.hops.shape != tuple(space):
-        raise ValueError(f"hops of shape {part.hops.shape} are not those of {tuple(space)}")
