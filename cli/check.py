@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The panel of the gate's own options.
 GATE = "Gate"
 #: Options of a check, which gives the same numbers everywhere, measures no more than it guards, and is of a whole run.
-ASKED = one_value({name: each for name, each in OPTIONS.items() if name not in ("retry_failed", "shard", "halo")})
+ASKED = one_value({name: each for name, each in OPTIONS.items() if name not in ("shard", "halo")})
 ASKED["device"] = replace(OPTIONS["device"], default="cpu")
 ASKED["measures"] = replace(
     OPTIONS["measures"],

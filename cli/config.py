@@ -31,7 +31,6 @@ _PERSONAL = (
     "version",
     "force",
     "resume",
-    "retry_failed",
     "config",
     "verbose",
     "update",

@@ -142,8 +142,6 @@ class OutputOptions:
     def from_options(cls, given: dict[str, Any]) -> Self:
         """Take these options out of those of the running command."""
         own = {name: given.pop(name) for name in OUTPUT_OPTIONS if name in given}
-        if given.get("retry_failed") and not own["resume"]:
-            raise ErfscopeError("--retry-failed works only with --resume; add --resume, or leave it out")
         style = FigureStyle(**{name: own.pop(name) for name in STYLE_OPTIONS if name in own})
         style.check()
         return cls(**{**own, "format": chosen_format(own["format"], own["json"]), "style": style})

@@ -16,9 +16,6 @@ class ErfscopeError(Exception):
     Raised directly, it means that nothing could be started: a bad name, file, option, layer, unit or checkpoint (exit
     code 2)."""
 
-    #: Whether the environment is known to be the cause (space, memory, a signal); if False, the exception that it was
-    #: raised from may tell the cause.
-    of_environment = False
     #: Its text without the model's name at the beginning, for a row of a table, which has the name already.
     reason: str
 
@@ -35,13 +32,6 @@ class ErfscopeError(Exception):
 
 class MeasurementError(ErfscopeError):
     """A model was started but gave no usable result: NaN weights, no spatial map, a failing forward (exit code 3)."""
-
-
-class EnvironmentFailure(MeasurementError):
-    """There is no result because space, memory or time were short; on another machine, or at another time, it may work
-    (exit code 3)."""
-
-    of_environment = True
 
 
 class FallbackWarning(UserWarning):

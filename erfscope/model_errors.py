@@ -1,24 +1,18 @@
-"""Errors of a model in one line, with its own exception, its input and a hint; and whether the model or its environment
-is the cause."""
+"""Errors of a model in one line, with its own exception, its input and a hint."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from erfscope.environment import ran_out
-from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError
 
 if TYPE_CHECKING:
     from erfscope.adapter import Adapter
-
-ErrorCause = Literal["environment", "model"]
-ENVIRONMENT: ErrorCause = "environment"
-MODEL: ErrorCause = "model"
 
 #: Longest text of an exception that is kept, in characters.
 LONGEST = 200
@@ -80,7 +74,7 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     """Return the error, of one line, for a model whose pass raised ``error`` on an input of the adapter's size."""
     channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
     if ran_out(error):
-        return EnvironmentFailure(
+        return MeasurementError(
             f"does not fit into memory with one image of {size}: {first_line(error)}; use a smaller --input-size",
             model=label,
         )
@@ -145,32 +139,8 @@ def errors_as_one_line(what: str, options: Mapping[str, object] | None = None, *
         raise ErfscopeError(f"{what}{listed}: {first_line(error)}", model=model) from error
 
 
-def cause_of(error: BaseException) -> ErrorCause:
-    """Return whether the environment or the model caused an exception, or one that it was raised from or while
-    handling."""
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and found not in seen:
-        if _is_of_environment(found):
-            return ENVIRONMENT
-        seen.append(found)
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    return MODEL
-
-
 def is_passing(error: BaseException) -> bool:
     """Return whether the system reports a failure of space, memory, a device or a connection."""
     return isinstance(error, OSError) and (
         error.errno in _OF_SYSTEM or isinstance(error, ConnectionError | TimeoutError)
-    )
-
-
-def _is_of_environment(error: BaseException) -> bool:
-    if isinstance(error, ErfscopeError) and error.of_environment:
-        return True
-    # If torch is not imported, the error is not one of torch; the import itself may have failed.
-    return (
-        isinstance(error, MemoryError | KeyboardInterrupt)
-        or is_passing(error)
-        or ("torch" in sys.modules and ran_out(error))
     )

@@ -18,7 +18,7 @@ from erfscope.api.result_halo import with_halos
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
-from erfscope.engine.resume import failed_before, is_worth_another_try, refuse_others
+from erfscope.engine.resume import refuse_others
 from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
@@ -149,8 +149,9 @@ def measure_with_host(
     rows: list[Result] = []
     hosts: list[Result] = []
     for model, own in _models(loaded, variants, settings, with_host=with_host):
-        if (finished := _rows_without_measuring(model, feed, own, options)) is None:
-            finished, earlier, is_new = [], _resumed(options), True
+        finished: list[Result] = []
+        if not _is_stopped(options):
+            earlier, is_new = _resumed(options), True
             with _failing_as_a_row(model, feed, own, finished):
                 layer = own.layer or model.default_layer
                 finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=earlier)
@@ -180,19 +181,10 @@ def _models(
         yield variant, settings
 
 
-def _rows_without_measuring(
-    model: LoadedModel, feed: Feed, settings: Settings, options: Options
-) -> list[Result] | None:
-    """The rows of a model that need not be measured, since it failed before or the run is to stop; None if it must
-    be."""
+def _is_stopped(options: Options) -> bool:
+    """Whether the run is to stop, on any rank: a signal reaches the ranks at different times."""
     stop = options.get("stop")
-    # A signal reaches the ranks at different times.
-    if stop is not None and any(current().all_gather(stop)):
-        return []
-    before = options["resume"].results if options.get("resume") is not None else ()
-    wanted = failed(model, settings, feed, MeasurementError("not measured"), layer=settings.layer or "")
-    known = failed_before(wanted, before, retry_failed=bool(options.get("retry_failed")))
-    return None if known is None else [known]
+    return stop is not None and any(current().all_gather(stop))
 
 
 def _hooks(model: LoadedModel, options: Options) -> Hooks:
@@ -205,9 +197,9 @@ def _hooks(model: LoadedModel, options: Options) -> Hooks:
 
 
 def _resumed(options: Options) -> list[Result]:
-    """The earlier results that a run continues."""
+    """The earlier results that a run continues: what failed is measured again."""
     before = options["resume"].results if options.get("resume") is not None else ()
-    return [row for row in before if not is_worth_another_try(row, retry_failed=bool(options.get("retry_failed")))]
+    return [row for row in before if row.status != "error"]
 
 
 def keep(rows: Sequence[Result], options: Options) -> None:

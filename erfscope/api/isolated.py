@@ -14,10 +14,9 @@ from erfscope.api.analysis import asked_settings, keep, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
 from erfscope.api.models import load_model
 from erfscope.engine.outcome import not_measured
-from erfscope.engine.resume import has_lost_arrays, is_worth_another_try, refuse_others
+from erfscope.engine.resume import has_lost_arrays, refuse_others
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
-from erfscope.model_errors import MODEL
 from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
 from erfscope.options.running import Running
 from erfscope.parallel import current
@@ -45,8 +44,7 @@ def compare_isolated(
         models: Specs, ``LABEL=SPEC``, or patterns of timm's names.
         time_limit: Seconds for each model under each setting. One that needs longer is a row with that reason.
         memory_limit: Bytes for each process.
-        **options: As for :func:`erfscope.compare`. With ``resume`` finished models are not measured again, nor those
-            that failed by themselves, unless ``retry_failed`` is set.
+        **options: As for :func:`erfscope.compare`. With ``resume`` finished models are not measured again.
 
     Returns:
         One result per setting and model, in the order given.
@@ -82,7 +80,7 @@ def compare_isolated(
             if _is_finished(before, options):
                 group += before
             elif not stop():
-                own |= {"resume": Report(results=tuple(before)), "retry_failed": bool(options.get("retry_failed"))}
+                own["resume"] = Report(results=tuple(before))
                 outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
                 measured = _rows(label, spec, outcome, own, stopped=stop())
                 keep(measured, options)
@@ -161,7 +159,7 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return []
     size = sizes(options["input_size"])[0] or COMMON_SIZE
     settings = settings_of(options, convention=options["convention"], wrt=options["wrt"])
-    row = not_measured(label, spec, settings, error=outcome.error, cause=outcome.cause)
+    row = not_measured(label, spec, settings, error=outcome.error)
     return [replace(row, input=replace(row.input, size=size * 2 if len(size) == 1 else size))]
 
 
@@ -171,8 +169,7 @@ def _is_finished(rows: Sequence[Result], options: Options) -> bool:
     several = options.get("layer") == "stages" or len(words(options.get("layer"))) > 1
     if not rows or several or options.get("insert") or options.get("trust"):
         return False
-    retry = bool(options.get("retry_failed"))
-    return not any(row.part or has_lost_arrays(row) or is_worth_another_try(row, retry_failed=retry) for row in rows)
+    return not any(row.part or has_lost_arrays(row) or row.status == "error" for row in rows)
 
 
 def _by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
@@ -208,6 +205,6 @@ def _comparable(rows: Sequence[Result]) -> list[Result]:
         unlike = comparability.differing(usable[0], row) if any(row is each for each in usable) else []
         if unlike:
             text = f"cannot be compared with {usable[0].label}: they differ in {', '.join(unlike[:3])}"
-            row = replace(row, status="error", error=f"{text}; analyze it alone", error_cause=MODEL)
+            row = replace(row, status="error", error=f"{text}; analyze it alone")
         found.append(row)
     return found

@@ -12,7 +12,7 @@ import torch
 from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
 from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
-from erfscope.errors import EnvironmentFailure
+from erfscope.errors import MeasurementError
 from erfscope.geometry.box import sides
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.cost import pass_bytes
@@ -66,7 +66,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
     half of the memory there is. Only the pixels that go in count.
 
     Raises:
-        EnvironmentFailure: there is no memory for a single image.
+        MeasurementError: there is no memory for a single image.
     """
     asked = plan.settings.batch_size
     planned = batch_size = min(largest_batch(plan), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(plan), 1))))
@@ -75,7 +75,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
         if need.takes(1) > need.there:
             size = "x".join(map(str, plan.model.adapter.preprocess.size))
             text = f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
-            raise EnvironmentFailure(f"{text}; use a smaller --input-size")
+            raise MeasurementError(f"{text}; use a smaller --input-size")
         if asked is None:
             planned = batch_size = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
         while need.takes(batch_size) > need.there and batch_size > 1:

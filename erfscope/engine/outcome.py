@@ -23,7 +23,6 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.cost import cropped_giga_multiply_adds
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
-from erfscope.model_errors import ErrorCause, cause_of
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
@@ -230,7 +229,7 @@ def failed(
 ) -> Result:
     """A row for a model that could not be measured, so that the other rows can still be printed."""
     preprocess = model.adapter.preprocess
-    row = not_measured(model.label, model.adapter.spec, settings, error=error.reason, cause=cause_of(error))
+    row = not_measured(model.label, model.adapter.spec, settings, error=error.reason)
     return replace(
         row,
         id=slug(model.label, layer or "failed"),
@@ -249,7 +248,7 @@ def failed(
     )
 
 
-def not_measured(label: str, spec: str, settings: Settings, *, error: str, cause: ErrorCause) -> Result:
+def not_measured(label: str, spec: str, settings: Settings, *, error: str) -> Result:
     """The same for a model that could not be loaded."""
     convention = convention_of(settings.convention)
     return Result(
@@ -258,7 +257,6 @@ def not_measured(label: str, spec: str, settings: Settings, *, error: str, cause
         model=spec,
         status="error",
         error=error,
-        error_cause=cause,
         weights=Weights(source="unknown"),
         input=InputRecord(size=(), source="none", n_images=0, n_draws=0),
         layer="",

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
-from erfscope.model_errors import MODEL
-from erfscope.results.comparability import Use, place_of, short, unlike, values
+from erfscope.results.comparability import Use, place_of, short, unlike
 from erfscope.results.result import Result
 
 
@@ -31,31 +30,6 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
             f"what was measured before has results of {others[0]}, which is not among what is asked for now ({asked})"
             " and would be lost; name it too, or measure into another folder"
         )
-
-
-def is_worth_another_try(result: Result, *, retry_failed: bool = False) -> bool:
-    """Whether a result is a failure that is to be measured again: one of the environment, or of unknown cause.
-
-    Args:
-        result: An earlier result.
-        retry_failed: Whether failures of the model are to be measured again too.
-    """
-    return result.status == "error" and (retry_failed or result.error_cause != MODEL)
-
-
-def failed_before(wanted: Result, earlier: Sequence[Result], *, retry_failed: bool) -> Result | None:
-    """The earlier failure of a model that gave no unit; None where there is none, or it is to be measured again.
-
-    Args:
-        wanted: The failure that it would be now, whatever its reason.
-        earlier: Earlier results.
-        retry_failed: As for :func:`is_worth_another_try`.
-    """
-    for row in earlier:
-        is_failure = row.unit is None and row.status == "error" and row.label == wanted.label
-        if is_failure and values(row, Use.FAILURE) == values(wanted, Use.FAILURE):
-            return None if is_worth_another_try(row, retry_failed=retry_failed) else row
-    return None
 
 
 def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result] | None:

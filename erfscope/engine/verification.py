@@ -14,7 +14,7 @@ from erfscope.engine.batch import draws
 from erfscope.engine.batch_size import device_and_dtype, lacks_for_double
 from erfscope.engine.double import copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
-from erfscope.errors import EnvironmentFailure, ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import box_at, inside
 from erfscope.results.result import Verification
 
@@ -38,7 +38,7 @@ def verify(plan: Plan, sums: Sums) -> list[Verification]:
     """
     counted = plan.model.pass_bytes(plan.layer, plan.settings.wrt)
     if lacking := lacks_for_double(plan, counted):
-        raise EnvironmentFailure(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
+        raise MeasurementError(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
     index, x = first_readable(plan, plan.indices)
     device, dtype = device_and_dtype(plan)
     part = plan.read(index).to(device=device, dtype=dtype)

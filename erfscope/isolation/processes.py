@@ -17,7 +17,7 @@ from multiprocessing import connection
 from typing import Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause, cause_of, first_line
+from erfscope.model_errors import first_line
 
 #: What the server imports before it forks.
 WARM = ("erfscope.api", "timm")
@@ -43,9 +43,8 @@ class Outcome:
 
     #: What it returned.
     value: Any = None
-    #: Why it returned nothing, in one line, and whether the model or its environment is the cause.
+    #: Why it returned nothing, in one line.
     error: str | None = None
-    cause: ErrorCause = MODEL
     seconds: float = 0.0
 
 
@@ -108,7 +107,7 @@ def _wait(process: Any, receiving: Any, seconds: float | None, stop: Callable[[]
 
 def _late(limits: Limits) -> Outcome:
     text = f"no result within {limits.seconds or GRACE_S:g} s; give it longer with --time-limit"
-    return Outcome(error=text, cause=ENVIRONMENT)
+    return Outcome(error=text)
 
 
 def _without_answer(code: int) -> Outcome:
@@ -118,8 +117,8 @@ def _without_answer(code: int) -> Outcome:
     elif code < 0:
         text = f"its process crashed ({signal.Signals(-code).name})"
     else:
-        return Outcome(error=f"its process ended with exit code {code}", cause=MODEL)
-    return Outcome(error=text, cause=ENVIRONMENT)
+        text = f"its process ended with exit code {code}"
+    return Outcome(error=text)
 
 
 def _kill(process: Any) -> None:
@@ -146,7 +145,7 @@ def _work(sending: Any, most_bytes: int | None, call: Callable[..., Any], argume
         outcome = Outcome(value=call(*arguments))
     except BaseException as error:
         text = error.reason if isinstance(error, ErfscopeError) else first_line(error)
-        outcome = Outcome(error=text, cause=cause_of(error))
+        outcome = Outcome(error=text)
     sending.send(outcome)
 
 

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from erfscope.options.option import COMPUTATION, Option
+from erfscope.options.option import Option
 
 
 class Running(TypedDict, total=False):
     """Options that do not change what is measured: what a run continues, and its callbacks."""
 
     resume: Annotated[Any, Option("The report, or its folder, that the run continues.")]
-    retry_failed: Annotated[
-        bool, Option("With --resume: measure again also models whose own code failed.", COMPUTATION)
-    ]
     keep_in: Annotated[
         str | Path | None,
         Option(

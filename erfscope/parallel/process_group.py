@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.maps.erf_map import FloatArray
-from erfscope.model_errors import ENVIRONMENT, cause_of
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class RankGone(EnvironmentFailure):
+class RankGone(MeasurementError):
     """Another process of the run has died, so that the run cannot be finished."""
 
 
@@ -98,7 +97,6 @@ class TorchProcessGroup(ProcessGroup):
             raise
         except ErfscopeError as error:
             own = error
-            own.of_environment = cause_of(error) == ENVIRONMENT  # what it was raised from does not travel
         found: list[Any] = [None] * self.size
         _together(lambda: dist.all_gather_object(found, (gathered.own, own), group=self._control))
         failure = own or next((error for _, error in found if error is not None), None)

@@ -27,8 +27,6 @@ class Use(Flag):
     RESUME = auto()
     #: To be parts of one run, beside that.
     MERGE = auto()
-    #: To be the same failure of a model, of which fewer conditions are known.
-    FAILURE = auto()
     #: To be the same row of one model: conditions that a sweep may vary, by the names of its columns.
     SWEEP = auto()
     #: To be the same unit of the same model in a baseline, under any other conditions.
@@ -57,22 +55,22 @@ def _stimuli(result: Result) -> str:
 
 #: Both are random weights, but only the first switches on what is zero at initialisation.
 RANDOM = ("random", "random-raw")
-_ALL = Use.COMPARE | Use.RESUME | Use.FAILURE
+_ALL = Use.COMPARE | Use.RESUME
 #: All conditions. Some stand here twice, in more and in less detail.
 CONDITIONS = (
-    Condition("model", lambda r: r.model, Use.RESUME | Use.FAILURE | Use.STRUCTURE, "model"),
-    Condition("weights", lambda r: fields(r.weights), Use.RESUME | Use.FAILURE),
+    Condition("model", lambda r: r.model, Use.RESUME | Use.STRUCTURE, "model"),
+    Condition("weights", lambda r: fields(r.weights), Use.RESUME),
     Condition("weights", lambda r: r.weights.source, Use.SWEEP, option="weights"),
     # Random weights differ in whether zero-initialised branches are switched on; all other weights are the model's
     # own, which their hash identifies.
     Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
-    Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME | Use.FAILURE),
+    Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME),
     Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
     Condition("alpha", lambda r: r.alpha, Use(0), "alpha"),
     Condition(
         "input size",
         lambda r: r.input.size,
-        Use.RESUME | Use.FAILURE | Use.STRUCTURE,
+        Use.RESUME | Use.STRUCTURE,
         "input_size",
         option="input_size",
     ),
@@ -81,15 +79,15 @@ CONDITIONS = (
     Condition("images", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
     Condition("images (sha256)", lambda r: (r.input.sha256 or "")[:12], Use.COMPARE),
     Condition("images", _stimuli, Use(0), "stimuli"),
-    Condition("resize and crop", lambda r: r.input.transform, Use.RESUME | Use.FAILURE),
+    Condition("resize and crop", lambda r: r.input.transform, Use.RESUME),
     # The hash is that of the files, before they were resized.
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
     Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
     Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
     Condition("reference", lambda r: "image" if r.wrt == IMAGE else "feature map", Use.COMPARE),
-    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.FAILURE | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
+    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
     # Layers and units have names of their own in every model.
-    Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME | Use.FAILURE),
+    Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME),
     Condition("layer", lambda r: r.layer, Use.SWEEP),
     Condition("unit", lambda r: None if r.unit is None else r.unit.index, Use.SWEEP),
     Condition("theoretical receptive field (TRF)", lambda r: r.trf, Use.RESUME),
@@ -97,7 +95,7 @@ CONDITIONS = (
     Condition("method", lambda r: r.method, _ALL, "method"),
     Condition("seed", lambda r: r.seed, _ALL, "seed"),
     Condition("dtype", lambda r: (r.dtype, r.amp_dtype), Use.RESUME),
-    Condition("dtype", lambda r: r.dtype, Use.COMPARE | Use.FAILURE, "dtype"),
+    Condition("dtype", lambda r: r.dtype, Use.COMPARE, "dtype"),
     Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE, "amp_dtype"),
     # A message names the first that differ: what a user asked for stands before what follows from it.
     Condition("number of images", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),

@@ -16,7 +16,6 @@ from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
 from erfscope.maps.trust import Trust
 from erfscope.measures import with_errors
-from erfscope.model_errors import ENVIRONMENT, MODEL, ErrorCause
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
@@ -47,11 +46,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         dead=tuple(part.names[index] for index in lost[:20]),
         text=_text(part),
     )
-    blamed: ErrorCause | None = None
-    if status == "error":
-        # Gradients that are not finite are the model's; images that cannot be read are not.
-        blamed = MODEL if average.nan_images else ENVIRONMENT
-    result = replace(result, status=status, error=error, error_cause=blamed, input=source, se_over=average.over)
+    result = replace(result, status=status, error=error, input=source, se_over=average.over)
     ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:

@@ -21,7 +21,6 @@ from erfscope.maps.hops import HopProfile
 from erfscope.maps.jackknife import Over
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue
-from erfscope.model_errors import ErrorCause
 from erfscope.results.display import render
 from erfscope.results.positions import Positions
 
@@ -141,9 +140,6 @@ class Result:
     status: Status
     #: Why it is not ok, without the label, which every output adds.
     error: str | None = None
-    #: Cause of an error: "environment" if space, memory, time or a signal ended it, "model" if the model did; None if
-    #: unknown.
-    error_cause: ErrorCause | None = None
     findings: tuple[Finding, ...] = ()
     weights: Weights
     #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).

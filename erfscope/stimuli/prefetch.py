@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from erfscope.errors import EnvironmentFailure, ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import Box
 from erfscope.stimuli.feed import Feed
 
@@ -56,7 +56,7 @@ class Prefetcher:
 
         Raises:
             ErfscopeError: it cannot be read.
-            EnvironmentFailure: a worker has died.
+            MeasurementError: a worker has died.
         """
         if index not in self._kept and index <= self._last:
             return self._feed.batch([index], self._box)
@@ -73,7 +73,7 @@ class Prefetcher:
             index, found = next(self._coming)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0][:120]
-            raise EnvironmentFailure(f"a worker that reads images has died ({reason}); use fewer --workers") from error
+            raise MeasurementError(f"a worker that reads images has died ({reason}); use fewer --workers") from error
         self._kept[index], self._last = found, index
         while len(self._kept) > self._keep:
             self._kept.popitem(last=False)

@@ -133,7 +133,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 
 #: Fields of a stored result, in their order.
 _NAMES = """
-    id label model status error error_cause findings weights insert alpha host step input layer
+    id label model status error findings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf halo measures in_plane differences frame_mass published cost
     computed positions trust verification map map_file map_sha256 shard versions seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import subprocess
@@ -13,8 +12,6 @@ import pytest
 import warm
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.model_errors import cause_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts")
 NETS = """
@@ -30,33 +27,6 @@ def c(): return net(6)
 def d(): return net(7)
 """
 ASKED = ("--weights", "random", "--input-size", "32", "--samples", "4", "--measures", "r50", "--device", "cpu")
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        (OSError(errno.ENOSPC, "x"), "environment"),
-        (OSError(errno.EFBIG, "x"), "environment"),
-        (MemoryError(), "environment"),
-        (ConnectionResetError(), "environment"),
-        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: you tried"), "environment"),
-        (FileNotFoundError(errno.ENOENT, "x"), "model"),
-        (ValueError("No space left on device, and memory is short"), "model"),
-    ],
-)
-def test_an_exception_itself_says_whose_fault_it_was(error, cause):
-    assert cause_of(error) == cause
-    wrapped = ErfscopeError("in erfscope's own words")
-    wrapped.__cause__ = error
-    assert cause_of(wrapped) == cause
-    while_handling = ErfscopeError("in erfscope's own words")
-    while_handling.__context__ = error
-    assert cause_of(while_handling) == cause
-    while_handling.__suppress_context__ = True
-    assert cause_of(while_handling) == "model"
-
-
-# --- End to end -----------------------------------------------------------------------------------
 
 
 def compared(nets: Path, folder: Path, *more: str, names: str = "abcd") -> subprocess.CompletedProcess[str]:
