@@ -8,9 +8,10 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File
+from erfscope.cli.console.param_types import File, Text
 from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.errors import ErfscopeError
 from erfscope.options.settings import OPTIONS
 
 #: Options of the measurement, beside those of how the model is built.
@@ -24,33 +25,75 @@ LAYERS = replace(
 )
 
 
+def host_and_port(text: str) -> tuple[str, int]:
+    """``8000``, ``127.0.0.1:8000`` or ``[::1]:8000`` as host and port."""
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise ValueError(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8000")
+    return host.strip("[]") if colon else "127.0.0.1", int(port)
+
+
+def _show_address(address: str) -> None:
+    from erfscope.cli.console.screen import Screen
+
+    screen = Screen()
+    screen.print_line(f"open {address} in a browser; Ctrl-C ends it")
+    screen.file.flush()
+
+
 @click.command()
 @click.argument("models", nargs=-1, metavar="MODEL [MODEL]", required=True, type=ModelName())
 @click.option(
     "--grid", type=click.INT, default=14, show_default=True, metavar="N", help="Units along each axis, at most."
 )
-@click.option("-o", "--output", required=True, type=File(), metavar="FILE", help="The page, such as explorer.html.")
+@click.option("-o", "--output", type=File(), metavar="FILE", help="The page, such as explorer.html.")
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
+@click.option("--serve", is_flag=True, help="Instead of -o: compute any unit when you point at it, until Ctrl-C.")
+@click.option(
+    "--address",
+    type=Text(read=host_and_port),
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where --serve listens; port 0 is a free one.",
+)
 @options(one_value({name: OPTIONS[name] for name in TAKEN}) | {"layer": LAYERS}, in_panels=False)
 @with_verbose
-def explore(models: tuple[str, ...], grid: int, output: str, force: bool, verbose: bool, **given: Any) -> int:
+def explore(
+    models: tuple[str, ...],
+    grid: int,
+    output: str | None,
+    force: bool,
+    serve: bool,
+    address: tuple[str, int],
+    verbose: bool,
+    **given: Any,
+) -> int:
     """Make a page on which you point at a unit and see its effective receptive field (ERF).
 
     It shows every stage of MODEL on one image, or of two models side by side, and also which units see a pixel. The
-    page is one file that works without a network.
+    page is one file that works without a network. With `--serve` it asks this process for any unit, layer, convention
+    and picture.
     """
     from erfscope.cli.console.screen import Screen, complain
     from erfscope.cli.run.output import progress
     from erfscope.cli.run.startup import importing_torch
     from erfscope.storage.writing import check_output
 
-    check_output(output, (".html",), force=force)
+    if (output is None) is not serve:
+        raise ErfscopeError("give either -o FILE, which writes a page, or --serve, which computes what you point at")
+    if output is not None:
+        check_output(output, (".html",), force=force)
     with importing_torch():
         from erfscope.api.exploration import explore as run
+        from erfscope.api.exploration import serve as run_server
 
     asked = keywords(*by_source(given).values())
     if isinstance(asked.get("images"), list) and len(asked["images"]) == 1:
         asked["images"] = asked["images"][0]
+    if output is None:
+        run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)
+        return 0
     with progress(quiet=False) as bar:
         found = run(list(models), grid=grid, tell=complain, progress=bar, **asked)
     from erfscope.view.words import random_weights

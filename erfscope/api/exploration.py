@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from erfscope.api.analysis import asked_layers
 from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.outcome import pending_result
 from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.page import ExploredModel, Explorer
+from erfscope.explorer.live import LiveExplorer, LiveModel
+from erfscope.explorer.page import ExploredModel, Explorer, explored_model
 from erfscope.explorer.stages import GRID, StagePlan, block_sizes, explore_stage, plan_stage
 from erfscope.figures.pixels import colour_map
 from erfscope.options.building import Building
 from erfscope.options.keywords import Options, check, settings_of, sizes, words
 from erfscope.restore import restored, same_random_numbers
+from erfscope.stimuli.feed import Feed
 
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
@@ -61,21 +63,77 @@ def explore(
             images.
         MeasurementError: a model fails.
     """
-    labels = [*model] if isinstance(model, Mapping) else [None, None]
-    given: Any = [*model.values()] if isinstance(model, Mapping) else model
-    models: list[Model] = [*given] if isinstance(given, list | tuple) else [given]
-    if image is not None:
-        options = cast("Options", {"images": image, **options})
+    named = _named(model)
+    models = [each for _, each in named]
+    options = _options(image, options)
     _check(models, grid, options)
     with restored(*live(*models)), torch.inference_mode(False):
-        loaded = [_load(each, options, label) for each, label in zip(models, labels, strict=False)]
+        loaded = [_load(each, label, options) for label, each in named]
         plans = [_plans(each, options, grid) for each in loaded]
         blocks = iter(_block_sizes([plan for each in plans for plan in each], page_bytes))
         if (tell := options.get("tell")) is not None:
             for line in _costs(plans, grid):
                 tell(line)
         explored = [_explored([(plan, next(blocks)) for plan in each], options) for each in plans]
-    return Explorer(models=tuple(explored), colours=colour_map(signed=False)(np.arange(256), bytes=True)[:, :3])
+    return Explorer(models=tuple(explored), colours=_colours())
+
+
+def serve(
+    model: Model | Sequence[Model] | Mapping[str, Model],
+    image: Any = None,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    ready: Callable[[str], None] = print,
+    **options: Unpack[Options],
+) -> None:
+    """Serve the same page for any unit, layer, convention, reference and picture, until Ctrl-C.
+
+    Args:
+        model: As for :func:`explore`.
+        image: As for :func:`explore`: the image that is shown first.
+        host: The name or address to listen at; by default this machine alone reaches it.
+        port: Its port; 0 for a free one.
+        ready: Called with the page's address, which holds a random token: it answers nobody else.
+        **options: As for :func:`explore`.
+
+    Raises:
+        ErfscopeError: as for :func:`explore`, or the address cannot be listened at.
+        MeasurementError: a model fails.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    try:
+        from erfscope.explorer.server import serve as serve_explorer
+    except ImportError as error:
+        raise ErfscopeError(f"the live explorer needs {error.name}; pip install 'erfscope[explore]'") from error
+    named = _named(model)
+    models = [each for _, each in named]
+    options = _options(image, options)
+    _check(models, 1, options)
+    modules = live(*models)
+    with restored(*modules), torch.inference_mode(False):
+        explorer = LiveExplorer([_live(_load(each, label, options), options) for label, each in named], modules, _colours())
+        explorer.page({})
+    serve_explorer(explorer, host, port, ready)
+
+
+def _named(model: Model | Sequence[Model] | Mapping[str, Model]) -> list[tuple[str | None, Model]]:
+    """Models with their labels, where they are given."""
+    if isinstance(model, Mapping):
+        return [*model.items()]
+    given: Any = model if isinstance(model, list | tuple) else [model]
+    return [(None, each) for each in given]
+
+
+def _options(image: Any, options: Options) -> Options:
+    return options if image is None else cast("Options", {"images": image, **options})
+
+
+def _colours() -> NDArray[np.uint8]:
+    """The colours of maps, (256, 3)."""
+    found: NDArray[np.uint8] = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3]
+    return found
 
 
 def _check(models: Sequence[Model], grid: int, options: Options) -> None:
@@ -94,20 +152,39 @@ def _check(models: Sequence[Model], grid: int, options: Options) -> None:
         refuse_weights(model, options)
 
 
-def _load(model: Model, options: Options, label: str | None) -> LoadedModel:
+def _load(model: Model, label: str | None, options: Options) -> LoadedModel:
     (size,) = sizes(options.get("input_size"))
     return load_model(model, options, size=size, weights=words(options.get("weights", "auto"))[0], label=label)
 
 
 def _plans(model: LoadedModel, options: Options, grid: int) -> list[StagePlan]:
     """The layers that were asked for, each with its central unit measured."""
-    feed = feed_of(cast("Options", {**options, "samples": 1}), model.adapter.preprocess)
+    feed, settings = _feed(model, options), settings_of(options)
+    with same_random_numbers():
+        return [plan_stage(model, feed, settings, layer, grid) for layer in _layers(model, options)]
+
+
+def _feed(model: LoadedModel, options: Options) -> Feed:
+    return feed_of(cast("Options", {**options, "samples": 1}), model.adapter.preprocess)
+
+
+def _layers(model: LoadedModel, options: Options) -> list[str]:
+    """The layers that were asked for, by default all stages."""
     if options.get("layer") is None and model.adapter.stages:
         options = cast("Options", {**options, "layer": "stages"})
-    settings = settings_of(options)
-    layers = asked_layers(model, options)
-    with same_random_numbers():
-        return [plan_stage(model, feed, settings, layer or model.default_layer, grid) for layer in layers]
+    return [layer or model.default_layer for layer in asked_layers(model, options)]
+
+
+def _live(model: LoadedModel, options: Options) -> LiveModel:
+    """One model that is ready to be asked."""
+    others = cast("Options", {name: value for name, value in options.items() if name != "synthetic"})
+    return LiveModel(
+        model=model,
+        settings=settings_of(options),
+        layers=_layers(model, options),
+        feed=_feed(model, options),
+        feed_of=lambda picture: _feed(model, cast("Options", {**others, "images": picture})),
+    )
 
 
 def _block_sizes(plans: Sequence[StagePlan], page_bytes: int) -> list[int]:
@@ -137,9 +214,6 @@ def _costs(plans: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
 def _explored(stages: Sequence[tuple[StagePlan, int]], options: Options) -> ExploredModel:
     """Measure all units of the layers of one model, on blocks of so many pixels each."""
     plan, progress = stages[0][0].plan, options.get("progress")
-    picture = plan.feed.pixels(0)
-    if picture is None:
-        raise ErfscopeError("an explorer shows the image under the maps; give an image file or an array, not a tensor")
 
     def hooks(stage: StagePlan) -> Hooks:
         if progress is None:
@@ -147,10 +221,6 @@ def _explored(stages: Sequence[tuple[StagePlan, int]], options: Options) -> Expl
         text = f"{stage.plan.model.label} · {stage.plan.layer}"
         return Hooks(progress=lambda done, total: progress(text, done, total))
 
-    conditions = pending_result(plan, 0)
-    return ExploredModel(
-        conditions=replace(conditions, input=replace(conditions.input, text=plan.feed.text)),
-        picture=picture,
-        draws="all channels" if plan.draws == "all" else f"{plan.draws} random draw{'s' * (plan.draws != 1)} per unit",
-        stages=tuple(explore_stage(stage, block, hooks(stage)) for stage, block in stages),
+    return replace(
+        explored_model(plan), stages=tuple(explore_stage(stage, block, hooks(stage)) for stage, block in stages)
     )

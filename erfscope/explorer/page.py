@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from erfscope.engine.outcome import pending_result
+from erfscope.engine.state import Plan
+from erfscope.errors import ErfscopeError
 from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
+from erfscope.geometry.names import IMAGE
 from erfscope.maps.density_region import BRIGHTNESS, SHARES
 from erfscope.printable import printable
 from erfscope.results.result import Result
@@ -31,9 +35,50 @@ class ExploredModel:
     conditions: Result
     #: The image as the model is given it, uint8 (H, W, C).
     picture: NDArray[np.uint8]
+    #: Rows and columns of what units are differentiated by: the image, or the map of an inner layer.
+    size: tuple[int, ...]
     #: Random draws that each map is averaged over, as text.
     draws: str
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A choice on a live page: the name and the text of its field, the words to choose from, and the chosen one."""
+
+    name: str
+    label: str
+    words: tuple[str, ...]
+    chosen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What a page asks its server with."""
+
+    choices: tuple[Choice, ...]
+    #: The name that the server gave to the picture.
+    picture: str
+    #: Why the page shows less than was asked for.
+    error: str = ""
+
+
+def explored_model(plan: Plan) -> ExploredModel:
+    """One model on the first image of a plan, without stages.
+
+    Raises:
+        ErfscopeError: the image is a ready tensor.
+    """
+    picture = plan.feed.pixels(0)
+    if picture is None:
+        raise ErfscopeError("an explorer shows the image under the maps; give an image file or an array, not a tensor")
+    conditions = pending_result(plan, 0)
+    return ExploredModel(
+        conditions=replace(conditions, input=replace(conditions.input, text=plan.feed.text)),
+        picture=picture,
+        size=plan.trfs[0].reference_px,
+        draws="all channels" if plan.draws == "all" else f"{plan.draws} random draw{'s' * (plan.draws != 1)} per unit",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +88,8 @@ class Explorer:
     models: tuple[ExploredModel, ...]
     #: The colours of a map from nothing to the strongest, uint8 (256, 3).
     colours: NDArray[np.uint8]
+    #: None for a page that holds all that it shows.
+    live: Live | None = None
 
     def to_html(self) -> str:
         """The page: one file with its pictures, numbers, style and script."""
@@ -57,6 +104,8 @@ class Explorer:
             facts=[_facts(model) for model in self.models],
             shouts=list(dict.fromkeys(filter(None, map(words.random_weights, conditions)))),
             document=Markup(document),
+            live=self.live,
+            on_image=all(result.wrt == IMAGE for result in conditions),
             **page.assets(script, style),
         )
         return text
@@ -97,6 +146,7 @@ class Explorer:
         """What the script reads."""
         return {
             "models": [_model(model) for model in self.models],
+            "live": self.live is not None,
             "colours": _base64(self.colours.tobytes()),
             "shares": SHARES,
             "brightness": BRIGHTNESS,
@@ -112,6 +162,7 @@ def _facts(model: ExploredModel) -> list[str]:
     return [
         words.weights_condition(result).alone,
         f"input {size} px",
+        *([] if result.wrt == IMAGE else [f"with respect to {result.wrt}"]),
         f"convention {words.convention_text(result)}",
         model.draws,
         # Only the file's name: the page may be published.
@@ -125,7 +176,8 @@ def _model(model: ExploredModel) -> dict[str, Any]:
     Image.fromarray(grey).save(buffer, format="JPEG", quality=85)
     return {
         "label": model.conditions.label,
-        "size": model.picture.shape[:2],
+        "size": model.size,
+        "px": "px" if model.conditions.wrt == IMAGE else "cells",
         "picture": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
         "stages": [_stage(stage) for stage in model.stages],
     }
@@ -140,12 +192,14 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "trf": stage.trf_px,
         "global": stage.global_by,
         "block": stage.block,
-        "units": [_unit(unit, stage.block) for unit in stage.units],
+        "units": [unit_document(unit, stage.block) for unit in stage.units],
         "levels": _base64(b"".join(unit.levels.tobytes() for unit in stage.units)),
+        "centers": stage.centers_px,
     }
 
 
-def _unit(unit: ExploredUnit, block: int) -> dict[str, Any]:
+def unit_document(unit: ExploredUnit, block: int) -> dict[str, Any]:
+    """One unit as the script reads it, without its levels."""
     return {
         "index": unit.index,
         "at": unit.center_px,

@@ -66,8 +66,11 @@ class Stage:
     global_by: str
     #: Side of the blocks in pixels.
     block: int
-    #: In the order of ``np.ndindex(grid)``.
-    units: tuple[ExploredUnit, ...]
+    #: In the order of ``np.ndindex(grid)``; none where each is computed when it is asked for.
+    units: tuple[ExploredUnit, ...] = ()
+    #: The centres of the rows and of the columns of all units, in pixels, where each is computed when it is asked for;
+    #: None for one that no path leads to.
+    centers_px: tuple[tuple[float | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,21 @@ class StagePlan:
     seconds: float
 
 
+def plan_of_planes(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
+    """Plan the measurement of one layer.
+
+    Raises:
+        ErfscopeError: unknown layer, or one whose map, or whose image, is no plane.
+        MeasurementError: the model fails.
+    """
+    plan = plan_run(model, feed, settings, layer)
+    space, reference = model.layer(layer).shape[2:], plan.trfs[0].reference_px
+    if len(space) != 2 or len(reference) != 2:
+        text = f"the explorer shows planes, and {layer} of {model.label} has a map of {len(space)} axes"
+        raise ErfscopeError(f"{text} on an input of {len(reference)}; take a model of images")
+    return plan
+
+
 def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int) -> StagePlan:
     """Choose the units of one layer, and measure the central one to see how long they will take.
 
@@ -89,11 +107,8 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
         ErfscopeError: unknown layer, or one whose map, or whose image, is no plane.
         MeasurementError: the model fails.
     """
-    plan = plan_run(model, feed, replace(settings, plain=True), layer)
-    space, reference = plan.model.layer(layer).shape[2:], plan.trfs[0].reference_px
-    if len(space) != 2 or len(reference) != 2:
-        text = f"the explorer shows planes, and {layer} of {model.label} has a map of {len(space)} axes"
-        raise ErfscopeError(f"{text} on an input of {len(reference)}; take a model of images")
+    plan = plan_of_planes(model, feed, replace(settings, plain=True), layer)
+    space = model.layer(layer).shape[2:]
     sums = Sums(averages=plan.averages())
     started = time.perf_counter()
     accumulate(plan, sums, [0], plan.read)
@@ -142,14 +157,16 @@ def explore_stage(stage: StagePlan, block: int, hooks: Hooks) -> Stage:
         global_by=trf.global_by or "",
         block=block,
         units=tuple(
-            _unit(unit.index, seen, field, maps.get(number), block)
+            explored_unit(unit.index, seen, field, maps.get(number), block)
             for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
         ),
     )
 
 
-def _unit(index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, block: int) -> ExploredUnit:
-    """One unit, whose map is given on its field alone."""
+def explored_unit(
+    index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, block: int
+) -> ExploredUnit:
+    """One unit, whose map is given on its field alone; without a map if it has no gradient."""
     if trf is None or erf is None:
         return ExploredUnit(
             index=index,

@@ -1,0 +1,163 @@
+"""The server of a live explorer: one thread computes, and for nobody but who knows its address; the one door to
+starlette and uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import parse_qs
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from erfscope.errors import ErfscopeError
+from erfscope.explorer.live import LiveExplorer
+from erfscope.model_errors import first_line
+from erfscope.stimuli.decode import LARGEST_FILE
+
+#: Seconds that answers have when the server ends.
+GRACE_S = 1
+#: Connections at once, from which more are refused.
+CONNECTIONS = 500
+HEADERS = [
+    ("Cache-Control", "no-store"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+]
+
+
+def serve(explorer: LiveExplorer, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Answer until a signal comes, which then has its usual effect.
+
+    Args:
+        explorer: What answers.
+        host: The name or address to listen at.
+        port: 0 for a free one.
+        ready: Called with the page's address, which holds a random token.
+
+    Raises:
+        ErfscopeError: the address cannot be listened at.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    listening = _listening(host, port)
+    name = f"[{host}]" if ":" in host else host
+    port = listening.getsockname()[1]
+    names = {name, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {name}
+    token = secrets.token_urlsafe(24)
+    with ThreadPoolExecutor(1, "erfscope-explorer") as thread:
+        app = Guard(_app(explorer, thread), hosts={f"{each}:{port}" for each in names}, token=token)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=HEADERS,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        ready(f"http://{name}:{port}/{token}/")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+class Guard:
+    """Refuse requests of strangers, before anything of them is read.
+
+    A request is known by the token in its path, by a host that the server has, and by its page's origin where the
+    browser names it: a foreign page can reach the server under a name of its own, and send requests to it.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: set[str], token: str) -> None:
+        self._app, self._hosts, self._token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request of the page on."""
+        headers = Request(scope).headers
+        host, token = headers.get("host", ""), scope["path"].split("/")[1]
+        is_own = host in self._hosts and headers.get("origin", f"http://{host}") == f"http://{host}"
+        if is_own and secrets.compare_digest(token.encode(), self._token.encode()):
+            await self._app(scope, receive, send)
+        else:
+            refusal = PlainTextResponse("open the address that erfscope shows in the terminal\n", 403)
+            await refusal(scope, receive, send)
+
+
+def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
+    async def compute(answer: Callable[..., Any], *asked: Any) -> Any:
+        stop = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, explorer.run, stop, answer, *asked)
+        except ErfscopeError as error:
+            return {"error": str(error)}
+        except Exception as error:  # anything a model may raise
+            return {"error": f"internal error, {first_line(error)}"}
+        finally:
+            # Also where the browser has closed the connection, since the pointer has moved on.
+            stop.set()
+
+    async def page(request: Request) -> Response:
+        found = await compute(explorer.page, parse_qs(request.url.query))
+        return HTMLResponse(found) if isinstance(found, str) else JSONResponse(found, 500)
+
+    def answering(answer: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            async def text() -> AsyncIterator[str]:
+                yield json.dumps(await compute(answer, parse_qs(request.url.query)), allow_nan=False)
+
+            # A stream ends where its connection is closed.
+            return StreamingResponse(text(), media_type="application/json")
+
+        return respond
+
+    async def picture(request: Request) -> Response:
+        data = bytearray()
+        if int(request.headers.get("content-length", 0)) <= LARGEST_FILE:
+            async for part in request.stream():
+                data += part
+                if len(data) > LARGEST_FILE:
+                    break
+            else:
+                return JSONResponse(await compute(explorer.add_picture, bytes(data), request.query_params["name"]))
+        return JSONResponse({"error": f"more than {LARGEST_FILE >> 20} MiB are too large for an image"}, 413)
+
+    return Starlette(
+        routes=[
+            Route("/{token}/", page),
+            Route("/{token}/unit", answering(explorer.unit)),
+            Route("/{token}/field", answering(explorer.field)),
+            Route("/{token}/picture", picture, methods=["POST"]),
+        ]
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    if host in ("", "0.0.0.0", "::"):
+        raise ErfscopeError("every address was asked for; name the one that browsers use, such as 192.168.1.5:8000")
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        text = f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+        raise ErfscopeError(f"{text}; choose another --address") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
