@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.live import LiveExplorer
+from erfscope.explorer.live import Asked, LiveExplorer
 from erfscope.model_errors import first_line
 from erfscope.stimuli.decode import LARGEST_FILE
 
@@ -112,13 +112,13 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
             stop.set()
 
     async def page(request: Request) -> Response:
-        found = await compute(explorer.page, parse_qs(request.url.query))
+        found = await compute(explorer.page, _fields(request))
         return HTMLResponse(found) if isinstance(found, str) else JSONResponse(found, 500)
 
     def answering(answer: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             async def text() -> AsyncIterator[str]:
-                yield json.dumps(await compute(answer, parse_qs(request.url.query)), allow_nan=False)
+                yield json.dumps(await compute(answer, _fields(request)), allow_nan=False)
 
             # A stream ends where its connection is closed.
             return StreamingResponse(text(), media_type="application/json")
@@ -144,6 +144,10 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
             Route("/{token}/picture", picture, methods=["POST"]),
         ]
     )
+
+
+def _fields(request: Request) -> Asked:
+    return parse_qs(request.url.query, keep_blank_values=True)
 
 
 def _listening(host: str, port: int) -> socket.socket:

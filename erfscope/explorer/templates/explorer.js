@@ -31,14 +31,13 @@
     const [height, width] = model.size;
     const section = all(".model")[number];
     model.stages.forEach((stage) => {
-      stage.bytes = bytes(stage.levels);
+      const levels = bytes(stage.levels);
       let start = 0;
-      stage.units.forEach((unit) => {
-        unit.start = start;
-        start += unit.blocks[0] * unit.blocks[1];
-      });
+      stage.units.forEach((unit) => { unit.levels = levels.subarray(start, start += unit.blocks[0] * unit.blocks[1]); });
+      if (data.live) stage.units = unmeasured(stage.centers);
       const [rows, cols] = stage.grid;
       const centre = (unit, axis) => (unit && unit.at ? unit.at[axis] : 0);
+      stage.px = model.px;
       stage.edges = [
         edges(Array.from({ length: rows }, (_, row) => centre(stage.units[row * cols], 0)), height),
         edges(Array.from({ length: cols }, (_, col) => centre(stage.units[col], 1)), width),
@@ -46,6 +45,12 @@
     });
     return { ...model, number, height, width, section, stage: Math.floor((model.stages.length - 1) / 2) };
   });
+
+  // All units of a stage before the server is asked for them.
+  function unmeasured([rows, cols]) {
+    const unit = (index, at) => ({ index, at: at.includes(null) ? null : at, pending: true, trf: [], field: [], first: [], blocks: [0, 0], numbers: [], radii: [] });
+    return rows.flatMap((row, r) => cols.map((col, c) => unit([r, c], [row, col])));
+  }
 
   // From where to where the cell of each row (or column) of units reaches: half of the way to the next centre.
   function edges(centres, size) {
@@ -56,11 +61,10 @@
   const state = { mode: "sees", at: [0.5, 0.5], box: null, pins: [] };
 
   // What a unit's levels stand for: the mass of one block, and how bright it is drawn.
-  function decoded(stage, unit) {
+  function decoded(unit) {
     if (unit.mass) return unit;
     const counts = new Uint32Array(256), mass = new Float64Array(256), bright = new Float64Array(256);
-    const end = unit.start + unit.blocks[0] * unit.blocks[1];
-    for (let k = unit.start; k < end; k++) counts[stage.bytes[k]]++;
+    unit.levels.forEach((level) => counts[level]++);
     const there = [...counts.keys()].filter((level) => level && counts[level]).reverse();
     let before = 0;
     there.forEach((level, k) => {
@@ -84,6 +88,13 @@
     return found;
   }
 
+  // The unit that is shown: the nearest one, or the one before it as long as that is not there.
+  function shownIn(model, stage) {
+    const near = nearest(model, stage);
+    if (!stage.units[near].pending) stage.last = near;
+    return stage.last ?? near;
+  }
+
   // The pixels asked about, as first and last along each axis.
   function asked(model) {
     const sides = [model.height, model.width];
@@ -96,10 +107,11 @@
   // The share of each unit's map that lies in these pixels: the maps, transposed.
   function sharesIn(model, stage, [rows, cols]) {
     const size = stage.block;
+    if (data.live) return stage.moved || stage.units.map(() => 0);
     return stage.units.map((unit) => {
       const [high, wide] = unit.blocks;
       if (!high) return 0;
-      decoded(stage, unit);
+      decoded(unit);
       const [top, left] = unit.first;
       let sum = 0;
       const part = (block, side, [first, last]) => {
@@ -111,7 +123,7 @@
       for (let row = from(rows, top); row <= to(rows, top, high); row++) {
         const vertical = part(row, model.height, rows);
         for (let col = from(cols, left); col <= to(cols, left, wide); col++) {
-          const level = stage.bytes[unit.start + (row - top) * wide + col - left];
+          const level = unit.levels[(row - top) * wide + col - left];
           sum += unit.mass[level] * vertical * part(col, model.width, cols);
         }
       }
@@ -170,10 +182,10 @@
   function paintUnit(canvas, model, stage, unit, step) {
     const nothing = [[0, -1], [0, -1]];
     if (!unit.blocks[0]) return paint(canvas, model, step, nothing, () => 0);
-    const { bright } = decoded(stage, unit), size = stage.block, wide = unit.blocks[1];
+    const { bright } = decoded(unit), size = stage.block, wide = unit.blocks[1];
     return paint(canvas, model, step, unit.field, (y, x) => {
       const block = (Math.floor(y / size) - unit.first[0]) * wide + Math.floor(x / size) - unit.first[1];
-      return bright[stage.bytes[unit.start + block]];
+      return bright[unit.levels[block]];
     });
   }
 
@@ -209,6 +221,8 @@
         };
         text += unit.trf.length ? twice(rectangle(unit.trf), "field") : "";
         text += ring("r50") + ring("r90");
+        const near = nearest(model, stage);
+        if (full !== "pin" && near !== number && stage.units[near].pending) text += twice(rectangle(cellOf(stage, near)), "cell");
         text += twice(`path d="M${col - arm} ${row}H${col + arm}M${col} ${row - arm}V${row + arm}"`, "cross");
       } else {
         text += twice(rectangle(cellOf(stage, number)), "cell");
@@ -221,15 +235,15 @@
   const digits = (value) => (value == null ? "–" : String(Number(value.toPrecision(3))));
   const percent = (value) => (value == null ? "–" : `${Number((100 * value).toPrecision(3))} %`);
   const texts = { center_share: percent, erf_trf: digits };
-  const reading = (name, value) => (texts[name] ? texts[name](value) : value == null ? "–" : `${digits(value)} px`);
+  const reading = (stage, name, value) => (texts[name] ? texts[name](value) : value == null ? "–" : `${digits(value)} ${stage.px}`);
   const number = (unit, name) => unit.numbers[NAMES.indexOf(name)];
-  const fieldText = (stage) => (stage.global ? "the whole picture" : `${stage.trf.join(" x ")} px`);
+  const fieldText = (stage) => (stage.global ? "the whole picture" : `${stage.trf.join(" x ")} ${stage.px}`);
   const unitText = (unit) => `(${unit.index.join(", ")})`;
 
   const ROWS = [
-    ...NAMES.map((name) => [name, data.gloss[name], (stage, unit) => [reading(name, number(unit, name)), number(unit, name)]]),
+    ...NAMES.map((name) => [name, data.gloss[name], (stage, unit) => [reading(stage, name, number(unit, name)), number(unit, name)]]),
     ["TRF", "all pixels that could move it", (stage) => [fieldText(stage)]],
-    ["stride", "from one unit to the next", (stage) => [`${digits(stage.stride[0])} px`]],
+    ["stride", "from one unit to the next", (stage) => [`${digits(stage.stride[0])} ${stage.px}`]],
     ["unit", "row and column in the stage's map", (stage, unit) => [`${unitText(unit)} of ${stage.space.join(" x ")}`]],
   ];
 
@@ -260,12 +274,13 @@
   function sentence(element, model, stage, unit) {
     const [r50, own, beyond] = ["r50", "center_share", "context_r50"].map((name) => number(unit, name));
     const wide = Math.max(model.width, model.height);
+    if (unit.pending || unit.error) return element.replaceChildren(unit.error || "…");
     if (r50 == null) return element.replaceChildren(`${stage.name}: unit ${unitText(unit)} has no gradient on this picture.`);
     return element.replaceChildren(
       `In ${stage.name}, half of what unit ${unitText(unit)} looks at lies within `,
-      make("b", `${digits(r50)} px`),
-      ` of it (${Number((100 * r50 / wide).toPrecision(2))} % of the picture’s side), nine tenths within ${digits(number(unit, "r90"))} px. `,
-      own > OWN && beyond != null ? `${percent(own)} is in the unit’s own cell of ${digits(stage.stride[0])} px; half of the rest lies within ${digits(beyond)} px. ` : "",
+      make("b", `${digits(r50)} ${stage.px}`),
+      ` of it (${Number((100 * r50 / wide).toPrecision(2))} % of the picture’s side), nine tenths within ${digits(number(unit, "r90"))} ${stage.px}. `,
+      own > OWN && beyond != null ? `${percent(own)} is in the unit’s own cell of ${digits(stage.stride[0])} ${stage.px}; half of the rest lies within ${digits(beyond)} ${stage.px}. ` : "",
       stage.global ? "In theory it could look at the whole picture." : `In theory it could look at ${fieldText(stage)}.`,
     );
   }
@@ -286,7 +301,8 @@
     return { total, strongest, most: sorted[0], half: total ? holding(0.5) : 0, tenths: total ? holding(0.9) : 0, any: shares.filter((each) => each > 0).length };
   }
 
-  const limit = Math.max(...models.flatMap((m) => m.stages.flatMap((s) => s.units.map((u) => u.radii.at(-1) || 0)))) * 1.03 || 1;
+  const reach = (unit) => 1.03 * (unit.radii.at(-1) || 0);
+  let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 1);
 
   function drawProfile(shown) {
     const svg = one(".profile"), [wide, high, left, bottom] = [360, 220, 34, 30];
@@ -300,8 +316,8 @@
     const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => limit / each <= 7) || 1000;
     let text = [0, 0.5, 0.9].map((share) => `<line class="grid" x1="${left}" x2="${wide - 8}" y1="${y(share)}" y2="${y(share)}"/><text x="${left - 5}" y="${y(share) + 3.5}" text-anchor="end">${100 * share} %</text>`).join("");
     for (let radius = 0; radius <= limit; radius += step) text += `<text x="${x(radius)}" y="${high - bottom + 14}" text-anchor="middle">${radius}</text>`;
-    text += `<text x="${wide - 8}" y="${high - 3}" text-anchor="end">distance to the unit, px</text>`;
-    models.forEach((model) => model.stages.forEach((stage) => { text += line(stage.units[nearest(model, stage)], "others"); }));
+    text += `<text x="${wide - 8}" y="${high - 3}" text-anchor="end">distance to the unit, ${models[0].px}</text>`;
+    models.forEach((model) => model.stages.forEach((stage) => { text += line(stage.units[shownIn(model, stage)], "others"); }));
     state.pins.forEach((pin) => { text += line(unitOf(pin), "pin"); });
     shown.forEach(({ unit }, k) => { text += line(unit, `m${k}`); });
     svg.innerHTML = text;
@@ -318,11 +334,11 @@
     scheduled = false;
     const seen = state.mode === "seen";
     const shown = models.map((model) => {
-      const stage = model.stages[model.stage], chosen = nearest(model, stage);
+      const stage = model.stages[model.stage], chosen = shownIn(model, stage);
       const screen = one(".screen", model.section);
       let facts = null;
       model.stages.forEach((each, k) => {
-        const card = model.cards[k], near = k === model.stage ? chosen : nearest(model, each);
+        const card = model.cards[k], near = k === model.stage ? chosen : shownIn(model, each);
         if (seen) {
           const shares = sharesIn(model, each, asked(model)), bright = brightOf(shares);
           paintUnits(card.canvas, model, each, bright, card.step);
@@ -334,7 +350,7 @@
           }
         } else {
           paintUnit(card.canvas, model, each, each.units[near], card.step);
-          card.note.textContent = `r50 ${reading("r50", number(each.units[near], "r50"))}`;
+          card.note.textContent = each.units[near].pending ? "…" : `r50 ${reading(each, "r50", number(each.units[near], "r50"))}`;
           if (k === model.stage) paintUnit(one("canvas", screen), model, each, each.units[near], 1);
         }
         mark(card.svg, model, each, near, false);
@@ -345,7 +361,11 @@
       one(".depth input", model.section).setAttribute("aria-valuetext", stage.name);
       one("output", model.section).textContent = stage.name;
       const text = one(".sentence", model.section), unit = stage.units[chosen];
-      if (seen) {
+      if (data.live && seen) {
+        text.textContent = model.trouble || (model.box !== boxOf(model) ? "…" : facts.total
+          ? `Of ${stage.name}, ${state.box ? "this box" : "this pixel"} moves unit ${unitText(stage.units[facts.strongest])} most: ${percent(facts.most)} of how much it moves all its units. The glow over each unit’s cell says how much that unit is moved, beside the others.`
+          : `${state.box ? "This box" : "This pixel"} moves no unit of ${stage.name}.`);
+      } else if (seen) {
         text.textContent = facts.total
           ? `In ${stage.name}, unit ${unitText(stage.units[facts.strongest])} looks most at ${state.box ? "this box" : "this pixel"}: ${percent(facts.most)} of its ERF lies there. The glow over each unit’s cell says how much it looks here, beside the others.${here(stage)}`
           : `No unit of ${stage.name} that is on this page looks at ${state.box ? "this box" : "this pixel"}.${here(stage)}`;
@@ -359,15 +379,16 @@
     const heads = [["", ""], ...shown.map(({ model, stage }, k) => [models.length > 1 ? `${model.label} · ${stage.name}` : stage.name, `m${k}-key`])];
     const rows = seen
       ? [
-        ["strongest unit", "whose ERF has most of it", (s) => [s.facts.total ? unitText(s.stage.units[s.facts.strongest]) : "–"]],
-        ["its share", "of that unit’s ERF in these pixels", (s) => [percent(s.facts.most), s.facts.most]],
+        ["strongest unit", data.live ? "that is moved most" : "whose ERF has most of it", (s) => [s.facts.total ? unitText(s.stage.units[s.facts.strongest]) : "–"]],
+        ["its share", data.live ? "of how much all units are moved" : "of that unit’s ERF in these pixels", (s) => [percent(s.facts.most), s.facts.most]],
         ["half", "units that hold half of all these shares", (s) => [`${s.facts.half} of ${s.stage.units.length}`, s.facts.half]],
         ["nine tenths", "the same for nine tenths", (s) => [`${s.facts.tenths} of ${s.stage.units.length}`, s.facts.tenths]],
-        ["any", "units with any of their ERF there", (s) => [`${s.facts.any} of ${s.stage.units.length}`, s.facts.any]],
+        ["any", data.live ? "units that are moved at all" : "units with any of their ERF there", (s) => [`${s.facts.any} of ${s.stage.units.length}`, s.facts.any]],
       ].map(([name, gloss, cell]) => [name, gloss, shown.map(cell)])
       : ROWS.map(([name, gloss, cell]) => [name, gloss, shown.map(({ stage, unit }) => cell(stage, unit))]);
     fill(one(".numbers"), heads, rows);
     if (!seen) drawProfile(shown);
+    if (data.live) pursue();
   }
 
   let scheduled = false;
@@ -499,6 +520,119 @@
     one(".stages", model.section).append(...model.cards.map((card) => card.button));
   }
 
+  // Live: what is shown and not there yet is asked for one by one, the first stage first, and given up when it is not
+  // shown any more.
+  const form = one(".choices"), seconds = {};
+  const boxOf = (model) => asked(model).join();
+
+  function missing() {
+    if (state.mode === "seen") {
+      const model = models.find((each) => each.box !== boxOf(each)), box = model && boxOf(model);
+      return model && {
+        query: [["model", model.number], ["box", box], ...model.stages.map((stage) => ["stage", stage.name])],
+        path: "field",
+        text: "which units these pixels move",
+        take: (found) => takeField(model, box, found),
+      };
+    }
+    const units = [
+      ...models.map((model) => [model, model.stages[model.stage]]),
+      ...state.pins.map((each) => [models[each.model], models[each.model].stages[each.stage], unitOf(each)]),
+      ...models.flatMap((model) => model.stages.map((stage) => [model, stage])),
+    ].map(([model, stage, unit]) => ({ model, stage, unit: unit || stage.units[nearest(model, stage)] }));
+    const first = units.find(({ unit }) => unit.pending);
+    return first && {
+      query: [["model", first.model.number], ["stage", first.stage.name], ["unit", first.unit.index.join()]],
+      path: "unit",
+      text: `unit ${unitText(first.unit)} of ${first.stage.name}`,
+      take: (found) => takeUnit(first.unit, found),
+    };
+  }
+
+  function takeUnit(unit, found) {
+    Object.assign(unit, found, { pending: false, levels: bytes(found.levels || "") });
+    limit = Math.max(limit, reach(unit));
+    if (state.pins.some((each) => unitOf(each) === unit)) drawPins();
+  }
+
+  function takeField(model, box, found) {
+    [model.box, model.trouble] = [box, found.error];
+    model.stages.forEach((stage, k) => {
+      const moved = found.error ? [] : [...new Float32Array(bytes(found.stages[k]).buffer)];
+      const total = moved.reduce((sum, each) => sum + each, 0);
+      stage.moved = found.error ? null : moved.map((each) => each / (total || 1));
+    });
+  }
+
+  async function pursue() {
+    const job = state.gone ? null : missing(), key = job && job.query.join("&");
+    if (key === (state.asking && state.asking.key)) return;
+    if (state.asking) state.asking.abort();
+    state.asking = null;
+    if (!job) return;
+    const control = new AbortController(), kind = `${job.path} ${job.query[1]}`, since = performance.now();
+    const asking = { key, since, text: job.text, before: seconds[kind], abort: () => control.abort() };
+    state.asking = asking;
+    try {
+      // A pointer that crosses units asks for none of them.
+      await new Promise((done) => { setTimeout(done, 30); });
+      const reply = await fetch(`${job.path}?${new URLSearchParams([...new FormData(form), ...job.query])}`, { signal: control.signal });
+      job.take(await reply.json());
+      seconds[kind] = (performance.now() - since) / 1000;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      complain("erfscope does not answer any more: start it again, and open the address that it shows.");
+      state.gone = true;
+    }
+    if (state.asking === asking) state.asking = null;
+    schedule();
+  }
+
+  function complain(text) {
+    one("#trouble").textContent = text;
+    one("#trouble").hidden = false;
+  }
+
+  // A picture of the reader's own, and the page of it.
+  async function send(file) {
+    if (!file) return;
+    state.sending = { text: file.name, since: performance.now() };
+    const found = await fetch(`picture?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file })
+      .then((reply) => reply.json())
+      .catch(() => ({ error: `${file.name} did not arrive: it may be too large, or erfscope has ended.` }));
+    state.sending = null;
+    if (found.error) return complain(found.error);
+    form.elements.picture.value = found.picture;
+    return form.requestSubmit();
+  }
+
+  // What takes longer than half a second says so, beside what it took before.
+  function showProgress() {
+    const work = state.sending || state.asking, elapsed = work ? (performance.now() - work.since) / 1000 : 0;
+    one(".busy").classList.toggle("is-long", elapsed > 0.5);
+    if (elapsed <= 0.5) return;
+    one(".busy span").textContent = `${work.text}: ${elapsed.toFixed(1)} s`;
+    if (work.before) one(".busy progress").value = Math.min(elapsed / work.before, 0.99);
+    else one(".busy progress").removeAttribute("value");
+  }
+
+  function listenToChoices() {
+    all("select[name=layer]", form).forEach((chosen, k) => {
+      const found = models[k].stages.findIndex((stage) => stage.name === chosen.value);
+      if (found >= 0) choose(models[k], found);
+    });
+    // The place of the pointer outlives a choice.
+    if (sessionStorage.at) state.at = JSON.parse(sessionStorage.at);
+    form.addEventListener("submit", () => { sessionStorage.at = JSON.stringify(state.at); });
+    form.addEventListener("change", ({ target }) => (target.type === "file" ? send(target.files[0]) : form.requestSubmit()));
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      send(event.dataTransfer.files[0]);
+    });
+    setInterval(showProgress, 100);
+  }
+
   function legend() {
     const scale = one(".scale"), stops = Array.from({ length: 17 }, (_, k) => 3 * Math.round((255 * k) / 16));
     scale.style.background = `linear-gradient(to left, ${stops.map((k) => `rgb(${palette.slice(k, k + 3).join(" ")})`).join(", ")})`;
@@ -527,6 +661,7 @@
     one("#pin").addEventListener("click", () => pin(models[state.active || 0]));
     one("#clear").addEventListener("click", clear);
     legend();
+    if (data.live) listenToChoices();
     draw();
     document.body.dataset.ready = "";
   }
