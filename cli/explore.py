@@ -28,7 +28,7 @@ LAYERS = replace(
 def host_and_port(text: str) -> tuple[str, int]:
     """``8000``, ``127.0.0.1:8000`` or ``[::1]:8000`` as host and port."""
     host, colon, port = text.rpartition(":")
-    if not port.isdecimal():
+    if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8000")
     return host.strip("[]") if colon else "127.0.0.1", int(port)
 

@@ -163,7 +163,7 @@ class LiveExplorer:
             live, feed, settings = self._asked(asked, number)
             models.append(_explored(live, feed, settings, layer))
             known = tuple(each.name for each in live.model.recording.layers if len(each.shape) == 4)
-            of = f" of {live.model.label}" if len(self._models) > 1 else ""
+            of = f" ({live.model.label})" if len(self._models) > 1 else ""
             choices += [
                 Choice(name="layer", label=f"Layer{of}", words=("", *known), chosen=layer),
                 Choice(name="wrt", label=f"With respect to{of}", words=(IMAGE, *known), chosen=settings.wrt),

@@ -155,8 +155,8 @@ def _listening(host: str, port: int) -> socket.socket:
         raise ErfscopeError("every address was asked for; name the one that browsers use, such as 192.168.1.5:8000")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        text = f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+    except OSError as error:
+        text = f"cannot listen at {host}:{port}: {error.strerror or error}"
         raise ErfscopeError(f"{text}; choose another --address") from error
 
 

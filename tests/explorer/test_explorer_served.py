@@ -1,0 +1,380 @@
+"""The live explorer's server over real sockets: it answers its page, survives everybody else, and computes nothing for
+them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import numpy as np
+import pytest
+import uvicorn
+import warm
+from PIL import Image
+from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
+
+import erfscope
+from erfscope.api import exploration
+from erfscope.errors import ErfscopeError
+from erfscope.explorer import server
+from erfscope.explorer.live import LiveExplorer, Overtaken
+from erfscope.explorer.projective import projective_fields
+from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+#: Draws of a unit that takes far longer than a test.
+LONG = 100_000
+
+
+class Served:
+    """A server in this process, and what it computed."""
+
+    def __init__(self, address: str, module: Net) -> None:
+        self.module, self.host = module, urlsplit(address).netloc
+        self.name, _, port = self.host.rpartition(":")
+        self.port, self.path = int(port), urlsplit(address).path
+        #: Names of answers that were begun, and how those ended that did not return.
+        self.begun: list[str] = []
+        self.raised: list[type[BaseException]] = []
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((self.name, self.port), timeout=60)
+
+    def request(self, path: str, body: bytes = b"", *, method: str = "GET", **headers: str | None) -> bytes:
+        named = {"host": self.host, "connection": "close"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in named.items() if value is not None),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+    def exchange(self, request: bytes) -> tuple[int, bytes]:
+        with self.connect() as connection:
+            connection.sendall(request)
+            return answered(connection)
+
+    def ask(self, path: str, **query: object) -> Any:
+        status, body = self.exchange(self.request(f"{self.path}{path}?{urlencode(query, doseq=True)}"))
+        assert status == 200
+        return json.loads(body)
+
+    def post(self, body: bytes, name: str = "own.png") -> Any:
+        length = {"content_length": str(len(body))}
+        request = self.request(f"{self.path}picture?{urlencode({'name': name})}", body, method="POST", **length)
+        return json.loads(self.exchange(request)[1])
+
+
+def answered(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of an answer, up to the end of the connection; status 0 where there is none."""
+    found = b""
+    try:
+        while part := connection.recv(1 << 16):
+            found += part
+    except ConnectionResetError:
+        # What was sent and not read resets the connection after the answer.
+        pass
+    head, _, body = found.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        parts = re.split(rb"\r?\n?[0-9a-f]+\r\n", body)
+        body = b"".join(parts).strip()
+    return int(head.split()[1]) if head else 0, body
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Any]:
+    """Start servers, which end with the module."""
+    servers: list[uvicorn.Server] = []
+    threads: list[threading.Thread] = []
+    patch = pytest.MonkeyPatch()
+
+    class Noted(uvicorn.Server):
+        def __init__(self, config: uvicorn.Config) -> None:
+            super().__init__(config)
+            servers.append(self)
+
+    patch.setattr(uvicorn, "Server", Noted)
+
+    def start(image: object, **options: object) -> Served:
+        ready: Queue[str | BaseException] = Queue()
+        module = net().train()
+        served: list[Served] = []
+
+        class Counted(LiveExplorer):
+            def run(self, stop, answer, *asked):
+                served[0].begun.append(answer.__name__)
+                try:
+                    return super().run(stop, answer, *asked)
+                except BaseException as error:
+                    served[0].raised.append(type(error))
+                    raise
+
+        def run() -> None:
+            try:
+                exploration.serve(module, image, **{**OPTIONS, **options}, ready=ready.put)
+            except BaseException as error:
+                ready.put(error)
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(exploration, "LiveExplorer", Counted)
+            threads.append(threading.Thread(target=run))
+            threads[-1].start()
+            address = ready.get(timeout=60)
+        assert isinstance(address, str), address
+        served.append(Served(address, module))
+        return served[0]
+
+    yield start
+    for each in servers:
+        each.should_exit = True
+    for thread in threads:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def served(serving, picture) -> Served:  # noqa: F811
+    return serving(picture)
+
+
+@pytest.fixture(scope="module")
+def slow(serving, picture) -> Served:  # noqa: F811
+    return serving(picture, draws=LONG)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def assert_is(found: dict[str, Any], alone: erfscope.Result) -> None:
+    """The answer is the unit that is measured alone."""
+    expected = [alone.measures[name].value for name in MEASURED]
+    assert found["numbers"] == pytest.approx([v if isinstance(v, float) else None for v in expected], abs=1e-9)
+    assert found["at"] == pytest.approx(alone.unit.center_px)
+    assert np.interp(alone["r50"].value, found["radii"], ENCLOSED) == pytest.approx(0.5, abs=0.01)
+    shown = np.frombuffer(base64.b64decode(found["levels"]), dtype=np.uint8).reshape(found["blocks"])
+    rows, cols = (slice(first, last + 1) for first, last in found["field"])
+    assert np.abs(shown.astype(int) - levels(block_sums(alone.map.values, 1)[rows, cols])).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "unit", "chosen"),
+    [
+        ("near", (3, 31), {}),
+        ("far.0", (2, 5), {"convention": "luo"}),
+        ("far", (5, 0), {"wrt": "near"}),
+    ],
+)
+def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, unit, chosen):  # noqa: F811
+    found = served.ask("unit", model=0, stage=stage, unit=f"{unit[0]},{unit[1]}", **chosen)
+    assert_is(found, erfscope.analyze(net(), images=picture, unit=unit, **{**OPTIONS, "layer": stage, **chosen}))
+    assert served.module.training
+
+
+def test_a_box_moves_the_units_that_its_projective_field_says(served, picture):  # noqa: F811
+    found = served.ask("field", model=0, stage=["near", "far"], box="3,3,7,7")
+    loaded = exploration._load(net(), OPTIONS)
+    image = exploration._feed(loaded, {**OPTIONS, "images": picture}).batch([0])
+    expected = projective_fields(loaded, image, ((3, 4), (7, 8)), ["near", "far"])
+    for text, values in zip(found["stages"], expected.values(), strict=True):
+        np.testing.assert_allclose(np.frombuffer(base64.b64decode(text), "<f4"), values.ravel(), rtol=1e-6)
+
+
+def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path):
+    pixels = np.random.default_rng(5).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    (tmp_path / "own.png").write_bytes(png(pixels))
+    key = served.post(png(pixels), "own.png")["picture"]
+    found = served.ask("unit", model=0, stage="far", unit="2,3", picture=key)
+    assert_is(found, erfscope.analyze(net(), images=tmp_path / "own.png", unit=(2, 3), **{**OPTIONS, "layer": "far"}))
+    _, page = served.exchange(served.request(f"{served.path}?picture={key}"))
+    assert b"own.png" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "text"),
+    [
+        ("unit", {"model": 0, "stage": "nowhere", "unit": "1,1"}, "unknown layer 'nowhere'"),
+        ("unit", {"model": 0, "stage": "far", "unit": "99,1"}, "99"),
+        ("unit", {"model": 0, "stage": "far", "unit": "1,1", "convention": "x"}, "unknown convention 'x'"),
+        ("unit", {"model": 0, "stage": "far", "unit": "1,1", "picture": "x"}, "not held any more"),
+        ("unit", {}, "internal error, KeyError"),
+    ],
+)
+def test_what_cannot_be_answered_comes_as_one_line(served, path, query, text):
+    error = served.ask(path, **query)["error"]
+    assert text in error
+    assert "\n" not in error
+
+
+def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
+    status, page = served.exchange(served.request(f"{served.path}?layer=nowhere"))
+    assert status == 200
+    assert b"unknown layer &#39;nowhere&#39;" in page
+    assert b'"name":"far"' in page
+
+
+def test_a_file_that_is_no_image_is_refused(served):
+    assert "cannot read 'own.png'" in served.post(b"not an image")["error"]
+
+
+@pytest.mark.parametrize("body", [b"", png(np.zeros((8, 8, 3), dtype=np.uint8))])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:80", "origin": "http://evil.example:80"},
+        {"host": "127.0.0.1"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"token": ""},
+        {"token": "x" * 32},
+    ],
+)
+def test_nothing_is_computed_for_strangers(served, change, body):
+    change = dict(change)
+    before = list(served.begun)
+    path = served.path if "token" not in change else f"/{change.pop('token')}/"
+    query = "picture?name=x" if body else "unit?model=0&stage=far&unit=1,1"
+    method = {"method": "POST", "content_length": str(len(body))} if body else {}
+    status, answer = served.exchange(served.request(path + query, body, **method, **change))
+    assert (status, answer) == (403, b"open the address that erfscope shows in the terminal\n")
+    assert served.begun == before
+
+
+def test_the_address_and_other_names_of_this_machine_are_known(served):
+    assert len(served.path) > 30
+    for name in (f"localhost:{served.port}", f"127.0.0.1:{served.port}"):
+        request = served.request(f"{served.path}unit?model=0&stage=far&unit=1,1", host=name, origin=f"http://{name}")
+        assert served.exchange(request)[0] == 200
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_ten_gigabytes_are_refused_before_they_are_sent(served, is_known):
+    path = f"{served.path if is_known else '/stranger/'}picture?name=x"
+    before = list(served.begun)
+    status, _ = served.exchange(served.request(path, method="POST", content_length=str(10**10)))
+    assert status == (413 if is_known else 403)
+    assert served.begun == before
+
+
+def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST_FILE", 1 << 20)
+    chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+    before, sent = list(served.begun), 0
+    with served.connect() as connection:
+        connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", transfer_encoding="chunked"))
+        try:
+            for _ in range(10_000):
+                connection.sendall(chunk)
+                sent += 1
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        else:
+            pytest.fail("all of it was read")
+    assert sent < 1000
+    assert served.begun == before
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: %s\r\n" % (k, b"y" * 1000) for k in range(2000)),
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 2_000_000,
+        b"GET /" + b"y" * 2_000_000,
+        b"\x16\x03\x01\x02\x00" * 20_000,
+    ],
+)
+def test_a_bomb_of_headers_ends_its_connection(served, bomb):
+    before = list(served.begun)
+    with served.connect() as connection:
+        try:
+            connection.sendall(bomb)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert answered(connection)[0] in (0, 400)
+    assert served.begun == before
+    assert served.ask("unit", model=0, stage="far", unit="1,1")["blocks"]
+
+
+def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
+    idle = [served.connect() for _ in range(50)]
+    for connection in idle[::2]:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: ")
+    try:
+        with ThreadPoolExecutor(50) as pool:
+            asked = {"model": 0, "stage": "near", "unit": "1,1", "convention": "luo"}
+            found = list(pool.map(lambda _: served.ask("unit", **asked), range(50)))
+    finally:
+        for connection in idle:
+            connection.close()
+    assert all(each == found[0] for each in found)
+    assert found[0]["blocks"]
+
+
+def test_an_answer_ends_when_its_connection_is_closed(slow):
+    unit = slow.request(f"{slow.path}unit?model=0&stage=far&unit=1,1")
+    first, second = slow.connect(), slow.connect()
+    first.sendall(unit)
+    wait_for(lambda: slow.begun == ["unit"])
+    # The second waits for the first one, and is given up before it has begun.
+    second.sendall(unit)
+    time.sleep(0.2)
+    second.close()
+    time.sleep(0.2)
+    first.close()
+    status, page = slow.exchange(slow.request(slow.path))
+    assert status == 200
+    assert f"{LONG} random draws" in page.decode()
+    assert slow.begun == ["unit", "page"]
+    assert slow.raised == [Overtaken]
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_also_while_it_computes(number):
+    command = [sys.executable, "-m", "erfscope", "explore", "test_resnet", "--weights", "random", "--serve"]
+    command += ["--input-size", "32", "--draws", str(LONG)]
+    process = warm.WarmProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", process.stdout.readline())[0]
+    served = Served(address, net())
+    with served.connect() as connection:
+        connection.sendall(served.request(f"{served.path}unit?model=0&stage=layer2&unit=1,1"))
+        time.sleep(0.5)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGTERM)
+    assert said.strip() == ("erfscope: interrupted" if number == signal.SIGINT else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"host": "0.0.0.0"}, "name the one that browsers use"),
+        ({"host": "203.0.113.7"}, "cannot listen at 203.0.113.7:0"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_at_is_refused(picture, given, text):  # noqa: F811
+    with pytest.raises(ErfscopeError, match=re.escape(text)):
+        exploration.serve(net(), picture, **OPTIONS, **given)
