@@ -106,6 +106,8 @@ def test_the_core_knows_no_library_of_models_and_no_command_line(package):
         ("matplotlib", {path.relative_to(ROOT).as_posix() for path in (ROOT / "erfscope" / "figures").glob("*.py")}),
         ("cv2", {"erfscope/view/terminal/heatmap.py", "cli/doctor.py"}),
         ("jinja2", {"erfscope/view/page.py"}),
+        ("starlette", {"erfscope/explorer/server.py"}),
+        ("uvicorn", {"erfscope/explorer/server.py"}),
         ("rich", {path.relative_to(ROOT).as_posix() for path in FILES if path.parts[-2] == "terminal" or path in CLI}),
     ],
 )

@@ -106,7 +106,7 @@ def serve(
     try:
         from erfscope.explorer.server import serve as serve_explorer
     except ImportError as error:
-        raise ErfscopeError(f"the live explorer needs {error.name}; pip install 'erfscope[explore]'") from error
+        raise ErfscopeError("--serve needs starlette and uvicorn; pip install 'erfscope[explore]'") from error
     named = _named(model)
     models = [each for _, each in named]
     options = _options(image, options)

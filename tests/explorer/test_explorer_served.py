@@ -29,6 +29,8 @@ from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
 import erfscope
 from erfscope.api import exploration
+from erfscope.cli.explore import host_and_port
+from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer import server
 from erfscope.explorer.live import LiveExplorer, Overtaken
@@ -372,3 +374,33 @@ def test_a_signal_ends_the_command_also_while_it_computes(number):
 def test_an_address_that_cannot_be_listened_at_is_refused(picture, given, text):  # noqa: F811
     with pytest.raises(ErfscopeError, match=re.escape(text)):
         exploration.serve(net(), picture, **OPTIONS, **given)
+
+
+def test_without_the_extra_the_message_names_it(picture, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "erfscope.explorer.server")
+    with pytest.raises(ErfscopeError, match=re.escape("pip install 'erfscope[explore]'")):
+        exploration.serve(net(), picture, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([], "give either -o FILE"),
+        (["--serve", "-o", "x.html"], "give either -o FILE"),
+        (["--serve", "--address", "here"], "'here' is no address; write HOST:PORT"),
+        (["--serve", "--address", "1.2.3.4:99999"], "is no address"),
+    ],
+)
+def test_the_command_takes_a_file_or_serves_at_an_address(given, text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["explore", "test_resnet", "--weights", "random", *given])
+    assert stop.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("8000", ("127.0.0.1", 8000)), ("[::1]:0", ("::1", 0)), ("pc.local:80", ("pc.local", 80))]
+)
+def test_an_address_is_read_as_host_and_port(text, expected):
+    assert host_and_port(text) == expected
