@@ -89,7 +89,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request of the page on."""
         headers = Request(scope).headers
-        host, token = headers.get("host", ""), scope["path"].split("/")[1]
+        host, token = headers.get("host", ""), scope["path"].removeprefix("/").partition("/")[0]
         is_own = host in self._hosts and headers.get("origin", f"http://{host}") == f"http://{host}"
         if is_own and secrets.compare_digest(token.encode(), self._token.encode()):
             await self._app(scope, receive, send)

@@ -255,6 +255,10 @@ def test_nothing_is_computed_for_strangers(served, change, body):
     assert served.begun == before
 
 
+def test_a_request_for_no_path_is_a_strangers(served):
+    assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
+
+
 def test_the_address_and_other_names_of_this_machine_are_known(served):
     assert len(served.path) > 30
     for name in (f"localhost:{served.port}", f"127.0.0.1:{served.port}"):
@@ -287,6 +291,15 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
             pytest.fail("all of it was read")
     assert sent < 1000
     assert served.begun == before
+
+
+def test_a_picture_that_breaks_off_is_forgotten(served):
+    before = list(served.begun)
+    with served.connect() as connection:
+        path = f"{served.path}picture?name=x"
+        connection.sendall(served.request(path, bytes(1000), method="POST", content_length="2000"))
+    assert served.ask("unit", model=0, stage="far", unit="1,1")["blocks"]
+    assert served.begun == [*before, "unit"]
 
 
 @pytest.mark.parametrize(
