@@ -89,8 +89,6 @@ class LiveExplorer:
         """
         try:
             return self._explorer(asked).to_html()
-        except Overtaken:
-            raise
         except ErfscopeError as error:
             if not asked:
                 raise
@@ -192,7 +190,7 @@ def _held(feed: Feed, name: str = "") -> Feed:
     """The same picture, read once, with the name of its file."""
     if not isinstance(feed, PictureFeed):
         return feed
-    pixels = feed.pixels(0)
+    pixels = feed.stimuli.pixels(0)
     stimuli = replace(feed.stimuli, draw=lambda _: pixels)
     return replace(feed, stimuli=replace(stimuli, source=name, is_one_file=True) if name else stimuli)
 
