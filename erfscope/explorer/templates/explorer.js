@@ -80,6 +80,11 @@
 
   function nearest(model, stage) {
     const [row, col] = place(model);
+    if (data.live) {
+      const distances = (axis, at) => stage.centers[axis].map((each) => (each == null ? Infinity : Math.abs(each - at)));
+      const [down, across] = [distances(0, row), distances(1, col)].map((each) => each.indexOf(each.reduce((a, b) => Math.min(a, b))));
+      return down * stage.space[1] + across;
+    }
     let found = 0, least = Infinity;
     stage.units.forEach((unit, number) => {
       const distance = unit.at ? Math.hypot(unit.at[0] - row, unit.at[1] - col) : Infinity;
@@ -107,7 +112,6 @@
   // The share of each unit's map that lies in these pixels: the maps, transposed.
   function sharesIn(model, stage, [rows, cols]) {
     const size = stage.block;
-    if (data.live) return stage.moved || stage.units.map(() => 0);
     return stage.units.map((unit) => {
       const [high, wide] = unit.blocks;
       if (!high) return 0;
@@ -301,6 +305,13 @@
     return { total, strongest, most: sorted[0], half: total ? holding(0.5) : 0, tenths: total ? holding(0.9) : 0, any: shares.filter((each) => each > 0).length };
   }
 
+  // What is shown of the units of a stage that see these pixels; live, what the server has said of them.
+  function seenIn(model, stage) {
+    if (stage.seen) return stage.seen;
+    const shares = data.live ? stage.units.map(() => 0) : sharesIn(model, stage, asked(model));
+    return { bright: brightOf(shares), facts: seenFacts(stage, shares) };
+  }
+
   const reach = (unit) => 1.03 * (unit.radii.at(-1) || 0);
   let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 1);
 
@@ -340,10 +351,9 @@
       model.stages.forEach((each, k) => {
         const card = model.cards[k], near = k === model.stage ? chosen : shownIn(model, each);
         if (seen) {
-          const shares = sharesIn(model, each, asked(model)), bright = brightOf(shares);
+          const { bright, facts: found } = seenIn(model, each);
           paintUnits(card.canvas, model, each, bright, card.step);
-          const found = seenFacts(each, shares);
-          card.note.textContent = found.total ? `half in ${found.half} of ${shares.length}` : "none of these";
+          card.note.textContent = found.total ? `half in ${found.half} of ${each.units.length}` : "none of these";
           if (k === model.stage) {
             facts = found;
             paintUnits(one("canvas", screen), model, each, bright, 1);
@@ -558,9 +568,9 @@
   function takeField(model, box, found) {
     [model.box, model.trouble] = [box, found.error];
     model.stages.forEach((stage, k) => {
-      const moved = found.error ? [] : [...new Float32Array(bytes(found.stages[k]).buffer)];
-      const total = moved.reduce((sum, each) => sum + each, 0);
-      stage.moved = found.error ? null : moved.map((each) => each / (total || 1));
+      const moved = found.error ? stage.units.map(() => 0) : [...new Float32Array(bytes(found.stages[k]).buffer)];
+      const total = moved.reduce((sum, each) => sum + each, 0) || 1, shares = moved.map((each) => each / total);
+      stage.seen = { bright: brightOf(shares), facts: seenFacts(stage, shares) };
     });
   }
 
