@@ -92,7 +92,7 @@ class LiveExplorer:
         except ErfscopeError as error:
             if not asked:
                 raise
-            explorer = self._explorer({})
+            explorer = self._explorer({"picture": [key for key in asked.get("picture", []) if key in self._pictures]})
             assert explorer.live is not None
             return replace(explorer, live=replace(explorer.live, error=str(error))).to_html()
 
@@ -146,7 +146,7 @@ class LiveExplorer:
         return {"picture": key}
 
     def _asked(self, asked: Asked, number: int) -> tuple[LiveModel, Feed, Settings]:
-        live, key = self._models[number], asked.get("picture", [""])[0]
+        live, key = self._models[number], _picture(asked)
         if key not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
         settings = live.settings
@@ -169,8 +169,12 @@ class LiveExplorer:
         convention = Choice(
             name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(settings.convention)
         )
-        page = Live(choices=(convention, *choices), picture=asked.get("picture", [""])[0])
+        page = Live(choices=(convention, *choices), picture=_picture(asked))
         return Explorer(models=tuple(models), colours=self._colours, live=page)
+
+
+def _picture(asked: Asked) -> str:
+    return next(iter(asked.get("picture", ())), "")
 
 
 class _Stoppable(TorchFunctionMode):

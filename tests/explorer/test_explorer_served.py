@@ -225,6 +225,11 @@ def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
     assert status == 200
     assert b"unknown layer &#39;nowhere&#39;" in page
     assert b'"name":"far"' in page
+    key = served.post(png(np.zeros((8, 8, 3), dtype=np.uint8)), "mine.png")["picture"]
+    _, page = served.exchange(served.request(f"{served.path}?layer=nowhere&picture={key}"))
+    assert b"mine.png" in page
+    _, page = served.exchange(served.request(f"{served.path}?picture=x"))
+    assert b"this picture is not held any more" in page
 
 
 def test_a_file_that_is_no_image_is_refused(served):
