@@ -113,7 +113,8 @@ def serve(
     _check(models, 1, options)
     modules = live(*models)
     with restored(*modules), torch.inference_mode(False):
-        explorer = LiveExplorer([_live(_load(each, label, options), options) for label, each in named], modules, _colours())
+        loaded = [_live(_load(each, label, options), options) for label, each in named]
+        explorer = LiveExplorer(loaded, modules, _colours())
         explorer.page({})
     serve_explorer(explorer, host, port, ready)
 
