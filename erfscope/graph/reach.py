@@ -262,8 +262,10 @@ def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
         if goal < 0 or shape[dim] == 1:
             continue
         for place, size in zip(fields.positions.places(node)[:-1], fields.sizes, strict=True):
-            # In windows that were rolled over the border positions are far apart too: the others tell.
-            spans = np.ptp(place.centers[0], axis=goal)
+            # In windows that were rolled over the border positions are far apart too: the others tell. Class tokens
+            # have no position.
+            centers, known = place.centers[0], np.isfinite(place.centers[0])
+            spans = np.where(known, centers, -np.inf).max(goal) - np.where(known, centers, np.inf).min(goal)
             spread = np.isfinite(spans).any() and spans[np.isfinite(spans)].min() >= size / 2
             if spread and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
                 return True

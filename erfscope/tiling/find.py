@@ -90,7 +90,8 @@ def find_plan(
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
         blockers |= {f"the model does not run on {size_text(sides)} ({error.reason}); {more}": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
-    if not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
+    has_factor = all(each.kind != "sized" for each in obstacles)
+    if not has_factor or not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
         return _impossible(loaded, layer or "", blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
     plan = TilePlan(
@@ -177,11 +178,11 @@ def _of_units(table: FloatArray, units: IntArray, alignment: int) -> FloatArray:
 
 
 def _is_uniform(axis: Reach) -> bool:
-    """Whether all units that see no border see alike."""
+    """Whether some units see no border, and all of these see alike."""
     inner = np.flatnonzero((axis.first >= 0) & (axis.last < axis.size))
     seen = axis.first[inner] - axis.margin[0], axis.last[inner] + axis.margin[1]
     expected = (_of_units(table, inner, axis.period) for table in _tables(axis))
-    return all(map(np.array_equal, expected, seen))
+    return inner.size > 0 and all(map(np.array_equal, expected, seen))
 
 
 def _tile_axis(axis: Reach, tile: int) -> TileAxis:

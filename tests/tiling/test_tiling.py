@@ -76,6 +76,13 @@ class Table(nn.Module):
         return x + F.interpolate(self.table, size=x.shape[2:], mode="bilinear")
 
 
+def numbered(x: Tensor) -> Tensor:
+    """The map with a number added to each position, behind a class token, as transformers add them."""
+    tokens = torch.cat([x.new_zeros(len(x), 1, 2), x.flatten(2).transpose(1, 2)], 1)
+    tokens = tokens + torch.arange(tokens.shape[1], dtype=x.dtype)[None, :, None]
+    return tokens[:, 1:].transpose(1, 2).reshape(x.shape)
+
+
 def conv(given: int, made: int, kernel: int, **more: object) -> nn.Conv2d:
     return nn.Conv2d(given, made, kernel, **more)  # type: ignore[arg-type]
 
@@ -253,6 +260,7 @@ def test_random_stacks_are_exact_and_minimal(seed: int) -> None:
         (Gate(), "global average pooling (function)"),
         (Attention(), "attention (function)"),
         (Table(), "add (function) holds a number for every position"),
+        (numbered, "add (the model itself) holds a number for every position"),
         (lambda x: x.cumsum(2), "cumsum"),
         (lambda x: x + F.interpolate(F.max_pool2d(x, 2, ceil_mode=True), size=x.shape[2:]), "upsample_nearest2d"),
         (lambda x: F.dropout(x), "draws random numbers"),
@@ -271,6 +279,11 @@ def test_what_reads_more_than_a_tile_is_named(function: Callable[[Tensor], Tenso
 @pytest.mark.parametrize("function", [nn.GroupNorm(1, 2), Gate(), Attention(), Table()])
 def test_the_halo_is_exact_but_for_the_operation_that_is_named(function: nn.Module) -> None:
     assert plan_of(Between(function).eval(), (32, 32), 8, channels=2).halo == ((2, 2), (2, 2))
+
+
+def test_a_factor_that_depends_on_the_size_leaves_no_halo() -> None:
+    upsample = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+    assert plan_of(Between(upsample).eval(), (32, 32), 8, channels=2).halo == ()
 
 
 def test_stored_statistics_are_no_obstacle_and_those_of_training_are() -> None:
