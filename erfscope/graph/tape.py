@@ -20,6 +20,9 @@ from erfscope.graph.graph import arguments, name_of
 aten = torch.ops.aten
 #: What is noted of a module that draws random numbers.
 DRAWS = "draws random numbers"
+#: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
+#: is their last argument.
+_FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
 #: Views that leave the order of the cells as it is.
 _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
 
@@ -132,6 +135,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         if written is not None:
             self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
+        elif func in _FILLED:
+            filled = args[2] if _FILLED[func] is None else _FILLED[func]
+            made = {"dtype": out.dtype, "device": out.device}
+            self._add_results(self._emit(aten.full.default, (list(out.shape), filled), made, _form(out)), out, [])
         elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
             self._add_results(self._emit(func, given, named, _form(out)), out, read)
         return out

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.swin_transformer import SwinTransformerBlock
+from torchvision.ops import Permute
 
 import erfscope
 
@@ -41,6 +43,17 @@ def test_tiles_of_masked_shifted_windows_equal_the_whole_image() -> None:
     assert plan.alignment == (WINDOW,)
     assert plan.halo == ((5, 5),)  # a window, and one cell of the first convolution
     x = torch.randn(1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_blocks_of_torchvision_which_write_their_mask_in_place_are_exact_on_tiles() -> None:
+    blocks = [SwinTransformerBlock(4, 1, [4, 4], [shift, shift], stochastic_depth_prob=0.0) for shift in (0, 2)]
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), Permute([0, 2, 3, 1]), *blocks, Permute([0, 3, 1, 2])).double().eval()
+    plan = erfscope.tile(net, 16, in_chans=1, input_size=32, image_size=64)
+    assert plan.possible, plan.blockers
+    assert plan.halo == ((4, 4), (4, 4))  # half a window, rounded to a whole one by the windows before
+    x = torch.randn(1, 1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
 
