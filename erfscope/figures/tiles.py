@@ -131,7 +131,13 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
         (top, _), (left, _) = spans["halo"]
         box = (left, left + erf.shape[1], top + erf.shape[0], top)
         keys.append(Line2D([], [], label="ERF of the tile's first unit, dark where strong", **UNIT))
-        strength = {"alpha": brightness(erf), "cmap": "gray", "extent": box, "aspect": ax.get_aspect(), "zorder": 3}
+        strength: dict[str, Any] = {
+            "alpha": brightness(erf),
+            "cmap": "gray",
+            "extent": box,
+            "aspect": ax.get_aspect(),
+            "zorder": 3,
+        }
         ax.imshow(np.zeros(erf.shape), gid="ERF", **strength)
     return keys
 

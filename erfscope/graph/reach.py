@@ -82,7 +82,10 @@ def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple
         ErfscopeError: unknown layer, or one that holds no map (B, C, *space).
     """
     if not is_map(recording, layer) or (seen := recording.find(layer)) is None:
-        raise MeasurementError(f"layer {layer!r} holds no map (B, C, *space) of the image")
+        raise MeasurementError(
+            f"layer {layer!r} holds no map (B, C, *space) of the image, and tiles are of such maps; name another layer,"
+            " or one in which the model brings its axes into this order"
+        )
     positions = recording.positions
     fields = recording.fields(positions.image, FIRST, "image")
     way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)

@@ -202,10 +202,8 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
         max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
     ]
-    tile_units = math.ceil(tile / stride)
     # A model without padding loses cells at both ends, and a tile is what it makes of a crop.
-    tile_units += ((count if offset > 0 else 0) - tile_units) % period
-    tile_units += period * (tile_units < period)
+    tile_units = period + (count % period if offset > 0 else 0)
     last_seen = _of_units(last, np.arange(tile_units), alignment).max()
     aligned = offset - min(first.min(), 0), last_seen + 1 - math.ceil(tile_units * stride) - offset
     halo, any_halo = ((max(int(a), 0), max(int(b), 0)) for a, b in (aligned, any_phase))
@@ -219,8 +217,7 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         units=count,
         fold=axis.fold,
         tile_units=tile_units,
-        step_units=tile_units // period * period,
-    )
+    ).with_tile(tile)
 
 
 def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str) -> TilePlan:

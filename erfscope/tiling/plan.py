@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -43,14 +43,18 @@ class TileAxis:
     units: int
     #: How much further units at the image's border see into it, where the model mirrors it there.
     fold: tuple[int, int] = (0, 0)
-    #: Units of a tile, and from one tile to the next.
+    #: Units of a tile.
     tile_units: int
-    step_units: int
 
     @property
     def units_per_alignment(self) -> int:
         """Units of the output in one step of the alignment."""
         return int(self.alignment / self.stride)
+
+    @property
+    def step_units(self) -> int:
+        """Units from one tile to the next."""
+        return self.tile_units // self.units_per_alignment * self.units_per_alignment
 
     @property
     def lost(self) -> Fraction:
@@ -70,6 +74,13 @@ class TileAxis:
         while self.units_of(side) < before + self.tile_units:
             side += self.alignment
         return side
+
+    def with_tile(self, tile: int) -> TileAxis:
+        """The plan for tiles of another side, rounded up to a step of the alignment at least, and to an end in the same
+        phase, in which the output of a model without padding ends.
+        """
+        units = max(math.ceil(tile / self.stride), self.units_per_alignment)
+        return replace(self, tile_units=units + (self.tile_units - units) % self.units_per_alignment)
 
     def units_of(self, size: int) -> int:
         """Units that the model makes of an input side."""

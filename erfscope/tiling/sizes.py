@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from erfscope.geometry.input_size import Size
-from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
+from erfscope.tiling.plan import TilePlan, sides_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ def with_tile(plan: TilePlan, tile: Size) -> TilePlan:
     Raises:
         ErfscopeError: a size with another number of axes.
     """
-    axes = tuple(map(_resized, plan.axes, sides_of(tile, len(plan.axes))))
-    other = replace(plan, axes=axes)
+    sides = sides_of(tile, len(plan.axes))
+    other = replace(plan, axes=tuple(axis.with_tile(side) for axis, side in zip(plan.axes, sides, strict=True)))
     return replace(other, memory=_scaled(plan, math.prod(other.crop)))
 
 
@@ -59,15 +59,6 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     if least.wasted >= found.wasted:
         return (asked, replace(found, names=("largest", "least")))
     return (asked, found, least)
-
-
-def _resized(axis: TileAxis, tile: int) -> TileAxis:
-    period = axis.units_per_alignment
-    units = math.ceil(tile / axis.stride)
-    # Tiles of a model without padding end in the phase in which its output ends.
-    units += (axis.tile_units - units) % period
-    units += period * (units < period)
-    return replace(axis, tile_units=units, step_units=units // period * period)
 
 
 def _scaled(plan: TilePlan, cells: int) -> int | None:

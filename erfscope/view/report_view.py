@@ -267,12 +267,12 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
             differs = len({row[name].text if name in row else "" for row in cells}) > 1
             yield Column(name=name, kind="condition", unit="px" if name == "input" else "", differs=differs)
     length = min(lengths) if len(lengths) == 1 else ""
-    units = {"stride": length, "TRF": length, "halo": "px"}
+    fixed = {"stride": length, "TRF": length, "halo": "px"}
     for name in STRUCTURE:
         if name not in ("stride", "TRF") and all(row.cells[name].is_missing for row in rows):
             continue
         differs = len({row[name].text for row in cells}) > 1
-        yield Column(name=name, kind="structure", unit=units.get(name, ""), gloss=words.GLOSS[name], differs=differs)
+        yield Column(name=name, kind="structure", unit=fixed.get(name, ""), gloss=words.GLOSS[name], differs=differs)
     for name in measures:
         units = {unit_of(name, result) for result in words.usable(results)}
         unit = units.pop() if len(units) == 1 else ""
