@@ -79,25 +79,25 @@ def theoretical(
     return table.rows[0].trf
 
 
-def bare(model: Model, options: Building) -> LoadedModel:
+def bare(model: Model, options: Building, *, has_numbers: bool = False) -> LoadedModel:
     """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
-    there.
+    there, unless it is to have numbers, such as those of masks.
 
     Raises:
         ErfscopeError: unknown model or option.
     """
-    loaded = _host(model, options)
+    loaded = _host(model, options, has_numbers=has_numbers)
     return next(iter(with_blocks(loaded, options)), loaded)
 
 
-def _host(model: Model, options: Building) -> LoadedModel:
+def _host(model: Model, options: Building, *, has_numbers: bool) -> LoadedModel:
     check(options)
     size, *more = sizes(options.get("input_size"))
     if more:
         raise ErfscopeError(
             f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one"
         )
-    if isinstance(model, str) and options.get("checkpoint") is None:
+    if isinstance(model, str) and options.get("checkpoint") is None and not has_numbers:
         loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
         # A data-dependent model cannot run on the meta device; a factory's has them.
         if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):

@@ -12,6 +12,7 @@ from erfscope.api.models import Model, live
 from erfscope.api.structure import bare
 from erfscope.engine.model import LoadedModel
 from erfscope.geometry.input_size import Size
+from erfscope.graph.graph import name_of
 from erfscope.options.keywords import Building
 from erfscope.restore import restored
 from erfscope.tiling import TilePlan, find_plan
@@ -48,11 +49,13 @@ def tile(
     """
 
     def open_at(size: tuple[int, ...] | None) -> LoadedModel:
-        if size is None:
-            return bare(model, options)
         if isinstance(model, ModuleAdapter):
-            return bare(model.at_size(size), options)
-        return bare(model, {**options, "input_size": size})
+            return bare(model if size is None else model.at_size(size), options)
+        given: Building = options if size is None else {**options, "input_size": size}
+        loaded = bare(model, given)
+        # The masks of shifted windows are known by their numbers.
+        is_rolled = any(name_of(node) == "roll" for node in loaded.recording.graph.live)
+        return bare(model, given, has_numbers=True) if is_rolled else loaded
 
     modules = live(model)
     known = [

@@ -153,6 +153,11 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
             found = found[key]
     if not isinstance(found, Tensor):
         raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(found).__name__}")
+    space = plan.output_size(tuple(crops.shape[2:]))
+    if found.shape[2:] != space == found.shape[1:-1]:  # timm's Swin has its channels last; its stages have them first
+        found = found.movedim(-1, 1)
+    if found.shape[2:] != space:
+        raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(found.shape)}")
     return found
 
 

@@ -58,6 +58,13 @@ def test_blocks_of_torchvision_which_write_their_mask_in_place_are_exact_on_tile
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
 
 
+def test_masks_that_a_spec_holds_in_buffers_are_known() -> None:
+    small = {"embed_dim": 6, "depths": (2,), "num_heads": (1,)}
+    plan = erfscope.tile("swin_tiny_patch4_window7_224", 28, layer="layers.0", model_kwargs=small)
+    assert plan.possible, plan.blockers
+    assert plan.halo == ((28, 28), (28, 28))  # as above, in patches of 4 px and windows of 7
+
+
 @pytest.mark.parametrize("shut", [0.0, -3.0])
 def test_a_mask_that_leaves_the_border_open_does_not_help(shut: float) -> None:
     plan = erfscope.tile(ShiftedWindows(shut).eval(), 8, in_chans=1, input_size=(SIDE,), image_size=(64,))

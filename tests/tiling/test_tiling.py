@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.ops import Permute
 
 import erfscope
 from erfscope import ErfscopeError, MeasurementError, TilePlan
@@ -329,6 +330,18 @@ def test_a_dictionary_of_outputs_is_read_where_the_plan_says() -> None:
     assert plan.path == ("out",)
     with torch.no_grad():
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan, batch_size=5), net(x)["out"])
+
+
+def test_channels_that_come_last_are_put_first_and_another_map_is_refused() -> None:
+    net = S(conv(1, 3, 3, padding=1), nn.Conv2d(3, 1, 1)).double().eval()
+    plan, x = plan_of(net, (20, 20), 8, layer="0"), torch.rand(1, 20, 20, dtype=torch.float64)
+    with torch.no_grad():
+        whole = net[0](x)
+        other = S(S(net[0], Permute([0, 2, 3, 1])), nn.Flatten()).eval()
+        torch.testing.assert_close(erfscope.run_tiled(other, x, plan), whole, rtol=1e-12, atol=1e-12)
+        other = S(S(net[0], nn.MaxPool2d(2)), nn.Flatten()).eval()
+        with pytest.raises(ErfscopeError, match=r"map \(B, C, \*\(10, 10\)\), and the model gave \(1, 3, 5, 5\)"):
+            erfscope.run_tiled(other, x, plan)
 
 
 def test_several_images_of_whole_numbers_give_arrays() -> None:
