@@ -462,6 +462,7 @@ OPERATIONS = {
     "slice": sliced,
     "roll": rolled,
     "flip": lambda r: (lambda x: x.flip(0, -1), random_shape(r)),
+    "real": lambda r: (lambda x: torch.complex(x, x).real + torch.complex(x, 2 * x).imag, random_shape(r)),
     "rot90": lambda r: ((lambda k: lambda x: torch.rot90(x, k, (1, 2)))(r.randint(0, 3)), [2, 3, 4, 2]),
     "cat": joined,
     "stack": stacked,

@@ -18,7 +18,7 @@ rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivati
 @rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
 @rule("contiguous", "to", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy")
-@rule("float", "double", "half")
+@rule("float", "double", "half", "real", "imag")
 @rule("detach", has_derivative=False)
 def elementwise(call: Call) -> list[Edge] | None:
     """Elementwise operations, those among them that PyTorch does not mark as such."""
