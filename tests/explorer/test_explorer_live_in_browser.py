@@ -117,7 +117,7 @@ def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noq
     sentence = browser.find_element(By.CSS_SELECTOR, ".sentence")
     WebDriverWait(browser, 20).until(lambda _: "moves unit" in sentence.text)
     row, col = int(0.4 * SIZE[0]), int(0.3 * SIZE[1])
-    loaded = exploration._load(net(), OPTIONS)
+    loaded = exploration._load(net(), None, OPTIONS)
     image = exploration._feed(loaded, {**OPTIONS, "images": picture}).batch([0])
     (values,) = projective_fields(loaded, image, ((row, row + 1), (col, col + 1)), ["far"]).values()
     strongest = np.unravel_index(values.argmax(), values.shape)

@@ -187,7 +187,7 @@ def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, un
 
 def test_a_box_moves_the_units_that_its_projective_field_says(served, picture):  # noqa: F811
     found = served.ask("field", model=0, stage=["near", "far"], box="3,3,7,7")
-    loaded = exploration._load(net(), OPTIONS)
+    loaded = exploration._load(net(), None, OPTIONS)
     image = exploration._feed(loaded, {**OPTIONS, "images": picture}).batch([0])
     expected = projective_fields(loaded, image, ((3, 4), (7, 8)), ["near", "far"])
     for text, values in zip(found["stages"], expected.values(), strict=True):
