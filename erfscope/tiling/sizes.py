@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from erfscope.geometry.input_size import Size
 from erfscope.tiling.plan import TilePlan, sides_of
+
+#: Side of the largest tile of images of any size.
+LONGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +71,10 @@ def _scaled(plan: TilePlan, cells: int) -> int | None:
 
 def _largest(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> TilePlan | None:
     """The largest tile of equal sides that fits; None where the smallest does not."""
-
-    def fits(steps: int) -> bool:
-        return (_clipped(plan, steps * least, image).memory or 0) <= memory
-
     least = max(plan.alignment)
-    most = None if image is None else math.ceil(max(image) / least)
-    low, high = 0, 1
-    while fits(high) and (most is None or high < most):
-        low, high = high, 2 * high
-    low = high if fits(high) else low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return _clipped(plan, low * least, image) if low else None
+    sides = range(least, max(image or (LONGEST,)) + least, least)
+    fit = bisect_right(sides, memory, key=lambda side: _clipped(plan, side, image).memory or 0)
+    return _clipped(plan, sides[fit - 1], image) if fit else None
 
 
 def _even(plan: TilePlan, image: tuple[int, ...]) -> Iterator[TilePlan]:
