@@ -15,21 +15,17 @@ from pathlib import Path
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.studies.study import Column, Effort, Progress, Study, StudyFindings, StudyOptions, StudyResult
-
-
-def _luo(topic: str, shows: str, *, seconds: int, quick_seconds: int, module: str = "", data: str = "") -> Study:
-    """Return the entry of a study of Luo et al.; ``module`` is the name of its module if that is not the topic."""
-    home, source = f"luo.{module or topic}", "Luo et al. 2016"
-    return Study(
-        name=f"luo-{topic}",
-        source=source,
-        shows=shows,
-        seconds=seconds,
-        quick_seconds=quick_seconds,
-        home=home,
-        data=data,
-    )
+from erfscope.studies.study import (
+    Claim,
+    Column,
+    Effort,
+    Progress,
+    Row,
+    Study,
+    StudyFindings,
+    StudyOptions,
+    StudyResult,
+)
 
 
 STUDIES: dict[str, Study] = {
@@ -46,28 +42,69 @@ STUDIES: dict[str, Study] = {
             quick_seconds=12,
             home="theorems",
         ),
-        _luo(
-            "gaussian", "ERFs of deep stacks are Gaussian, for uniform and random weights", seconds=30, quick_seconds=12
+        Study(
+            name="luo-gaussian",
+            source="Luo et al. 2016",
+            shows="ERFs of deep stacks are Gaussian, for uniform and random weights",
+            seconds=30,
+            quick_seconds=12,
+            home="luo.gaussian",
         ),
-        _luo(
-            "growth",
-            "the ERF grows like the root of the depth, its fraction of the TRF shrinks as 1/sqrt(depth)",
+        Study(
+            name="luo-growth",
+            source="Luo et al. 2016",
+            shows="the ERF grows like the root of the depth, its fraction of the TRF shrinks as 1/sqrt(depth)",
             seconds=35,
             quick_seconds=10,
+            home="luo.growth",
         ),
-        _luo(
-            "subsample-dilation", "strides and dilations widen the ERF", seconds=12, quick_seconds=6, module="subsample"
+        Study(
+            name="luo-subsample-dilation",
+            source="Luo et al. 2016",
+            shows="strides and dilations widen the ERF",
+            seconds=12,
+            quick_seconds=6,
+            home="luo.subsample",
         ),
-        _luo("skip", "skip connections make the ERF smaller", seconds=40, quick_seconds=10),
-        _luo("dropout", "dropout does not change the shape of the ERF", seconds=35, quick_seconds=7),
-        _luo("nonlinearity", "random ReLU, tanh and sigmoid nets, dead ones among them", seconds=13, quick_seconds=13),
-        _luo("init", "a less Gaussian initialisation gains little", seconds=6, quick_seconds=5),
-        _luo(
-            "training",
-            "the ERF of a classifier and a segmentation net, before and after training",
+        Study(
+            name="luo-skip",
+            source="Luo et al. 2016",
+            shows="skip connections make the ERF smaller",
+            seconds=40,
+            quick_seconds=10,
+            home="luo.skip",
+        ),
+        Study(
+            name="luo-dropout",
+            source="Luo et al. 2016",
+            shows="dropout does not change the shape of the ERF",
+            seconds=35,
+            quick_seconds=7,
+            home="luo.dropout",
+        ),
+        Study(
+            name="luo-nonlinearity",
+            source="Luo et al. 2016",
+            shows="random ReLU, tanh and sigmoid nets, dead ones among them",
+            seconds=13,
+            quick_seconds=13,
+            home="luo.nonlinearity",
+        ),
+        Study(
+            name="luo-init",
+            source="Luo et al. 2016",
+            shows="a less Gaussian initialisation gains little",
+            seconds=6,
+            quick_seconds=5,
+            home="luo.init",
+        ),
+        Study(
+            name="luo-training",
+            source="Luo et al. 2016",
+            shows="the ERF of a classifier and a segmentation net, before and after training",
             seconds=255,
             quick_seconds=36,
-            module="trained.training",
+            home="luo.training",
             data="CIFAR-10, CamVid",
         ),
         Study(
@@ -139,10 +176,12 @@ STUDIES: dict[str, Study] = {
 __all__ = [
     "STUDIES",
     "Chart",
+    "Claim",
     "Column",
     "Curve",
     "Effort",
     "Picture",
+    "Row",
     "Shown",
     "Study",
     "StudyFindings",
@@ -173,22 +212,20 @@ def run(
         progress: Called with (text, number of cases done, number of cases).
 
     Returns:
-        Its rows and conclusion; ``passed`` says whether every claim held.
+        Its rows, claims and figure; ``passed`` says whether every claim held.
 
     Raises:
         ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below
             0.
     """
-    check(name, data=data)
+    check(name, seed=seed, data=data)
     folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
-    asked = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
     start = time.perf_counter()
-    module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
     with _one_thread():
-        findings = module.study(asked)
-    seconds = time.perf_counter() - start
-    used = None if data is None else str(data)
-    return StudyResult(study=name, seed=seed, effort=effort, seconds=seconds, findings=findings, data=used)
+        module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
+        findings = module.study(StudyOptions(seed=seed, effort=effort, progress=progress, **folders))
+    seconds, used = time.perf_counter() - start, None if data is None else str(data)
+    return StudyResult(**vars(findings), study=name, seed=seed, effort=effort, seconds=seconds, data=used)
 
 
 @contextlib.contextmanager
@@ -205,18 +242,21 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def check(name: str, *, data: str | Path | None = None) -> None:
+def check(name: str, *, seed: int = 0, data: str | Path | None = None) -> None:
     """Refuse a study that cannot be run, before anything is computed.
 
     Args:
         name: Name of a study.
+        seed: Seed of its random numbers.
         data: A folder with the papers' own data set, or None.
 
     Raises:
-        ErfscopeError: no study of that name, a study that takes no data, or no such folder.
+        ErfscopeError: no study of that name, a seed below 0, a study that takes no data, or no such folder.
     """
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
+    if seed < 0:
+        raise ErfscopeError(f"the seed is {seed}; it must be 0 or larger")
     if data is not None and not STUDIES[name].data:
         takes = ", ".join(f"{study.name} ({study.data})" for study in STUDIES.values() if study.data)
         raise ErfscopeError(

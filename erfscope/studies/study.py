@@ -1,21 +1,22 @@
-"""Entries, options and results of studies."""
+"""Entries, options and results of studies: rows of a table, claims and a figure."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, get_args
 
+import erfscope
 from erfscope.environment import environment
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Picture
+from erfscope.errors import unknown
+from erfscope.figures.chart_data import Curve, Picture
+from erfscope.maps.erf_map import FloatArray
 from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.formats import FORMATS, suffixes
-from erfscope.storage.writing import new_directory, write_bytes
 from erfscope.view.grids import csv_grid, text_grid
 
 SCHEMA = "erfscope.study/1"
@@ -60,15 +61,6 @@ class StudyOptions:
     #: A folder where trained nets are kept from one run to the next; None to keep none.
     cache: Path | None = None
 
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ErfscopeError(f"the seed is {self.seed}; it must be 0 or larger")
-
-    @property
-    def quick(self) -> bool:
-        """Whether the study computes less than all."""
-        return self.effort != "full"
-
     def pick(self, *, full: T, quick: T, smoke: T) -> T:
         """Return the value for the effort."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.effort]
@@ -86,96 +78,131 @@ class StudyOptions:
         self.tell(text, len(cases), len(cases))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(SimpleNamespace):
+    """One line of a study's table: its numbers, by name."""
+
+    name: str
+    #: Whether the checks of the row hold.
+    passed: bool
+    #: Arrays of the row for the figure, (H, W) each; they are in no table.
+    maps: dict[str, FloatArray]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """All but the maps."""
+        return {key: value for key, value in vars(self).items() if key != "maps"}
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of a study's table."""
 
     title: str
-    #: A row -> the text of the cell.
-    text: Callable[[Any], str]
+    #: The cell of a row: a template such as ``"{r90:.1f}"`` of its numbers, or a function of the row.
+    shown: str | Callable[[Any], str]
+    _: KW_ONLY
     numeric: bool = True
     #: Whether its text may fold in a narrow terminal.
     folds: bool = False
     #: Whether a narrow terminal leaves it out.
     optional: bool = False
+    #: The cell where a number of the template is None.
+    none: str = ""
+
+    def text(self, row: Row) -> str:
+        """Return the cell of a row."""
+        if callable(self.shown):
+            return self.shown(row)
+        is_lacking = any(value is None and f"{{{name}" in self.shown for name, value in row.numbers.items())
+        return self.none if is_lacking else self.shown.format_map(row.numbers)
 
 
-#: The last column of studies whose rows are claims.
-VERDICT = Column(title="", text=lambda row: "ok" if row.passed else "FAILED", numeric=False)
+#: The last column of studies whose rows are checks.
+VERDICT = Column("", lambda row: "ok" if row.passed else "FAILED", numeric=False)
+Verdict = Literal["reproduced", "mechanism only", "not reproduced"]
 
 
-def cell(value: float | None, form: str, none: str = "") -> str:
-    """Return a number in a format such as ``".3f"``, or ``none`` if there is none."""
-    return none if value is None else format(value, form)
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim of the literature, and what the study found."""
+
+    claim: str
+    #: The published result, or the closed form.
+    published: str
+    #: The result of the study, with its standard error where it has one.
+    ours: str
+    verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def claim(text: str, published: str, ours: str, is_reproduced: bool, *, has_mechanism: bool = False) -> Claim:
+    """Return a claim with its verdict: the published result, its mechanism alone (at another size), or neither."""
+    verdict: Verdict = "mechanism only" if has_mechanism else "not reproduced"
+    return Claim(text, published, ours, "reproduced" if is_reproduced else verdict)
+
+
+def holds(rows: Sequence[Row]) -> bool:
+    """Return whether the checks of all rows hold."""
+    return all(row.passed for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyFindings:
-    """The rows, conclusion and figure of a study."""
+    """The rows, claims and figure of a study."""
 
     columns: tuple[Column, ...]
-    #: The field of a row with the heading that it is under; rows of one heading follow each other. None for no
+    #: The number of a row with the heading that it is under; rows of one heading follow each other. None for no
     #: headings.
     section: str | None = None
-    #: Frozen dataclasses with a ``name`` and ``passed``.
-    rows: tuple[Any, ...]
-    #: The answer, as a sentence.
-    conclusion: str
-    #: The study's figure.
+    rows: Sequence[Row]
+    claims: Sequence[Claim]
     picture: Picture
-    #: Whether the claim about all rows together holds.
+    #: Whether the check of all rows together holds.
     holds_overall: bool = True
 
     @property
     def passed(self) -> bool:
-        """Whether every claim held."""
-        return self.holds_overall and all(row.passed for row in self.rows)
+        """Whether every check held; a claim that a smaller training does not reproduce is no failure."""
+        return self.holds_overall and holds(self.rows)
+
+    @property
+    def conclusion(self) -> str:
+        """How many claims are reproduced, and which rows failed."""
+        found = [each.verdict for each in self.claims]
+        parts = [f"{found.count('reproduced')} of {len(found)} claims reproduced"]
+        parts += [f"{found.count(each)} {each}" for each in get_args(Verdict)[1:] if each in found]
+        failed = [row.name + (f" ({row.problem})" if getattr(row, "problem", None) else "") for row in self.rows]
+        failed = [text for text, row in zip(failed, self.rows, strict=True) if not row.passed]
+        return ", ".join(parts) + "." + (f" Failed: {', '.join(failed)}." if failed else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyResult:
-    """A study that was run: its rows, whether every claim held, and how it was run."""
+@dataclass(frozen=True, kw_only=True)
+class StudyResult(StudyFindings):
+    """A study that was run: what it found, and how it was run."""
 
     study: str
     seed: int
     effort: Effort
     seconds: float
-    findings: StudyFindings
     #: The folder that the papers' own data came from; None for data made here.
     data: str | None = None
     environment: Mapping[str, Any] = field(default_factory=environment)
 
-    @property
-    def rows(self) -> tuple[Any, ...]:
-        """One per line of the table."""
-        return self.findings.rows
-
-    @property
-    def passed(self) -> bool:
-        """Whether every claim held."""
-        return self.findings.passed
-
-    @property
-    def conclusion(self) -> str:
-        """The answer in a sentence."""
-        return self.findings.conclusion
-
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Row:
         """A row by its name.
 
         Raises:
             ErfscopeError: there is no such row.
         """
-        found = [row for row in self.rows if row.name == name]
-        if not found:
-            raise unknown("row", name, [row.name for row in self.rows], where=f"the study {self.study}")
-        return found[0]
+        by_name = {row.name: row for row in self.rows}
+        if name not in by_name:
+            raise unknown("row", name, list(by_name), where=f"the study {self.study}")
+        return by_name[name]
 
     def table(self, *, format: str = "markdown") -> str:
         """The rows as text: ``"plain"`` (tabs), ``"csv"``, ``"markdown"`` or ``"latex"``. CSV has the numbers in full,
@@ -185,10 +212,10 @@ class StudyResult:
             ErfscopeError: another format.
         """
         if format == "csv":
-            return csv_grid(_one_per_cell([dataclasses.asdict(row) for row in self.rows]))
-        columns = self.findings.columns
-        lines = [[column.title for column in columns], *([column.text(row) for column in columns] for row in self.rows)]
-        return text_grid(lines, left=[not column.numeric for column in columns], format=format)
+            return csv_grid(_one_per_cell([row.numbers for row in self.rows]))
+        lines = [[column.title for column in self.columns]]
+        lines += [[column.text(row) for column in self.columns] for row in self.rows]
+        return text_grid(lines, left=[not column.numeric for column in self.columns], format=format)
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values."""
@@ -197,10 +224,11 @@ class StudyResult:
             "study": self.study,
             "passed": self.passed,
             "conclusion": self.conclusion,
+            "claims": [asdict(each) for each in self.claims],
             "settings": {"seed": self.seed, "effort": self.effort, "data": self.data},
             "seconds": round(self.seconds, 3),
             "environment": plain(self.environment),
-            "rows": [plain(dataclasses.asdict(row)) for row in self.rows],
+            "rows": [plain(row.numbers) for row in self.rows],
         }
 
     def figure(self, path: str | Path | None = None) -> Any:
@@ -211,7 +239,7 @@ class StudyResult:
         """
         from erfscope.figures.charts import draw
 
-        return draw(self.findings.picture, path=path)
+        return draw(self.picture, path=path)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the study: a folder (JSON, table, figure), or one file whose suffix decides.
@@ -221,11 +249,10 @@ class StudyResult:
         """
         check_output(path, force=force)
         target = Path(path)
-        suffix = target.suffix.lower()
-        if suffix in SUFFIXES:
-            write_bytes(target, self._content(suffix), force=force)
+        if target.suffix.lower() in SUFFIXES:
+            writing.write_bytes(target, self._content(target.suffix.lower()), force=force)
             return
-        with new_directory(target, force=force, holding=STORED) as folder:
+        with writing.new_directory(target, force=force, holding=STORED) as folder:
             for name in (STORED, "table.csv", "table.md", "figure.png"):
                 (folder / name).write_bytes(self._content(Path(name).suffix))
 
@@ -244,22 +271,16 @@ class StudyResult:
 
 
 def _one_per_cell(rows: Sequence[dict[str, Any]]) -> list[list[object]]:
-    """Return the lines of a table. A field of several numbers has a column for each, NAME_1, NAME_2, ..., as many as in
+    """Return the lines of a table. A number of several values has a column for each, NAME_1, NAME_2, ..., as many as in
     its longest row."""
     lengths = {
-        name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=None) for name in rows[0]
+        name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=0) for name in rows[0]
     }
-    titles: list[object] = [
-        title
-        for name, n in lengths.items()
-        for title in ([name] if n is None else [f"{name}_{place + 1}" for place in range(n)])
+    titles = [[f"{name}_{place + 1}" for place in range(n)] if n else [name] for name, n in lengths.items()]
+    cells = [
+        [[*(row[name] or ()), *[None] * n][:n] if n else [row[name]] for name, n in lengths.items()] for row in rows
     ]
-
-    def cells(row: dict[str, Any]) -> Iterator[object]:
-        for name, length in lengths.items():
-            yield from [row[name]] if length is None else [*(row[name] or ()), *[None] * length][:length]
-
-    return [titles, *(list(cells(row)) for row in rows)]
+    return [[value for part in line for value in part] for line in [titles, *cells]]
 
 
 def check_output(path: str | Path, *, force: bool) -> None:
@@ -269,3 +290,50 @@ def check_output(path: str | Path, *, force: bool) -> None:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
     writing.check_output(path, SUFFIXES, force=force, holding=STORED)
+
+
+def measure(model: Any, **options: Any) -> Any:
+    """Return the :class:`erfscope.Result` of a model that must have a map.
+
+    Args:
+        model: As :func:`erfscope.analyze` takes it.
+        **options: Likewise.
+
+    Raises:
+        MeasurementError: it has none.
+    """
+    result = erfscope.analyze(model, **options)
+    if result.map is None:
+        raise result.failure("has no map")
+    return result
+
+
+def with_error(value: float, se: float | None, digits: int = 3) -> str:
+    """Return a value, and its standard error unless that rounds to zero."""
+    return f"{value:.{digits}f}" + (f" ± {se:.{digits}f}" if se is not None and se >= 0.5 * 10**-digits else "")
+
+
+def share_with_error(share: float, count: int) -> str:
+    """Return a share of ``count`` cases in percent, and its binomial standard error."""
+    return f"{100 * share:.1f} ± {100 * (share * (1 - share) / count) ** 0.5:.1f} %"
+
+
+def points(label: str, rows: Sequence[Row], number: str, *, x: str = "", scale: float = 1.0, error: str = "") -> Curve:
+    """Return one point for each row that has a number.
+
+    Args:
+        label: Name of the curve.
+        rows: Rows.
+        number: Name of the number.
+        x: Name of the number along the axis; "" for the row's place.
+        scale: Factor of the number.
+        error: Name of its standard error; "" for none.
+    """
+    known = [(place, row) for place, row in enumerate(rows) if getattr(row, number) is not None]
+    return Curve(
+        label=label,
+        x=[getattr(row, x) if x else place for place, row in known],
+        y=[scale * getattr(row, number) for _, row in known],
+        error=[scale * (getattr(row, error) or 0.0) for _, row in known] if error else None,
+        points=True,
+    )

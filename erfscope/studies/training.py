@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +17,6 @@ from erfscope.studies.study import StudyOptions
 
 #: Raise this when the code would train other nets than the stored ones.
 VERSION = 1
-#: Trains one epoch, given its number, and returns its numbers, such as a loss.
-Epoch = Callable[[int], Mapping[str, float]]
-
-
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-    """Take one step down the gradient of a loss, and return the loss."""
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    return float(loss.detach())
 
 
 def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
@@ -35,64 +24,73 @@ def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
     return torch.split(torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), size)
 
 
-def fit(
+def train(
     asked: StudyOptions,
     name: str,
-    module: nn.Module,
+    net: nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: int,
-    epoch: Epoch,
+    losses: Callable[[int], Iterable[Tensor]],
+    *,
+    measured: Callable[[], Mapping[str, float]] = dict,
     **about: object,
 ) -> list[dict[str, float]]:
-    """Train a module, or take it from the cache.
+    """Train a net, or take it from the cache.
 
     Args:
         asked: Has the folder where nets are kept, and the function that gets the progress.
         name: Name of the net.
-        module: Trained in place, and left in eval mode.
+        net: Trained in place, and left in eval mode.
         optimizer: Optimizer of its parameters.
         epochs: Number of epochs.
-        epoch: Trains one epoch, given its number. It must draw its random numbers from generators seeded by that
-            number, so that a resumed run gives the same net as an uninterrupted one.
+        losses: Yields the loss of each batch of an epoch, given its number; a step down its gradient follows before
+            the next. It must draw its random numbers from generators seeded by that number, so that a resumed run gives
+            the same net as an uninterrupted one.
+        measured: Measures the net after each epoch.
         **about: Everything else that the result depends on.
 
     Returns:
-        The numbers of each epoch.
+        The mean loss of each epoch, and what was measured after it.
 
     Raises:
         ErfscopeError: the stored net is damaged, or cannot be stored.
         MeasurementError: the weights are not finite.
     """
-    file = _file(asked, name, module, {**about, "epochs": epochs})
-    history = _restore(file, module, optimizer)
+    file = _file(asked, name, net, {**about, "epochs": epochs})
+    history = [] if file is None or not file.is_file() else _restored(file, net, optimizer)
     for number in range(len(history), epochs):
         asked.tell(name, number, epochs)
-        module.train()
-        history.append({key: float(value) for key, value in epoch(number).items()})
-        if not _finite(module):
+        net.train()
+        taken = [_descend(optimizer, loss) for loss in losses(number)]
+        history.append({"loss": sum(taken) / max(len(taken), 1), **measured()})
+        if not _is_finite(net):
             raise MeasurementError(
                 f"the training of {name} left weights that are not finite after epoch {number + 1}; try another --seed"
             )
-        _keep(file, module, optimizer, history)
+        if file is not None:
+            buffer = io.BytesIO()
+            torch.save({"module": net.state_dict(), "optimizer": optimizer.state_dict(), "history": history}, buffer)
+            write_bytes(file, buffer.getvalue(), force=True)
     asked.tell(name, epochs, epochs)
-    module.eval()
+    net.eval()
     return history
 
 
-def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str, object]) -> Path | None:
+def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+    """Take one step down the gradient of a loss, and return the loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return float(loss.detach())
+
+
+def _file(asked: StudyOptions, name: str, net: nn.Module, about: Mapping[str, object]) -> Path | None:
     """Return the file of a net, named by a hash of everything that it depends on; None if nets are not kept."""
     if asked.cache is None:
         return None
-    shapes = {key: list(value.shape) for key, value in module.state_dict().items()}
-    facts = {
-        **about,
-        "seed": asked.seed,
-        "effort": asked.effort,
-        "data": str(asked.data),
-        "net": shapes,
-        "version": VERSION,
-    }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    shapes = {key: list(value.shape) for key, value in net.state_dict().items()}
+    facts = {"seed": asked.seed, "effort": asked.effort, "data": str(asked.data), "net": shapes, "version": VERSION}
+    digest = hashlib.sha256(json.dumps({**about, **facts}, sort_keys=True, default=str).encode()).hexdigest()[:16]
     try:
         asked.cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,15 +100,13 @@ def _file(asked: StudyOptions, name: str, module: nn.Module, about: Mapping[str,
     return asked.cache / f"{name}-{digest}.pt"
 
 
-def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
+def _restored(file: Path, net: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
     """Load a stored net, and return the numbers of its epochs."""
-    if file is None or not file.is_file():
-        return []
     try:
-        kept: dict[str, Any] = torch.load(file, weights_only=True)
-        module.load_state_dict(kept["module"])
+        kept = torch.load(file, weights_only=True)
+        net.load_state_dict(kept["module"])
         optimizer.load_state_dict(kept["optimizer"])
-        if not _finite(module):
+        if not _is_finite(net):
             raise ValueError("its weights are not finite")
         return list(kept["history"])
     except Exception as error:  # a damaged file may raise any
@@ -118,15 +114,5 @@ def _restore(file: Path | None, module: nn.Module, optimizer: torch.optim.Optimi
         raise ErfscopeError(f"{file} is damaged ({reason}); remove it, and the net is trained again") from error
 
 
-def _finite(module: nn.Module) -> bool:
-    return all(bool(values.isfinite().all()) for values in module.state_dict().values())
-
-
-def _keep(
-    file: Path | None, module: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]
-) -> None:
-    if file is None:
-        return
-    buffer = io.BytesIO()
-    torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "history": history}, buffer)
-    write_bytes(file, buffer.getvalue(), force=True)
+def _is_finite(net: nn.Module) -> bool:
+    return all(bool(values.isfinite().all()) for values in net.state_dict().values())

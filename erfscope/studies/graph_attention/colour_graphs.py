@@ -1,4 +1,4 @@
-"""Graphs of coloured nodes, and a net that counts the green ones through attention pooling.
+"""Graphs of coloured nodes, and nets that learn to count the green ones through attention pooling.
 
 Source: Knyazev et al. 2019, arXiv:1905.02850, the data set COLORS: n nodes and n to 2 n links, up to ten green nodes.
 As in the authors' code (github.com/bknyaz/graph_attention_pool) there is a fourth channel, which only unseen colours
@@ -6,17 +6,29 @@ use, and the attention reads the colours."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from erfscope import theory
 from erfscope.adapters.blocks import ThresholdPooling, TopKPooling
+from erfscope.restore import seed_generators
+from erfscope.studies.study import StudyOptions
+from erfscope.studies.training import train
 
 #: Colours that a net is trained on, and the channels of a node.
 COLOURS, CHANNELS, GREEN, MOST = 3, 4, 1, 10
 WIDTH = 64
+#: Numbers of nodes in training, and of larger graphs.
+SMALL, LARGE = range(4, 26), (30, 60, 100, 150, 200)
+#: Weight of the Kullback-Leibler divergence between the attention and its target.
+BETA = 10.0
+#: Learning rate; that of the few numbers of the attention is ten times as high.
+RATE = 3e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,3 +148,73 @@ class Counter(nn.Module):
         left = adjacency * kept * kept.transpose(1, 2)
         counts = self.head((self.second(h * gate, left) * kept).sum(1)).squeeze(1)
         return counts, seen @ self.pool.weight[0]
+
+
+def graphs_of(asked: StudyOptions) -> dict[str, list[Graphs]]:
+    """Return graphs to ``train`` with, and three sets to test with: ``small``, ``large``, and ``unseen`` colours."""
+    share = asked.pick(full=1, quick=1, smoke=4)
+
+    def made(count: int, sizes: Sequence[int], first: int, *, unseen: bool = False) -> list[Graphs]:
+        seeds = {nodes: 1000 * asked.seed + first + nodes for nodes in sizes}
+        return [
+            colour_graphs(count, n, torch.Generator().manual_seed(seed), unseen=unseen) for n, seed in seeds.items()
+        ]
+
+    return {
+        "train": made(24, SMALL, 0),
+        "small": made(40 // share, SMALL, 300),
+        "large": made(100 // share, LARGE, 600),
+        "unseen": made(100 // share, LARGE, 600, unseen=True),
+    }
+
+
+def fresh(pool: str, seed: int) -> Counter:
+    """A net at random weights."""
+    with seed_generators(seed):
+        return Counter(pool)
+
+
+def removed(judge: Counter, train: Sequence[Graphs]) -> list[Tensor]:
+    """Return targets for weak supervision: how much a net without attention changes its answer when a node is removed,
+    (B, n) for each batch of graphs."""
+    targets = []
+    with torch.no_grad():
+        for graphs in train:
+            every = judge(graphs.x, graphs.adjacency)[0].numpy()
+            less = [graphs.without(node) for node in range(graphs.x.shape[1])]
+            without = np.stack([judge(one.x, one.adjacency)[0].numpy() for one in less], axis=1)
+            found = [theory.leave_one_out(row, whole) for row, whole in zip(without, every, strict=True)]
+            targets.append(torch.from_numpy(np.stack(found)).float())
+    return targets
+
+
+def teach(
+    counter: Counter, graphs: Sequence[Graphs], targets: Sequence[Tensor] | None, asked: StudyOptions, name: str
+) -> None:
+    """Train a net to count, and its attention to match the targets (Knyazev et al. 2019, section 3).
+
+    Args:
+        counter: Trained in place.
+        graphs: One batch each.
+        targets: Target of the attention, (B, n) for each batch; None for unsupervised attention.
+        asked: Effort of the training, and the folder where nets are kept.
+        name: Distinguishes this net from others of its kind.
+    """
+    epochs = asked.pick(full=150, quick=25, smoke=6)
+    attention = [] if counter.pool is None else [counter.pool.weight]
+    rest = [parameter for parameter in counter.parameters() if all(parameter is not each for each in attention)]
+    groups = [{"params": rest, "lr": RATE}, *({"params": [each], "lr": 10 * RATE} for each in attention)]
+    optimizer = torch.optim.Adam(groups)
+
+    def losses(epoch: int) -> Iterator[Tensor]:
+        for which in torch.randperm(len(graphs), generator=torch.Generator().manual_seed(epoch)).tolist():
+            counts, scores = counter(graphs[which].x, graphs[which].adjacency)
+            loss = F.mse_loss(counts, graphs[which].count)
+            if targets is not None:
+                loss = loss + BETA * F.kl_div(scores.log_softmax(1), targets[which], reduction="batchmean")
+            yield loss
+        for group in optimizer.param_groups if epoch + 1 == epochs * 3 // 4 else ():
+            group["lr"] *= 0.1
+
+    name = f"attention-pooling-{name}".replace(" ", "-")
+    train(asked, name, counter, optimizer, epochs, losses, beta=BETA, rate=RATE)

@@ -6,7 +6,8 @@ sigma stays."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -14,105 +15,79 @@ from torch import Tensor
 import erfscope
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Picture, Shown
-from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.luo.nets import Design, Nets
-from erfscope.studies.luo.rows import VARIANCE, Z_LIMIT, along_row, failures, generator, measured, verdict, with_error
-from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions
+from erfscope.studies.luo.stacks import (
+    EXACT,
+    VARIANCE,
+    WIDTHS,
+    Z_LIMIT,
+    Design,
+    Nets,
+    Weights,
+    along_row,
+    draw_nets,
+    measure_nets,
+)
+from erfscope.studies.study import (
+    VERDICT,
+    Claim,
+    Column,
+    Row,
+    StudyFindings,
+    StudyOptions,
+    claim,
+    holds,
+    with_error,
+)
 
-LAYERS, WIDTH = 5, 8
+
+LAYERS = 5
 KEEPS = (1.0, 0.8, 0.5)
 #: Parts of the runs, for standard errors of a total.
 PARTS = 10
-#: Without dropout, sizes of uniform weights hold to rounding.
-EXACT = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One number under one rate of dropout."""
-
-    name: str
-    section: str
-    keep: float
-    runs: int
-    value: float
-    se: float | None
-    theory: float
-    passed: bool
+SIGMA = theory.uniform_stack(LAYERS, 3).sigma_px
+#: Weights -> how rows name the gradient, its image, and its total without dropout over that with, at a chance.
+IMAGES: dict[Weights, tuple[str, str, Any, str]] = {
+    "uniform": ("E[g]", "signed", "signed", ""),
+    "random": ("E[g²]", "energy", VARIANCE, " of squares"),
+}
 
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Rates of 0, 0.2 and 0.5; 5 linear layers, uniform and random weights."""
-    runs = asked.pick(full=2000, quick=400, smoke=100)
-    rows: list[Row] = []
-    maps = []
-    for keep in asked.each("luo-dropout", KEEPS):
-        rows += _mean(asked, keep, runs)
-        found, values = _square(asked, keep, runs)
-        rows += found
-        maps.append((keep, values))
-    rows.sort(key=lambda row: SECTIONS.index(row.section))
-    return StudyFindings(
-        columns=COLUMNS, section="section", rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(maps)
-    )
-
-
-SECTIONS = (
-    "uniform weights: total of E[g]",
-    "uniform weights: sigma of E[g]",
-    "random weights: total of E[g²]",
-    "random weights: sigma of E[g²]",
-)
-
-
-def _mean(asked: StudyOptions, keep: float, runs: int) -> list[Row]:
-    """The mean over masks of the gradient of one net."""
-    name = f"E[g], keep {keep:g}"
-    draws = generator(asked, name)
-    nets = Nets(Design(layers=LAYERS, keep=keep), runs, draws)
-    pictures = nets.pictures(draws)
-    total, total_se = totals(nets, pictures, "signed")
-    spread = measured(nets, pictures, "signed")["sigma_row"]
-    return [
-        _row(f"total, keep {keep:g}", SECTIONS[0], keep, runs, total, total_se, 1.0),
-        _row(
-            f"sigma, keep {keep:g}",
-            SECTIONS[1],
-            keep,
-            runs,
-            float(spread),
-            spread.se,
-            theory.uniform_stack(LAYERS, 3).sigma_px,
-        ),
-    ]
-
-
-def _square(asked: StudyOptions, keep: float, runs: int) -> tuple[list[Row], FloatArray]:
-    """The mean square of the gradient over masks and weights, and its map."""
-    name = f"E[g²], keep {keep:g}"
-    draws = generator(asked, name)
-    nets = Nets(Design(layers=LAYERS, width=WIDTH, weights="random", keep=keep), runs, draws)
-    pictures = nets.pictures(draws)
-    total, total_se = totals(nets, pictures, "energy")
-    result = measured(nets, pictures, VARIANCE)
-    assert result.map is not None
-    spread = result["sigma_row"]
     rows = [
-        _row(f"total of squares, keep {keep:g}", SECTIONS[2], keep, runs, total, total_se, keep**-LAYERS),
-        _row(
-            f"sigma of squares, keep {keep:g}",
-            SECTIONS[3],
-            keep,
-            runs,
-            float(spread),
-            spread.se,
-            theory.uniform_stack(LAYERS, 3).sigma_px,
-        ),
+        row for keep in asked.each("luo-dropout", KEEPS) for weights in IMAGES for row in _rows(asked, weights, keep)
     ]
-    return rows, result.map.values
+    rows.sort(key=lambda row: (row.section[0] == "r", "sigma of E" in row.section))
+    return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float | None]:
+def _rows(asked: StudyOptions, weights: Weights, keep: float) -> list[Row]:
+    """The gradient of one net, over masks, or its mean square over masks and weights: its total and its sigma."""
+    image, convention, normalised, word = IMAGES[weights]
+    runs = asked.pick(full=2000, quick=400, smoke=100)
+    design = Design(layers=LAYERS, width=WIDTHS[weights], weights=weights, keep=keep)
+    nets, pictures = draw_nets(asked, f"{image}, keep {keep:g}", design, runs)
+    result = measure_nets(nets, pictures, normalised)
+    spread = result["sigma_row"]
+    expected = 1.0 if weights == "uniform" else keep**-LAYERS
+    numbers = {"total": (*totals(nets, pictures, convention), expected), "sigma": (float(spread), spread.se, SIGMA)}
+    return [
+        Row(
+            name=f"{what}{word}, keep {keep:g}",
+            section=f"{weights} weights: {what} of {image}",
+            keep=keep,
+            runs=runs,
+            value=value,
+            se=se,
+            theory=wanted,
+            passed=abs(value - wanted) <= EXACT * wanted + Z_LIMIT * (se or 0.0),
+            maps={"g": result.map.values},
+        )
+        for what, (value, se, wanted) in numbers.items()
+    ]
+
+
+def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float]:
     """Return the influence of all input pixels on the unit, not normalised: mean over the runs and standard error.
 
     Args:
@@ -127,47 +102,45 @@ def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float 
         return out
 
     parts = np.array_split(np.arange(len(pictures)), PARTS)
-    found = [
-        float(erfscope.influence(unit, pictures[part].flatten(2).transpose(1, 2), convention, [0]).values.sum())
-        for part in parts
-    ]
+    nodes = pictures.flatten(2).transpose(1, 2)
+    found = [float(erfscope.influence(unit, nodes[part], convention, [0]).values.sum()) for part in parts]
     return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(PARTS))
 
 
-def _row(name: str, section: str, keep: float, runs: int, value: float, se: float | None, expected: float) -> Row:
-    limit = EXACT * expected + Z_LIMIT * (se or 0.0)
-    passed = abs(value - expected) <= limit
-    return Row(name=name, section=section, keep=keep, runs=runs, value=value, se=se, theory=expected, passed=passed)
-
-
 COLUMNS = (
-    Column(title="statistic", text=lambda row: row.name, numeric=False),
-    Column(title="runs", text=lambda row: str(row.runs), optional=True),
-    Column(title="measured", text=lambda row: with_error(row.value, row.se)),
-    Column(title="theory", text=lambda row: f"{row.theory:.3f}"),
+    Column("statistic", "{name}", numeric=False),
+    Column("runs", "{runs}", optional=True),
+    Column("measured", lambda row: with_error(row.value, row.se)),
+    Column("theory", "{theory:.3f}"),
     VERDICT,
 )
 
 
-def _conclusion(rows: list[Row]) -> str:
-    least = min(KEEPS)
-    total, square = (next(row for row in rows if row.section == SECTIONS[at] and row.keep == least) for at in (0, 2))
-    sigmas = [row.value for row in rows if row.section == SECTIONS[3]]
-    return (
-        f"That dropout does not change the shape {verdict(rows)}: keeping {least:g} of the values before each of"
-        f" {LAYERS} layers, the gradient adds up to {total.value:.3f} (1 without), its square to {square.value:.1f}"
-        f" ({square.theory:.0f} = (1 / {least:g})^{LAYERS}), and sigma is {min(sigmas):.3f} to {max(sigmas):.3f} at all"
-        f" rates (closed form {theory.uniform_stack(LAYERS, 3).sigma_px:.3f}).{failures(rows)}"
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    least = {row.section: row for row in rows if row.keep == min(KEEPS)}
+    names = {
+        "uniform weights: total of E[g]": "the gradient's total stays",
+        "random weights: total of E[g²]": "that of its square grows by 1 / keep per layer",
+        "random weights: sigma of E[g²]": "sigma stays",
+    }
+    return [
+        claim(
+            f"dropout, {min(KEEPS):g} kept before each of {LAYERS} layers: {text}",
+            f"{least[section].theory:.3f} (closed form)",
+            with_error(least[section].value, least[section].se),
+            holds([row for row in rows if row.section == section]),
+        )
+        for section, text in names.items()
+    ]
+
+
+def _picture(rows: Sequence[Row]) -> Picture:
+    squares = [row for row in rows if row.section == "random weights: sigma of E[g²]"]
+    shown = tuple(
+        Shown(title=f"mean square of the gradient, keep {row.keep:g}", values=row.maps["g"]) for row in squares
     )
-
-
-def _picture(maps: list[tuple[float, FloatArray]]) -> Picture:
-    shown = tuple(Shown(title=f"mean square of the gradient, keep {keep:g}", values=values) for keep, values in maps)
-    curves = [along_row(f"keep {keep:g}", values, points=True) for keep, values in maps]
+    curves = [along_row(f"keep {row.keep:g}", row.maps["g"], points=True) for row in squares]
     curves.append(along_row("closed form", theory.uniform_stack(LAYERS, 3).kernel[None]))
     chart = Chart(title="along a row", x="px from the unit", y="share", curves=tuple(curves))
-    return Picture(
-        title="Dropout does not change the shape of the ERF",
-        rows=(shown, (chart,)),
-        note=f"{LAYERS} linear layers, random weights.",
-    )
+    note = f"{LAYERS} linear layers, random weights."
+    return Picture(title="Dropout does not change the shape of the ERF", rows=(shown, (chart,)), note=note)

@@ -7,74 +7,45 @@ layers are no Gaussian: the published pair is that of the root of the variance i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture
-from erfscope.studies.luo.nets import Activation, Design, Nets, Weights
-from erfscope.studies.luo.rows import RMS, failures, generator, measured, verdict
-from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
+from erfscope.studies.luo.stacks import EXACT, RMS, WIDTHS, Activation, Design, Weights, draw_nets, measure_nets
+from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim
+
 
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical receptive field.
 PUBLISHED = (0.56, -0.43)
 #: Limit of a slope that is sampled; uniform weights have the slopes of the closed form.
-LIMIT, EXACT = 0.03, 1e-9
-WIDTH = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Stacks of several depths."""
-
-    name: str
-    weights: Weights
-    activation: Activation
-    convention: Any
-    #: Power that makes the measured image of the variance image: 1, or 1/2 for its root.
-    power: float | None
-
-
-FAMILIES = (
-    Family(name="uniform, g", weights="uniform", activation="linear", convention="luo", power=1.0),
-    Family(name="random, root of g²", weights="random", activation="linear", convention=RMS, power=0.5),
-    Family(name="random, |g|", weights="random", activation="linear", convention="luo", power=None),
-    Family(name="random ReLU, |g|", weights="random", activation="relu", convention="luo", power=None),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One family: its slopes."""
-
-    name: str
-    runs: int
-    layers: tuple[int, ...]
-    sizes_px: tuple[float, ...]
-    slope_size: float
-    slope_ratio: float
-    #: The closed form's, at the same depths; None where there is none.
-    theory_size: float | None
-    theory_ratio: float | None
-    published_size: float = PUBLISHED[0]
-    published_ratio: float = PUBLISHED[1]
-    passed: bool
+LIMIT = 0.03
+#: Name -> weights, activation, convention, and the power that makes the measured image of the variance image.
+FAMILIES: dict[str, tuple[Weights, Activation, Any, float | None]] = {
+    "uniform, g": ("uniform", "linear", "luo", 1.0),
+    "random, root of g²": ("random", "linear", RMS, 0.5),
+    "random, |g|": ("random", "linear", "luo", None),
+    "random ReLU, |g|": ("random", "relu", "luo", None),
+}
 
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Four families of stacks, 5 to 40 layers."""
     depths = asked.pick(full=tuple(range(5, 41, 5)), quick=(5, 10, 20, 40), smoke=(5, 20))
-    families = asked.pick(full=FAMILIES, quick=FAMILIES, smoke=FAMILIES[:2])
-    rows = []
-    for number, family in enumerate(families):
-        runs = 1 if family.weights == "uniform" else asked.pick(full=100, quick=20, smoke=100)
-        rows.append(_row(asked, family, depths, runs, number / len(families)))
-    asked.tell("luo-growth", 1, 1)
-    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows))
+    families = list(FAMILIES)[: asked.pick(full=4, quick=4, smoke=2)]
+    runs: dict[Weights, int] = {"uniform": 1, "random": asked.pick(full=100, quick=20, smoke=100)}
+    sizes: dict[str, list[float]] = {name: [] for name in families}
+    for name, n in asked.each("luo-growth", list(itertools.product(families, depths))):
+        weights, activation, convention, _ = FAMILIES[name]
+        design = Design(layers=n, width=WIDTHS[weights], weights=weights, activation=activation)
+        found = measure_nets(*draw_nets(asked, f"{name} {n}", design, runs[weights]), convention)
+        sizes[name].append(float(found["luo_size"]))
+    rows = [_row(name, runs[FAMILIES[name][0]], depths, sizes[name]) for name in families]
+    return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
 def closed_form(n: int, power: float) -> float:
@@ -87,90 +58,77 @@ def closed_form(n: int, power: float) -> float:
 def slopes(layers: Sequence[int], sizes: Sequence[float]) -> tuple[float, float]:
     """Log-log slopes over the depth, of the sizes and of their ratios to the theoretical receptive field's side 2 n +
     1."""
-    depth = np.log(layers)
     ratios = np.divide(sizes, 2 * np.asarray(layers) + 1)
-    return float(np.polyfit(depth, np.log(sizes), 1)[0]), float(np.polyfit(depth, np.log(ratios), 1)[0])
+    size, ratio = (float(np.polyfit(np.log(layers), np.log(each), 1)[0]) for each in (sizes, ratios))
+    return size, ratio
 
 
-def _row(asked: StudyOptions, family: Family, depths: tuple[int, ...], runs: int, before: float) -> Row:
-    sizes = []
-    for done, n in enumerate(depths):
-        asked.tell("luo-growth", round(100 * before + 25 * done / len(depths)), 100)
-        draws = generator(asked, f"{family.name} {n}")
-        design = Design(
-            layers=n,
-            width=1 if family.weights == "uniform" else WIDTH,
-            weights=family.weights,
-            activation=family.activation,
-        )
-        nets = Nets(design, runs, draws)
-        sizes.append(float(measured(nets, nets.pictures(draws), family.convention)["luo_size"]))
-    size, ratio = slopes(depths, sizes)
-    expected = None if family.power is None else slopes(depths, [closed_form(n, family.power) for n in depths])
-    limit = EXACT if family.weights == "uniform" else LIMIT
+def _row(name: str, runs: int, depths: tuple[int, ...], sizes: Sequence[float]) -> Row:
+    weights, _, _, power = FAMILIES[name]
+    found, expected = slopes(depths, sizes), slopes(depths, [closed_form(n, power or 0.5) for n in depths])
     # Families without a closed form are compared with the root of the variance image, at twice the limit.
-    wanted, limit = (
-        (expected, limit)
-        if expected is not None
-        else (slopes(depths, [closed_form(n, 0.5) for n in depths]), 2 * limit)
-    )
+    limit = EXACT if weights == "uniform" else LIMIT if power is not None else 2 * LIMIT
     return Row(
-        name=family.name,
+        name=name,
         runs=runs,
         layers=depths,
         sizes_px=tuple(sizes),
-        slope_size=size,
-        slope_ratio=ratio,
-        theory_size=None if expected is None else expected[0],
-        theory_ratio=None if expected is None else expected[1],
-        passed=abs(size - wanted[0]) <= limit and abs(ratio - wanted[1]) <= limit,
+        slope_size=found[0],
+        slope_ratio=found[1],
+        # The closed form's, at the same depths; None where there is none.
+        theory_size=None if power is None else expected[0],
+        theory_ratio=None if power is None else expected[1],
+        published_size=PUBLISHED[0],
+        published_ratio=PUBLISHED[1],
+        passed=all(abs(one - other) <= limit for one, other in zip(found, expected, strict=True)),
     )
 
 
 COLUMNS = (
-    Column(title="weights, image", text=lambda row: row.name, numeric=False),
-    Column(title="runs", text=lambda row: str(row.runs), optional=True),
-    Column(title="size", text=lambda row: cell(row.slope_size, "+.3f")),
-    Column(title="theory", text=lambda row: cell(row.theory_size, "+.3f")),
-    Column(title="paper", text=lambda row: f"{row.published_size:+.2f}"),
-    Column(title="size / TRF", text=lambda row: cell(row.slope_ratio, "+.3f")),
-    Column(title="theory", text=lambda row: cell(row.theory_ratio, "+.3f")),
-    Column(title="paper", text=lambda row: f"{row.published_ratio:+.2f}"),
+    Column("weights, image", "{name}", numeric=False),
+    Column("runs", "{runs}", optional=True),
+    Column("size", "{slope_size:+.3f}"),
+    Column("theory", "{theory_size:+.3f}"),
+    Column("paper", "{published_size:+.2f}"),
+    Column("size / TRF", "{slope_ratio:+.3f}"),
+    Column("theory", "{theory_ratio:+.3f}"),
+    Column("paper", "{published_ratio:+.2f}"),
     VERDICT,
 )
 
 
-def _conclusion(rows: list[Row]) -> str:
+def _claims(rows: Sequence[Row]) -> list[Claim]:
     root = next(row for row in rows if row.name == "random, root of g²")
-    uniform = next(row for row in rows if row.name == "uniform, g")
-    return (
-        f"Growth with the root of the depth {verdict(rows)}: log-log slopes over {root.layers[0]} to {root.layers[-1]}"
-        f" layers are {root.slope_size:+.3f} and {root.slope_ratio:+.3f} for the root of the variance image (closed"
-        f" form {root.theory_size:+.3f} and {root.theory_ratio:+.3f}, published {PUBLISHED[0]:+.2f} and"
-        f" {PUBLISHED[1]:+.2f}), {uniform.slope_size:+.3f} and {uniform.slope_ratio:+.3f} for uniform weights; +1/2 and"
-        f" -1/2 are their limits.{failures(rows)}"
-    )
-
-
-def _picture(rows: list[Row]) -> Picture:
-    sizes = tuple(Curve(label=row.name, x=row.layers, y=row.sizes_px) for row in rows)
-    ratios = tuple(
-        Curve(
-            label=row.name,
-            x=row.layers,
-            y=[size / (2 * n + 1) for n, size in zip(row.layers, row.sizes_px, strict=True)],
+    return [
+        claim(
+            f"{what} of the root of g² over the depth, log-log slope",
+            f"{published:+.2f} (closed form {closed:+.3f})",
+            f"{found:+.3f}",
+            root.passed and abs(found - published) <= 2 * LIMIT,
+            has_mechanism=root.passed,
         )
-        for row in rows
-    )
-    charts = (
-        Chart(title="size of the ERF", x="layers", y="px", curves=sizes, log="xy"),
+        for what, published, closed, found in (
+            ("ERF size", PUBLISHED[0], root.theory_size, root.slope_size),
+            ("ERF size / TRF", PUBLISHED[1], root.theory_ratio, root.slope_ratio),
+        )
+    ]
+
+
+def _picture(rows: Sequence[Row]) -> Picture:
+    sizes = {row.name: row.sizes_px for row in rows}
+    ratios = {row.name: [px / (2 * n + 1) for n, px in zip(row.layers, row.sizes_px, strict=True)] for row in rows}
+    charts = tuple(
         Chart(
-            title="its fraction of the theoretical receptive field (TRF)",
+            title=title,
             x="layers",
-            y="size / TRF",
-            curves=ratios,
+            y=unit,
+            curves=tuple(Curve(label=name, x=rows[0].layers, y=y) for name, y in values.items()),
             log="xy",
-        ),
+        )
+        for title, unit, values in (
+            ("size of the ERF", "px", sizes),
+            ("its fraction of the theoretical receptive field (TRF)", "size / TRF", ratios),
+        )
     )
     note = "After Luo et al. 2016, section 4. Size: root of the number of pixels above 4.55 % of the value at the unit."
     return Picture(title="The ERF grows like the root of the depth", rows=(charts,), note=note)

@@ -7,114 +7,97 @@ and sigma is 1 / sqrt(2) of that of the plain stack."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import (
-    DesignResult,
-    Row,
-    columns,
-    failures,
-    findings,
-    measure_design,
-    section_of,
-    verdict,
-)
-from erfscope.studies.study import StudyFindings, StudyOptions
-
-WIDTH = 8
+from erfscope.studies.luo.stacks import SECTIONS, WIDTHS, Activation, Design, Weights, columns, measure_design
+from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim, with_error
 
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Plain stacks beside those with skip connections, uniform and random weights; random ReLU nets, too, for which
     there is no form."""
     depths = asked.pick(full=(10, 20, 40), quick=(10, 20), smoke=(10,))
-    runs = asked.pick(full=100, quick=50, smoke=20)
-    wanted: list[tuple[Weights, int, bool]] = [
-        (weights, n, skip) for weights in WEIGHTS for n in depths for skip in (False, True)
+    wanted: list[tuple[str, int, bool]] = [
+        *itertools.product(WIDTHS, depths, (False, True)),
+        *(("random ReLU", depths[-1], skip) for skip in (False, True)),
     ]
-    found = [
-        _linear(asked, weights, n, skip, runs if weights == "random" else 1)
-        for weights, n, skip in asked.each("luo-skip", wanted)
-    ]
-    found.append(_relu(asked, depths[-1], False, runs))
-    found.append(_relu(asked, depths[-1], True, runs, plain=found[-1].row))
-    return findings(found, columns(first="weights, layers", shape=False), _conclusion, _picture(found, depths))
-
-
-WEIGHTS: tuple[Weights, ...] = ("uniform", "random")
-
-
-def _linear(asked: StudyOptions, weights: Weights, n: int, skip: bool, runs: int) -> DesignResult:
-    design = Design(layers=n, weights=weights, skip=skip, width=WIDTH if weights == "random" else 1)
-    sigma = (theory.residual_stack(n, 3, gain=1.0) if skip else theory.uniform_stack(n, 3)).sigma_px
-    section = section_of(weights)
-    return measure_design(asked, _name(weights, n, skip), design, runs, section=section, sigma=sigma, also=_whole_field)
-
-
-def _relu(asked: StudyOptions, n: int, skip: bool, runs: int, plain: Row | None = None) -> DesignResult:
-    def smaller(row: Row) -> bool:
-        """Than the plain stack, by two standard errors of the difference."""
-        if plain is None:
-            return True
-        error = math.hypot(plain.sigma_se_px or 0.0, row.sigma_se_px or 0.0)
-        return plain.sigma_px - row.sigma_px > 2 * error
-
-    design = Design(layers=n, weights="random", activation="relu", skip=skip, width=WIDTH)
-    name, section = _name("random ReLU", n, skip), "random ReLU: sigma of g²"
-    return measure_design(
-        asked, name, design, runs, section=section, sigma=None, also=lambda row: _whole_field(row) and smaller(row)
+    rows: list[Row] = []
+    for each in asked.each("luo-skip", wanted):
+        rows.append(_measured(asked, *each, rows))
+    return StudyFindings(
+        columns=columns("weights, layers", shape=False),
+        section="section",
+        rows=rows,
+        claims=_claims(rows),
+        picture=_picture(rows, depths),
     )
 
 
-def _name(weights: str, n: int, skip: bool) -> str:
-    return f"{weights}, {n}{', skips' if skip else ''}"
+def _measured(asked: StudyOptions, kind: str, n: int, skip: bool, before: Sequence[Row]) -> Row:
+    def is_claimed(row: Row) -> bool:
+        """The field is the plain stack's; where there is no closed form, sigma is smaller by two standard errors."""
+        is_smaller = True
+        if kind == "random ReLU" and skip:
+            plain = before[-1]
+            error = math.hypot(plain.sigma_se_px or 0.0, row.sigma_se_px or 0.0)
+            is_smaller = plain.sigma_px - row.sigma_px > 2 * error
+        return is_smaller and row.trf_px == 2 * n + 1
+
+    weights: Weights = "uniform" if kind == "uniform" else "random"
+    activation: Activation = "relu" if kind == "random ReLU" else "linear"
+    design = Design(layers=n, weights=weights, activation=activation, skip=skip, width=WIDTHS[weights])
+    runs = 1 if kind == "uniform" else asked.pick(full=100, quick=50, smoke=20)
+    sigma, section = (None, f"{kind}: sigma of g²") if kind == "random ReLU" else (_sigma(n, skip), "")
+    return measure_design(asked, _name(kind, n, skip), design, runs, section=section, sigma=sigma, also=is_claimed)
 
 
-def _whole_field(row: Row) -> bool:
-    return row.trf_px == 2 * row.layers + 1
+def _sigma(n: int, skip: bool) -> float:
+    return (theory.residual_stack(n, 3, gain=1.0) if skip else theory.uniform_stack(n, 3)).sigma_px
 
 
-def _conclusion(rows: tuple[Row, ...]) -> str:
-    pairs = {
-        kind: [row for row in rows if row.name.startswith(f"{kind}, ")][-2:]
-        for kind in ("uniform", "random", "random ReLU")
-    }
-    ratios = {kind: skipping.sigma_px / plain.sigma_px for kind, (plain, skipping) in pairs.items()}
-    n = pairs["uniform"][0].layers
-    same = all(_whole_field(row) for row in rows)
-    held = verdict(rows)
-    return (
-        f"That skips make the ERF smaller {held}: at {n} layers sigma is {ratios['uniform']:.4f} times the plain"
-        f" stack's for uniform and {ratios['random']:.3f} for random weights (closed form 0.7071),"
-        f" {ratios['random ReLU']:.3f} with ReLUs; theoretical sizes"
-        f" {'are the same' if same else 'differ'}.{failures(rows)}"
-    )
+def _name(kind: str, n: int, skip: bool) -> str:
+    return f"{kind}, {n}{', skips' if skip else ''}"
 
 
-def _picture(found: list[DesignResult], depths: tuple[int, ...]) -> Picture:
-    deepest = [one for one in found if one.row.layers == depths[-1] and not one.row.name.startswith("uniform")]
-    maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in deepest)
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    n, claims = rows[-1].layers, []
+    for kind, form in (("uniform", " (closed form 0.7071)"), ("random", " (closed form 0.7071)"), ("random ReLU", "")):
+        plain, skipping = (next(row for row in rows if row.name == _name(kind, n, skip)) for skip in (False, True))
+        error = math.hypot(*((row.sigma_se_px or 0.0) / row.sigma_px for row in (plain, skipping)))
+        ratio = skipping.sigma_px / plain.sigma_px
+        text = f"skips make the ERF smaller: sigma over the plain stack's, {kind}, {n} layers"
+        claims.append(claim(text, f"smaller{form}", with_error(ratio, ratio * error), plain.passed and skipping.passed))
+    same = all(row.trf_px == 2 * row.layers + 1 for row in rows)
+    return [*claims, claim("skips keep the TRF", "the same", "the same" if same else "differs", same)]
 
-    def points(weights: str, skip: bool) -> tuple[float, ...]:
-        rows = {one.row.name: one.row for one in found}
-        return tuple(rows[_name(weights, n, skip)].sigma_px for n in depths)
 
-    def closed(skip: bool) -> tuple[float, ...]:
-        return tuple((theory.residual_stack(n, 3) if skip else theory.uniform_stack(n, 3)).sigma_px for n in depths)
-
+def _picture(rows: Sequence[Row], depths: tuple[int, ...]) -> Picture:
+    deepest = [row for row in rows if row.layers == depths[-1] and row.section != SECTIONS["uniform"]]
+    maps = tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in deepest)
+    sigma_of = {row.name: row.sigma_px for row in rows}
     lines = (
-        *(Curve(label=f"closed form{', skips' if skip else ''}", x=depths, y=closed(skip)) for skip in (False, True)),
         *(
-            Curve(label=f"random{', skips' if skip else ''}", x=depths, y=points("random", skip), points=True)
+            Curve(
+                label=_name("closed form", 0, skip).replace(", 0", ""),
+                x=depths,
+                y=tuple(_sigma(n, skip) for n in depths),
+            )
+            for skip in (False, True)
+        ),
+        *(
+            Curve(
+                label=_name("random", 0, skip).replace(", 0", ""),
+                x=depths,
+                y=tuple(sigma_of[_name("random", n, skip)] for n in depths),
+                points=True,
+            )
             for skip in (False, True)
         ),
     )
     chart = Chart(title="sigma of the squared gradient", x="layers", y="px", curves=lines, log="xy")
-    return Picture(
-        title="Skip connections make the ERF smaller",
-        rows=(maps, (chart,)),
-        note="Maps: mean |g|. Closed form: gain 1.",
-    )
+    note = "Maps: mean |g|. Closed form: gain 1."
+    return Picture(title="Skip connections make the ERF smaller", rows=(maps, (chart,)), note=note)

@@ -6,24 +6,16 @@ not say which layers have the strides and dilations; here they are the 4th, 8th 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from erfscope import theory
 from erfscope.figures.chart_data import Chart, Picture, Shown
-from erfscope.studies.luo.nets import Design, Weights
-from erfscope.studies.luo.rows import (
-    EXACT,
-    DesignResult,
-    Row,
-    along_row,
-    columns,
-    failures,
-    findings,
-    measure_design,
-    section_of,
-    verdict,
-)
-from erfscope.studies.study import StudyFindings, StudyOptions
+from erfscope.studies.luo.stacks import EXACT, WIDTHS, Design, Weights, along_row, columns, measure_design
+from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim
 
-LAYERS, WIDTH = 15, 8
+
+LAYERS = 15
 ONES = (1,) * LAYERS
 #: Name of a change -> (strides, dilations).
 CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -35,51 +27,42 @@ CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Uniform and random weights, for the baseline and the two changes."""
-    runs = asked.pick(full=100, quick=50, smoke=20)
-    wanted = [(change, random) for random in (False, True) for change in CHANGES]
-    found = [
-        _measured(asked, change, runs if random else 1)
-        for change, random in asked.each("luo-subsample-dilation", wanted)
-    ]
-    return findings(found, columns(first="weights, change"), _conclusion, _picture(found))
+    wanted = list(itertools.product(WIDTHS, CHANGES))
+    rows = [_measured(asked, *each) for each in asked.each("luo-subsample-dilation", wanted)]
+    return StudyFindings(
+        columns=columns("weights, change"), section="section", rows=rows, claims=_claims(rows), picture=_picture(rows)
+    )
 
 
-def _measured(asked: StudyOptions, change: str, runs: int) -> DesignResult:
+def _measured(asked: StudyOptions, weights: Weights, change: str) -> Row:
     strides, dilations = CHANGES[change]
     shape = theory.strided_dilated_stack([3] * LAYERS, strides, dilations)
 
-    def same_field(row: Row) -> bool:
-        return row.trf_px == shape.trf_px
+    def has_shape(row: Row) -> bool:
+        is_flat = row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
+        return row.trf_px == shape.trf_px and (is_flat or weights == "random")
 
-    def same_shape(row: Row) -> bool:
-        return (
-            same_field(row) and row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
-        )
-
-    weights: Weights = "uniform" if runs == 1 else "random"
-    design = Design(
-        layers=LAYERS, strides=strides, dilations=dilations, width=1 if runs == 1 else WIDTH, weights=weights
-    )
-    also = same_shape if runs == 1 else same_field
-    return measure_design(
-        asked, f"{weights}, {change}", design, runs, section=section_of(weights), sigma=shape.sigma_px, also=also
-    )
+    design = Design(layers=LAYERS, strides=strides, dilations=dilations, width=WIDTHS[weights], weights=weights)
+    runs = 1 if weights == "uniform" else asked.pick(full=100, quick=50, smoke=20)
+    return measure_design(asked, f"{weights}, {change}", design, runs, sigma=shape.sigma_px, also=has_shape)
 
 
-def _conclusion(rows: tuple[Row, ...]) -> str:
-    base, sub, dilated = (next(row for row in rows if row.name == f"uniform, {change}") for change in CHANGES)
-    held = verdict(rows)
-    return (
-        f"That both widen the ERF {held}: from sigma {base.sigma_px:.3f} (TRF {base.trf_px}) to {sub.sigma_px:.3f}"
-        f" ({sub.trf_px}) by sub-sampling and {dilated.sigma_px:.3f} ({dilated.trf_px}) by dilation, as variances add;"
-        f" dilation leaves an excess kurtosis of {dilated.kurtosis or 0:.3f} (box -1.2, Gaussian 0), one layer having"
-        f" two thirds of the variance.{failures(rows)}"
-    )
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    base, sub, dilated = rows[:3]
+    sizes = [
+        f"{row.sigma_px:.3f} px of {base.sigma_px:.3f} (TRF {row.trf_px} of {base.trf_px})" for row in (sub, dilated)
+    ]
+    flat = "three layers of fifteen: flatter than a Gaussian (0; a box -1.2)"
+    return [
+        claim("sub-sampling widens the ERF: sigma", "wider (variances add)", sizes[0], sub.passed and rows[4].passed),
+        claim("dilation widens the ERF: sigma", "wider (variances add)", sizes[1], dilated.passed and rows[5].passed),
+        claim(f"dilation, {flat}: excess kurtosis", "below 0", f"{dilated.kurtosis or 0:.3f}", dilated.passed),
+    ]
 
 
-def _picture(found: list[DesignResult]) -> Picture:
-    maps = tuple(Shown(title=one.row.name, values=one.absolute) for one in found)
-    curves = tuple(along_row(one.row.name, one.absolute) for one in found[:3])
+def _picture(rows: Sequence[Row]) -> Picture:
+    maps = tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in rows)
+    curves = tuple(along_row(row.name, row.maps["|g|"]) for row in rows[:3])
     charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=curves),)
     note = (
         "Of 15 layers the 4th, 8th and 12th have stride 2, or dilations 2, 4, 8. Maps: mean |g|, each over its"

@@ -2,13 +2,15 @@
 
 The total influence T(i) of an input on all outputs is the same everywhere for three of them, and differs at the border
 for the others (the course report, Table 1). A net that can read positions uses them where they tell the class, and
-fails where the positions of the classes change."""
+fails where the positions of the classes change.
+
+Red is left of green in the upper half, or green left of red in the lower half; swapping the halves tells order and
+position apart. Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2; their net and their numbers of pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,106 +19,123 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
-from erfscope.studies.padding.red_green import PADDINGS, net1, padded, red_green
-from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
-from erfscope.studies.training import batches, descend, fit
+from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, points, share_with_error
+from erfscope.studies.training import batches, train
 
-#: The boundary-bias index of a kernel [1, 1, 1], and the report's accuracy with the two classes swapped, in
-#: percent.
-BIAS = {"replicate": 0.0, "full": 0.0, "circular": 0.0, "zero": 1 / 3, "valid": 2 / 3, "reflect": 1 / 3}
-PUBLISHED = {"replicate": 93.8, "full": 88.9, "circular": 82.6, "zero": 6.4, "valid": 0.1, "reflect": 0.0}
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+#: Padding -> PyTorch's name of it, how wide it is for a kernel of 3, the boundary-bias index of a kernel [1, 1, 1], and
+#: the report's accuracy with the two classes swapped, in percent.
+PADDINGS: dict[str, tuple[PaddingMode, int, float, float]] = {
+    "replicate": ("replicate", 1, 0.0, 93.8),
+    "full": ("zeros", 2, 0.0, 88.9),
+    "circular": ("circular", 1, 0.0, 82.6),
+    "zero": ("zeros", 1, 1 / 3, 6.4),
+    "valid": ("zeros", 0, 2 / 3, 0.1),
+    "reflect": ("reflect", 1, 1 / 3, 0.0),
+}
+#: Side of an image of boxes, side of a box, first row of the boxes of either class, to which -4 ... 3 is added.
+PICTURE, BOX, OFFSETS, SPREAD = 32, 4, (7, 23), 4
 #: Layers of the stack whose ERFs are shown, and the side of its input, which is odd to have a middle.
 DEPTH, SIDE = 4, 21
 #: Two units that no border reaches, counted in the map of a layer of the input's size.
 INTERIOR = ((8, 8), (10, 11))
+PLACES = ("centre", "edge", "corner")
+#: Images that Net1 is scored on.
+SCORED = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One mode."""
+def red_green(count: int, generator: torch.Generator, *, swapped: bool = False) -> tuple[Tensor, Tensor]:
+    """Images (count, 3, 32, 32) of 0 and 1, and their classes: 0 for red left of green.
 
-    name: str
-    #: T(i) of nine inputs in a line under a kernel [1, 1, 1], and the index max |T / T_interior - 1|.
-    totals: tuple[float, ...]
-    bias: float
-    bias_published: float
-    #: Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an edge,
-    #: in a corner.
-    r50_centre: float
-    r50_edge: float
-    r50_corner: float
-    #: Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
-    shift_error: float
-    #: Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: for kernels
-    #: that a quarter turn does not change, and for others.
-    turn_symmetric: float
-    turn_other: float
-    #: Accuracy of Net1 with classes where they were in training, and with the two swapped; None if it was not trained.
-    accuracy: float | None
-    accuracy_swapped: float | None
-    published: float
-    #: Whether Net1 does as the totals predict: it reads the order if they are uniform, and the position if not.
-    held: bool | None
-    passed: bool
+    Args:
+        count: How many.
+        generator: Source of randomness.
+        swapped: Whether each class is in the half of the other.
+    """
+    classes = torch.arange(count) % 2
+    tops = torch.tensor(OFFSETS)[1 - classes if swapped else classes]
+    left, gap = torch.randint(0, 10, (count,), generator=generator), BOX + 1
+    right = left + gap + (torch.rand(count, generator=generator) * (PICTURE - BOX - gap - left)).long()
+    rows = tops + torch.randint(-SPREAD, SPREAD, (2, count), generator=generator)
+    cells, pictures = torch.arange(PICTURE), torch.zeros(count, 3, PICTURE, PICTURE)
+    for colour, column, row in ((classes, left, rows[0]), (1 - classes, right, rows[1])):
+        down = ((cells >= row[:, None]) & (cells < row[:, None] + BOX))[:, :, None]
+        across = ((cells >= column[:, None]) & (cells < column[:, None] + BOX))[:, None]
+        pictures[torch.arange(count), colour] += (down & across).float()
+    return pictures, classes
+
+
+def padded(in_channels: int, out_channels: int, mode: str, *, stride: int = 1) -> nn.Conv2d:
+    """A convolution of 3 x 3 without a bias, padded in one of the modes of :data:`PADDINGS`."""
+    name, width, *_ = PADDINGS[mode]
+    return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=width, padding_mode=name, bias=False)
+
+
+def net1(mode: str) -> nn.Sequential:
+    """Four convolutions, the largest response anywhere, and a linear layer: logits of the two classes."""
+    return nn.Sequential(
+        *(padded(3, 32, mode), nn.ReLU()),
+        *(padded(32, 32, mode, stride=2), nn.ReLU()),
+        *(padded(32, 64, mode, stride=2), nn.ReLU()),
+        *(padded(64, 64, mode, stride=2), nn.ReLU()),
+        *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, 2)),
+    )
 
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Measure all modes, one row each."""
     trained = asked.pick(full=tuple(PADDINGS), quick=("full", "valid"), smoke=("valid",))
-    maps: dict[str, list[FloatArray]] = {}
-    rows = []
-    for mode in asked.each("padding", PADDINGS):
-        accuracies = _trained(mode, asked) if mode in trained else (None, None)
-        row, maps[mode] = _measured(mode, accuracies, asked)
-        rows.append(row)
-    return StudyFindings(columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows), picture=_picture(rows, maps))
+    rows = [
+        _row(mode, asked.seed, _accuracies(mode, asked) if mode in trained else (None, None))
+        for mode in asked.each("padding", PADDINGS)
+    ]
+    return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _measured(
-    mode: str, accuracies: tuple[float | None, float | None], asked: StudyOptions
-) -> tuple[Row, list[FloatArray]]:
+def _row(mode: str, seed: int, accuracies: tuple[float | None, float | None]) -> Row:
+    published = PADDINGS[mode][2]
     totals, bias = line_totals(mode)
-    uniform = _erfs(_stack(mode, asked.seed, uniform=True), "centre,edge,corner")
-    shift = _shift_error(mode, asked.seed)
-    turns = [turn_error(mode, asked.seed, symmetric=symmetric) for symmetric in (True, False)]
-    exact = abs(bias - BIAS[mode]) < 1e-12 and shift < 1e-12 and turns[0] < 1e-9 < 1e-2 < turns[1]
+    uniform = _erfs(_stack(mode, seed, uniform=True), ",".join(PLACES))
+    shift, symmetric, other = (
+        _shift_error(mode, seed),
+        *(turn_error(mode, seed, symmetric=each) for each in (True, False)),
+    )
+    exact = abs(bias - published) < 1e-12 and shift < 1e-12 and symmetric < 1e-9 < 1e-2 < other
     accuracy, swapped = accuracies
-    row = Row(
+    return Row(
         name=mode,
+        # T(i) of nine inputs in a line under a kernel [1, 1, 1], and the index max |T / T_interior - 1|.
         totals=totals,
         bias=bias,
-        bias_published=BIAS[mode],
-        **{
-            f"r50_{place}": float(result["r50"])
-            for place, result in zip(("centre", "edge", "corner"), uniform, strict=True)
-        },
+        bias_published=published,
+        # Half of the ERF of a uniform stack lies within this distance, in pixels, of the unit in the middle, on an
+        # edge, in a corner.
+        **{f"r50_{place}": float(result["r50"]) for place, result in zip(PLACES, uniform, strict=True)},
+        # Largest difference between ERFs of two units that no border reaches, one shifted onto the other.
         shift_error=shift,
-        turn_symmetric=turns[0],
-        turn_other=turns[1],
+        # Relative L1 difference between the ERF turned by 90 degrees and the ERF of the turned image: for kernels that
+        # a quarter turn does not change, and for others.
+        turn_symmetric=symmetric,
+        turn_other=other,
+        # Accuracy of Net1 with classes where they were in training, and with the two swapped; None if not trained.
         accuracy=accuracy,
         accuracy_swapped=swapped,
-        published=PUBLISHED[mode],
-        held=None if swapped is None else (swapped > 0.5) == (BIAS[mode] == 0),
+        published=PADDINGS[mode][3],
+        # Whether Net1 does as the totals predict: it reads the order if they are uniform, and the position if not.
+        held=None if swapped is None else (swapped > 0.5) == (published == 0),
         passed=exact and (accuracy is None or accuracy > 0.6),
+        maps={place: result.map.values for place, result in zip(PLACES, uniform, strict=True)},
     )
-    return row, [result.map.values for result in uniform]
 
 
 def line_totals(mode: str, length: int = 9) -> tuple[tuple[float, ...], float]:
     """Return T(i) of a line of inputs under a kernel [1, 1, 1], and its boundary-bias index."""
-    name, width = PADDINGS[mode]
+    name, width, *_ = PADDINGS[mode]
     line = nn.Conv1d(1, 1, 3, padding=width, padding_mode=name, bias=False).double()
     nn.init.ones_(line.weight)
-
-    def function(nodes: Tensor) -> Tensor:
-        y: Tensor = line(nodes.T)
-        return y.T
-
-    influence = erfscope.influence(function, torch.ones(length, 1, dtype=torch.float64), "signed")
-    found = influence.marginals(interior=range(3, length - 3))
-    assert found.boundary_bias is not None
+    nodes = torch.ones(length, 1, dtype=torch.float64)
+    found: Any = erfscope.influence(lambda x: line(x.T).T, nodes, "signed").marginals(interior=range(3, length - 3))
     return tuple(found.per_input.tolist()), found.boundary_bias
 
 
@@ -124,26 +143,25 @@ def _stack(mode: str, seed: int, *, uniform: bool = False, relu: bool = False) -
     """Four padded convolutions in float64: uniform ones, or eight channels at random weights."""
     channels = 1 if uniform else 8
     with seed_generators(seed):
-        layers: list[nn.Module] = [padded(1 if depth == 0 else channels, channels, mode) for depth in range(DEPTH)]
-    if uniform:
-        for layer in layers:
-            nn.init.constant_(layer.weight, 1 / 9)  # type: ignore[arg-type]
-    parts = [part for layer in layers for part in ((layer, nn.ReLU()) if relu else (layer,))]
-    return nn.Sequential(*(parts[:-1] if relu else parts)).double()
+        layers = [padded(1 if depth == 0 else channels, channels, mode) for depth in range(DEPTH)]
+    for layer in layers if uniform else ():
+        nn.init.constant_(layer.weight, 1 / 9)
+    parts: list[nn.Module] = [part for layer in layers for part in (layer, nn.ReLU())][:-1] if relu else [*layers]
+    return nn.Sequential(*parts).double()
 
 
 def _erfs(net: nn.Sequential, unit: Any, x: Tensor | None = None) -> Sequence[Any]:
     given = torch.ones(1, 1, SIDE, SIDE, dtype=torch.float64) if x is None else x
-    last = str(len(net) - 1)
-    return erfscope.sweep(net, images=given, layer=last, unit=unit, convention="signed", measures=["r50"]).results
+    layer = str(len(net) - 1)
+    return erfscope.sweep(net, images=given, layer=layer, unit=unit, convention="signed", measures=["r50"]).results
 
 
 def _shift_error(mode: str, seed: int) -> float:
     """Units further from the border than the theoretical receptive field reaches have the same ERF, shifted."""
     net = _stack(mode, seed)
     grown = net(torch.zeros(1, 1, SIDE, SIDE, dtype=torch.float64)).shape[2] - SIDE
-    units = [tuple(index + grown // 2 for index in unit) for unit in INTERIOR]
-    one, other = (result.map.values for result in _erfs(net, ",".join("x".join(map(str, unit)) for unit in units)))
+    units = ",".join("x".join(str(index + grown // 2) for index in unit) for unit in INTERIOR)
+    one, other = (result.map.values for result in _erfs(net, units))
     moved = np.roll(one, [b - a for a, b in zip(*INTERIOR, strict=True)], (0, 1))
     return float(np.abs(moved - other).max())
 
@@ -151,93 +169,94 @@ def _shift_error(mode: str, seed: int) -> float:
 def turn_error(mode: str, seed: int, *, symmetric: bool) -> float:
     """How far the ERF of an image that was turned by 90 degrees is from the turned ERF, in relative L1."""
     net = _stack(mode, seed, relu=True)
-    if symmetric:
-        with torch.no_grad():
-            for layer in net[::2]:
-                assert isinstance(layer, nn.Conv2d)
-                layer.weight.copy_(torch.stack([layer.weight.rot90(turn, (2, 3)) for turn in range(4)]).mean(0))
+    for layer in net[::2] if symmetric else ():
+        weight = layer.get_parameter("weight").data
+        weight.copy_(torch.stack([weight.rot90(turn, (2, 3)) for turn in range(4)]).mean(0))
     x = torch.randn(1, 1, SIDE, SIDE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     straight, turned = (_erfs(net, "centre", picture)[0].map.values for picture in (x, x.rot90(1, (2, 3))))
     return float(np.abs(np.rot90(straight) - turned).sum() / np.abs(turned).sum())
 
 
-def _trained(mode: str, asked: StudyOptions) -> tuple[float, float]:
+def _accuracies(mode: str, asked: StudyOptions) -> tuple[float, float]:
     """Return the accuracy of Net1 with the classes in their places, and swapped."""
     count = asked.pick(full=1000, quick=400, smoke=200)
     epochs = asked.pick(full=15, quick=10 if mode == "full" else 4, smoke=4)
-    seeds = [3 * asked.seed + offset for offset in range(3)]
-    pictures, classes = red_green(count, torch.Generator().manual_seed(seeds[0]))
+    generators = [torch.Generator().manual_seed(3 * asked.seed + offset) for offset in range(3)]
+    pictures, classes = red_green(count, generators[0])
     with seed_generators(asked.seed):
         net = net1(mode)
+
+    def losses(epoch: int) -> Iterator[Tensor]:
+        for some in batches(count, 50, epoch):
+            yield F.cross_entropy(net(pictures[some]), classes[some])
+
     optimizer = torch.optim.Adadelta(net.parameters(), lr=1.0, rho=0.9, weight_decay=5e-5)  # as the authors'
-
-    def epoch(number: int) -> dict[str, float]:
-        losses = [
-            descend(optimizer, F.cross_entropy(net(pictures[some]), classes[some]))
-            for some in batches(count, 50, number)
-        ]
-        return {"loss": losses[-1]}
-
-    fit(asked, f"padding-{mode}", net, optimizer, epochs, epoch, pictures=count)
+    train(asked, f"padding-{mode}", net, optimizer, epochs, losses, pictures=count)
+    tests = (red_green(SCORED, generators[1]), red_green(SCORED, generators[2], swapped=True))
     with torch.no_grad():
-        tests = [
-            red_green(500, torch.Generator().manual_seed(seed), swapped=swapped)
-            for seed, swapped in zip(seeds[1:], (False, True), strict=True)
-        ]
         accuracy, swapped = (float((net(x).argmax(1) == y).float().mean()) for x, y in tests)
     return accuracy, swapped
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
-    asked = [row for row in rows if row.held is not None]
-    against = [
-        f"{row.name} ({row.accuracy_swapped:.1%}, published {row.published:g} %)" for row in asked if not row.held
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    trained = [row for row in rows if row.held is not None]
+    turn = max(row.turn_symmetric for row in rows)
+    return [
+        *(
+            claim(
+                f"influence at the border, {row.name} padding: index",
+                f"{row.bias_published:.3f} (derived)",
+                f"{row.bias:.3f}",
+                row.passed,
+            )
+            for row in rows
+        ),
+        claim(
+            "turning an image turns its ERF, kernels that a quarter turn keeps",
+            "exactly",
+            f"to {turn:.0e}",
+            turn < 1e-9,
+        ),
+        *(
+            claim(
+                f"Net1 with the classes swapped, {row.name} padding",
+                f"{row.published:g} %",
+                share_with_error(row.accuracy_swapped, SCORED),
+                abs(100 * row.accuracy_swapped - row.published) <= 8,
+                has_mechanism=row.held,
+            )
+            for row in trained
+        ),
     ]
-    kept = [f"{row.name} {row.accuracy_swapped:.1%}" for row in asked if row.held]
-    uniform = ", ".join(row.name for row in rows if row.bias < 1e-12) or "no"
-    off = ", ".join(f"{row.name} {row.bias:.3f}" for row in rows if row.bias >= 1e-12) or "none"
-    error = max(abs(row.bias - row.bias_published) for row in rows)
-    derived = "as derived" if error < 1e-12 else f"up to {error:.0e} from what was derived"
-    bias = f"Influence is uniform for {uniform} padding; at the border it is off for the others ({off}), {derived}."
-    swapped = f" Net1 with the classes swapped: as uniform influence suggests for {', '.join(kept) or 'none'}"
-    turn = (
-        f" Turning an image turns its ERF to {max(row.turn_symmetric for row in rows):.0e} if a quarter turn does not"
-        " change the kernels."
-    )
-    return f"{bias}{swapped}; not for {', '.join(against) or 'none'}.{turn}"
 
 
-def _picture(rows: Sequence[Row], maps: dict[str, list[FloatArray]]) -> Picture:
+def _picture(rows: Sequence[Row]) -> Picture:
     lines = tuple(Curve(label=row.name, x=range(len(row.totals)), y=row.totals) for row in rows)
     totals = Chart(title="Total influence of an input", x="input", y="T", curves=lines)
-    of_trained = [row for row in rows if row.accuracy is not None]
-    places = range(len(of_trained))
+    trained = [row for row in rows if row.accuracy is not None]
     bars = (
-        Curve(label="in place", x=places, y=[100 * (row.accuracy or 0) for row in of_trained], points=True),
-        Curve(label="swapped", x=places, y=[100 * (row.accuracy_swapped or 0) for row in of_trained], points=True),
-        Curve(label="swapped, published", x=places, y=[row.published for row in of_trained], points=True),
+        points("in place", trained, "accuracy", scale=100),
+        points("swapped", trained, "accuracy_swapped", scale=100),
+        points("swapped, published", trained, "published"),
     )
-    accuracy = Chart(title="Net1", x="", y="accuracy (%)", curves=bars, names=tuple(row.name for row in of_trained))
-    shown = [
-        tuple(Shown(title=f"{mode}, {place}", values=maps[mode][number]) for mode in maps)
-        for number, place in enumerate(("centre", "edge", "corner"))
-    ]
+    accuracy = Chart(title="Net1", x="", y="accuracy (%)", curves=bars, names=tuple(row.name for row in trained))
+    shown = [tuple(Shown(title=f"{row.name}, {place}", values=row.maps[place]) for row in rows) for place in PLACES]
     return Picture(
         title="Padding: influence, ERFs of four uniform layers, and what a net reads", rows=((totals, accuracy), *shown)
     )
 
 
 COLUMNS = (
-    Column(title="padding", text=lambda row: row.name, numeric=False),
-    Column(title="T(i)", text=lambda row: " ".join(f"{total:g}" for total in row.totals), numeric=False, optional=True),
-    Column(title="bias", text=lambda row: f"{row.bias:.3f}"),
-    Column(title="r50 mid", text=lambda row: f"{row.r50_centre:.2f}"),
-    Column(title="edge", text=lambda row: f"{row.r50_edge:.2f}"),
-    Column(title="corner", text=lambda row: f"{row.r50_corner:.2f}"),
-    Column(title="shift", text=lambda row: f"{row.shift_error:.0e}", optional=True),
-    Column(title="turn", text=lambda row: f"{row.turn_symmetric:.0e}/{row.turn_other:.2f}", optional=True),
-    Column(title="acc. %", text=lambda row: cell(row.accuracy, ".1%", "-").rstrip("%")),
-    Column(title="swapped", text=lambda row: cell(row.accuracy_swapped, ".1%", "-").rstrip("%")),
-    Column(title="publ.", text=lambda row: f"{row.published:g}"),
-    Column(title="held", text=lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
+    Column("padding", "{name}", numeric=False),
+    Column("T(i)", lambda row: " ".join(f"{total:g}" for total in row.totals), numeric=False, optional=True),
+    Column("bias", "{bias:.3f}"),
+    Column("r50 mid", "{r50_centre:.2f}"),
+    Column("edge", "{r50_edge:.2f}"),
+    Column("corner", "{r50_corner:.2f}"),
+    Column("shift", "{shift_error:.0e}", optional=True),
+    Column("turn", "{turn_symmetric:.0e}/{turn_other:.2f}", optional=True),
+    Column("acc. %", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy:.1f}"),
+    Column("swapped", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy_swapped:.1f}"),
+    Column("publ.", "{published:g}"),
+    Column("held", lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
 )

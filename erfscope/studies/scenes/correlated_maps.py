@@ -82,43 +82,40 @@ def signal_to_noise(layer: SelfAttention, x: Tensor) -> float:
 
 def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
     """The nets at random weights, and the layers of each that are looked at, counted from 1."""
-    graph = mixing() > 0
+    graph = (mixing() > 0).astype(np.float64)
 
-    def conv(number: int) -> nn.Module:
-        return nn.Conv2d(CHANNELS if number == 1 else FILTERS, FILTERS, 3, padding=1)
+    def conv(c: int) -> nn.Module:
+        return nn.Conv2d(c, FILTERS, 3, padding=1)
 
-    def gcn(number: int) -> nn.Module:
-        return GCN(CHANNELS if number == 1 else FILTERS, FILTERS, 1, graph=graph.astype(np.float64), bias=False)
+    def gcn(c: int) -> nn.Module:
+        return GCN(c, FILTERS, 1, graph=graph, bias=False)
 
-    def attention(number: int, *, softmax: bool, tied: bool) -> SelfAttention:
-        layer = SelfAttention(CHANNELS if number == 1 else HIDDEN, HIDDEN, mode="softmax" if softmax else "dot_product")
+    def attention(softmax: bool, tied: bool, c: int) -> nn.Module:
+        layer = SelfAttention(c, HIDDEN, mode="softmax" if softmax else "dot_product")
         if tied:
             layer.key = layer.query
         return layer
 
-    def attentive(*, softmax: bool, tied: bool) -> tuple[nn.Sequential, tuple[int, ...]]:
-        return _stack(partial(attention, softmax=softmax, tied=tied), 2, relu=False), (1, 2)
-
     with seed_generators(seed):
         made = {
-            "convolution": (_stack(conv, DEPTH, relu=True), (4, DEPTH)),
-            "linear GCN": (_stack(gcn, DEPTH, relu=False), (1, DEPTH)),
-            "ReLU GCN": (_stack(gcn, DEPTH, relu=True), (DEPTH,)),
-            TIED: attentive(softmax=False, tied=True),
-            "attention": attentive(softmax=False, tied=False),
-            SOFT_TIED: attentive(softmax=True, tied=True),
-            "softmax attention": attentive(softmax=True, tied=False),
+            "convolution": (_stack(conv, DEPTH, FILTERS, relu=True), (4, DEPTH)),
+            "linear GCN": (_stack(gcn, DEPTH, FILTERS), (1, DEPTH)),
+            "ReLU GCN": (_stack(gcn, DEPTH, FILTERS, relu=True), (DEPTH,)),
+            TIED: (_stack(partial(attention, False, True), 2, HIDDEN), (1, 2)),
+            "attention": (_stack(partial(attention, False, False), 2, HIDDEN), (1, 2)),
+            SOFT_TIED: (_stack(partial(attention, True, True), 2, HIDDEN), (1, 2)),
+            "softmax attention": (_stack(partial(attention, True, False), 2, HIDDEN), (1, 2)),
         }
     # The closed form must hold to 1e-10; elsewhere there is only sampling noise.
-    return {
-        name: ((net.double() if name == "linear GCN" else net).eval(), layers) for name, (net, layers) in made.items()
-    }
+    made["linear GCN"][0].double()
+    return {name: (net.eval(), layers) for name, (net, layers) in made.items()}
 
 
-def _stack(layer: Callable[[int], nn.Module], depth: int, *, relu: bool) -> nn.Sequential:
+def _stack(layer: Callable[[int], nn.Module], depth: int, width: int, *, relu: bool = False) -> nn.Sequential:
+    """Layers of 32 channels, then ``width``, with ReLUs between them."""
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     for number in range(1, depth + 1):
         if relu and number > 1:
             parts[f"relu{number - 1}"] = nn.ReLU()
-        parts[f"layer{number}"] = layer(number)
+        parts[f"layer{number}"] = layer(CHANNELS if number == 1 else width)
     return nn.Sequential(parts)

@@ -8,49 +8,39 @@ than the paper's."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import erfscope
 from erfscope.adapters.blocks import SelfAttention
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
 from erfscope.studies.scenes.clevr_scenes import ANSWERS, QUESTION, Scenes, scenes
-from erfscope.studies.study import Column, StudyFindings, StudyOptions
-from erfscope.studies.training import batches, descend, fit
+from erfscope.studies.study import (
+    Claim,
+    Column,
+    Row,
+    StudyFindings,
+    StudyOptions,
+    claim,
+    measure,
+    points,
+    share_with_error,
+    with_error,
+)
+from erfscope.studies.training import batches, train
 
 #: Channels of the nets, and of what reads cells and questions.
 WIDTH, HIDDEN = 24, 64
 #: Relational accuracy, in percent.
 PUBLISHED = {"Conv-S": 54.4, "Conv-L": 73.3, "Self-Attention": 81.8}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One net."""
-
-    name: str
-    parameters: int
-    #: Side of the theoretical receptive field, in pixels; None if it is the whole image.
-    trf: int | None
-    #: Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
-    #: error.
-    r90_before: float
-    r90: float
-    r90_se: float | None
-    #: Share of right answers to relational questions, and to the others.
-    relational: float
-    alone: float
-    #: Share of right answers to relational questions without the image.
-    blind: float
-    published: float
-    passed: bool
+#: How far an accuracy may be from the published one, in percent.
+NEAR = 8
 
 
 class Responder(nn.Module):
@@ -92,144 +82,121 @@ def responders(seed: int) -> dict[str, Responder]:
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Measure the three nets, train them, and measure again."""
-    train, test, shown = (
-        scenes(count, np.random.default_rng([asked.seed, part]))
-        for part, count in enumerate(
-            (asked.pick(full=2500, quick=300, smoke=64), asked.pick(full=500, quick=200, smoke=50), 16)
-        )
-    )
-    rows, maps = [], {}
+    counts = asked.pick(full=(2500, 500, 16), quick=(300, 200, 16), smoke=(64, 50, 16))
+    learned, asked_of, shown = (scenes(n, np.random.default_rng([asked.seed, part])) for part, n in enumerate(counts))
+    rows = []
     for name, net in responders(asked.seed).items():
         before = _erf(net, shown, asked.seed)
-        _train(name, net, train, asked)
+        _train(name, net, learned, asked)
         after = _erf(net, shown, asked.seed)
-        assert after.map is not None
-        maps[name] = after.map.values
-        rows.append(_row(name, net, (before, after), train, test))
+        rows.append(_row(name, net, before, after, learned, asked_of))
     ranked = all(a.r90 < b.r90 and a.r90_before < b.r90_before for a, b in itertools.pairwise(rows))
-    return StudyFindings(
-        columns=COLUMNS,
-        rows=tuple(rows),
-        conclusion=_conclusion(rows, ranked),
-        picture=_picture(rows, maps),
-        holds_overall=ranked,
-    )
+    claims = _claims(rows, ranked, 10 * counts[1])
+    return StudyFindings(columns=COLUMNS, rows=rows, claims=claims, picture=_picture(rows), holds_overall=ranked)
 
 
-def _erf(net: Responder, shown: Scenes, seed: int) -> erfscope.Result:
-    return erfscope.analyze(net.net, images=shown.pictures, measures=["r50", "r90"], seed=seed)
+def _erf(net: Responder, shown: Scenes, seed: int) -> Any:
+    return measure(net.net, images=shown.pictures, measures=["r50", "r90"], seed=seed)
 
 
-def _row(name: str, net: Responder, erfs: tuple[erfscope.Result, erfscope.Result], train: Scenes, test: Scenes) -> Row:
-    before, after = erfs
-    right = _right(net, test)
-    assert after.trf is not None
+def _row(name: str, net: Responder, before: Any, after: Any, learned: Scenes, asked_of: Scenes) -> Row:
+    right = _right(net, asked_of)
     return Row(
         name=name,
         parameters=sum(parameter.numel() for parameter in net.parameters()),
+        # Side of the theoretical receptive field, in pixels; None if it is the whole image.
         trf=None if after.trf.global_by else after.trf.size_px[0],
+        # Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training, and its standard
+        # error.
         r90_before=float(before["r90"]),
         r90=float(after["r90"]),
         r90_se=after["r90"].se,
+        # Share of right answers to relational questions, to the others, and to relational ones without the image.
         relational=float(right[:, 10:].mean()),
         alone=float(right[:, :10].mean()),
-        blind=blind(train, test),
+        blind=blind(learned, asked_of),
         published=PUBLISHED[name],
         passed=after.ok and before.ok and float(right.mean()) > 1 / ANSWERS,
+        maps={"trained": after.map.values},
     )
 
 
-def _right(net: Responder, test: Scenes) -> FloatArray:
+def _right(net: Responder, asked_of: Scenes) -> FloatArray:
     """Return which answers are right, (B, 20), 0 or 1."""
     with torch.no_grad():
         answers = [
             net(*some).argmax(2)
-            for some in zip(torch.split(test.pictures, 50), torch.split(test.questions, 50), strict=True)
+            for some in zip(torch.split(asked_of.pictures, 50), torch.split(asked_of.questions, 50), strict=True)
         ]
-    return np.asarray((torch.cat(answers) == test.answers).double().numpy())
+    return np.asarray((torch.cat(answers) == asked_of.answers).double().numpy())
 
 
-def blind(train: Scenes, test: Scenes) -> float:
+def blind(learned: Scenes, asked_of: Scenes) -> float:
     """Return the accuracy, on relational questions, of the most frequent answer to the same question in training."""
     counts = torch.zeros(2**QUESTION, ANSWERS)
     code = 2.0 ** torch.arange(QUESTION)
-    counts.index_put_(((train.questions @ code).long(), train.answers), torch.ones(()), accumulate=True)
-    guesses = counts[(test.questions[:, 10:] @ code).long()].argmax(2)
-    return float((guesses == test.answers[:, 10:]).float().mean())
+    counts.index_put_(((learned.questions @ code).long(), learned.answers), torch.ones(()), accumulate=True)
+    guesses = counts[(asked_of.questions[:, 10:] @ code).long()].argmax(2)
+    return float((guesses == asked_of.answers[:, 10:]).float().mean())
 
 
-def _train(name: str, net: Responder, train: Scenes, asked: StudyOptions) -> None:
-    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
-    count = len(train.pictures)
+def _train(name: str, net: Responder, learned: Scenes, asked: StudyOptions) -> None:
+    count, optimizer = len(learned.pictures), torch.optim.Adam(net.parameters(), lr=2e-3)
 
-    def epoch(number: int) -> dict[str, float]:
-        total = 0.0
-        for some in batches(count, 32, number):
-            logits = net(train.pictures[some], train.questions[some])
-            total += len(some) * descend(
-                optimizer, F.cross_entropy(logits.flatten(0, 1), train.answers[some].flatten())
+    def losses(epoch: int) -> Iterator[Tensor]:
+        for some in batches(count, 32, epoch):
+            logits = net(learned.pictures[some], learned.questions[some])
+            yield F.cross_entropy(logits.flatten(0, 1), learned.answers[some].flatten())
+
+    epochs = asked.pick(full=10, quick=4, smoke=1)
+    train(asked, f"sort-of-clevr-{name}", net, optimizer, epochs, losses, pictures=count)
+
+
+def _claims(rows: Sequence[Row], ranked: bool, questions: int) -> list[Claim]:
+    places = {row.name: sorted(rows, key=lambda each: each.relational).index(row) for row in rows}
+    sizes = " < ".join(
+        f"{row.name} {with_error(row.r90, row.r90_se, 0)}" for row in sorted(rows, key=lambda row: row.r90)
+    )
+    return [
+        claim("ERF sizes, before and after training", " < ".join(PUBLISHED), f"{sizes} px", ranked),
+        *(
+            claim(
+                f"answers to relational questions, {row.name}",
+                f"{row.published:g} % ({100 * row.blind:.1f} % without looking)",
+                share_with_error(row.relational, questions),
+                abs(100 * row.relational - row.published) <= NEAR and places[row.name] == place,
+                has_mechanism=places[row.name] == place,
             )
-        return {"loss": total / count}
-
-    fit(asked, f"sort-of-clevr-{name}", net, optimizer, asked.pick(full=10, quick=4, smoke=1), epoch, pictures=count)
-
-
-def _conclusion(rows: Sequence[Row], ranked: bool) -> str:
-    sizes = " < ".join(f"{row.name} {row.r90:.0f}" for row in rows)
-    accuracies = ", ".join(f"{row.name} {row.relational:.1%}" for row in rows)
-    same = all(a.relational < b.relational for a, b in itertools.pairwise(rows))
-    ranking = "rank alike" if same else "do not rank so after a training this short"
-    published = ", ".join(f"{row.published:g}" for row in rows)
-    return (
-        f"ERFs {'rank' if ranked else 'do not rank'} as the paper says, before and after training (r90 in pixels:"
-        f" {sizes}); relational accuracies {ranking} ({accuracies}; {rows[0].blind:.1%} without looking; published"
-        f" {published} %)."
-    )
-
-
-def _picture(rows: Sequence[Row], maps: dict[str, FloatArray]) -> Picture:
-    places = range(len(rows))
-    curves = (
-        Curve(label="relational", x=places, y=[100 * row.relational for row in rows], points=True),
-        Curve(label="relational, published", x=places, y=[row.published for row in rows], points=True),
-        Curve(label="about one object", x=places, y=[100 * row.alone for row in rows], points=True),
-    )
-    chart = Chart(
-        title="Right answers",
-        x="",
-        y="%",
-        curves=curves,
-        names=tuple(row.name.removeprefix("Self-") for row in rows),
-        marks=(("relational, without looking", 100 * rows[0].blind),),
-    )
-    radii = Chart(
-        title="ERF size",
-        x="",
-        y="r90 (px)",
-        curves=(
-            Curve(label="before training", x=places, y=[row.r90_before for row in rows], points=True),
-            Curve(
-                label="after",
-                x=places,
-                y=[row.r90 for row in rows],
-                error=[row.r90_se or 0.0 for row in rows],
-                points=True,
-            ),
+            for place, row in enumerate(rows)
         ),
-        names=tuple(row.name.removeprefix("Self-") for row in rows),
+    ]
+
+
+def _picture(rows: Sequence[Row]) -> Picture:
+    names = tuple(row.name.removeprefix("Self-") for row in rows)
+    answered = (
+        points("relational", rows, "relational", scale=100),
+        points("relational, published", rows, "published"),
+        points("about one object", rows, "alone", scale=100),
     )
-    shown = tuple(Shown(title=f"{name}, trained", values=values, log=True) for name, values in maps.items())
-    return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=((chart, radii), shown))
+    sizes = (points("before training", rows, "r90_before"), points("after", rows, "r90", error="r90_se"))
+    marks = (("relational, without looking", 100 * rows[0].blind),)
+    charts = (
+        Chart(title="Right answers", x="", y="%", curves=answered, names=names, marks=marks),
+        Chart(title="ERF size", x="", y="r90 (px)", curves=sizes, names=names),
+    )
+    shown = tuple(Shown(title=f"{row.name}, trained", values=row.maps["trained"], log=True) for row in rows)
+    return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=(charts, shown))
 
 
 COLUMNS = (
-    Column(title="net", text=lambda row: row.name, numeric=False),
-    Column(title="TRF px", text=lambda row: "all" if row.trf is None else f"{row.trf}"),
-    Column(title="r90 px", text=lambda row: f"{row.r90_before:.1f}"),
-    Column(title="trained", text=lambda row: f"{row.r90:.1f}{'' if row.r90_se is None else f' ± {row.r90_se:.1f}'}"),
-    Column(title="relational", text=lambda row: f"{row.relational:.1%}"),
-    Column(title="publ.", text=lambda row: f"{row.published:g}%"),
-    Column(title="blind", text=lambda row: f"{row.blind:.1%}", optional=True),
-    Column(title="one object", text=lambda row: f"{row.alone:.1%}"),
-    Column(title="parameters", text=lambda row: f"{row.parameters:,}", optional=True),
+    Column("net", "{name}", numeric=False),
+    Column("TRF px", "{trf}", none="all"),
+    Column("r90 px", "{r90_before:.1f}"),
+    Column("trained", lambda row: with_error(row.r90, row.r90_se, 1)),
+    Column("relational", "{relational:.1%}"),
+    Column("publ.", "{published:g}%"),
+    Column("blind", "{blind:.1%}", optional=True),
+    Column("one object", "{alone:.1%}"),
+    Column("parameters", "{parameters:,}", optional=True),
 )

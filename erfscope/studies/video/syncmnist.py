@@ -9,73 +9,56 @@ three digits: four classes, where the paper has 46."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.study import Column, StudyFindings, StudyOptions, cell
-from erfscope.studies.video.in_step import DISTANCES, NARROW, PAPER, SMALL, above_chance, accuracies_of, scored, trained
+from erfscope.studies.study import (
+    Claim,
+    Column,
+    Row,
+    StudyFindings,
+    StudyOptions,
+    claim,
+    measure,
+    share_with_error,
+)
 from erfscope.studies.video.moving_digits import moving_digits
-from erfscope.studies.video.video_nets import PARAMETERS, VIDEO_NETS, video_net
+from erfscope.studies.video.video_nets import (
+    DISTANCES,
+    NARROW,
+    PAPER,
+    PARAMETERS,
+    SMALL,
+    VIDEO_NETS,
+    accuracies_of,
+    scored,
+    trained,
+    video_net,
+)
 
 #: The least ratio of r90 of a wider ERF, and the largest spread over cells of an ERF that is uniform over them.
 WIDER, UNIFORM = 1.1, 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One net."""
-
-    name: str
-    #: In millions.
-    parameters: float
-    parameters_published: float | None
-    #: With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
-    #: those that all move alike, and its share beyond a quarter of the diagonal.
-    r90: float
-    r90_same: float | None
-    far_mass: float
-    #: With respect to the inserted layers' input: share in other frames, share on the unit itself, and the spread
-    #: (standard deviation / mean) over all other cells of the frame, before and after training.
-    other_frames: float | None
-    own: float | None
-    spread: float | None
-    spread_trained: float | None
-    #: Accuracy at each largest distance, and its binomial standard error; None where it was not trained.
-    accuracies: tuple[float, ...] | None
-    errors: tuple[float, ...] | None
-    #: Whether their mean is above chance by two standard errors.
-    learned: bool | None
-    passed: bool
-
-
 def study(asked: StudyOptions) -> StudyFindings:
     """Measure all nets, train some, and see what they answer."""
-    scale, widths = asked.pick(full=(PAPER, (64, 128, 256)), quick=(PAPER, (64, 128, 256)), smoke=(SMALL, NARROW))
+    scale, widths = (SMALL, NARROW) if asked.effort == "smoke" else (PAPER, (64, 128, 256))
     learning = asked.pick(full=tuple(VIDEO_NETS), quick=("I3D-S + SA",), smoke=("I3D-S + SA",))
+    count, kinds = asked.pick(full=(4, (False, True)), quick=(1, (False,)), smoke=(1, (False,)))
     videos = [
-        moving_digits(
-            asked.pick(full=4, quick=1, smoke=1), 60 * scale.side / PAPER.side, scale, _numbers(asked, part), same=same
-        )[0]
-        for part, same in enumerate(asked.pick(full=(False, True), quick=(False,), smoke=(False,)))
+        moving_digits(count, 60 * scale.side / PAPER.side, scale, _numbers(asked, part), same=same)[0]
+        for part, same in enumerate(kinds)
     ]
-    rows, maps = [], {}
-    names = [name for name in VIDEO_NETS if name != "I3D-L" or asked.effort != "smoke"]
-    for name in asked.each("syncmnist", names):
+    rows = []
+    for name in asked.each("syncmnist", [name for name in VIDEO_NETS if name != "I3D-L" or asked.effort != "smoke"]):
         net = video_net(name, scale.classes, widths=widths, seed=asked.seed).eval()
-        narrow = trained(name, asked) if name in learning else None
-        row, shown = _row(name, net, videos, narrow, asked)
-        rows.append(row)
-        maps[name] = shown
-    return StudyFindings(
-        columns=COLUMNS, rows=tuple(rows), conclusion=_conclusion(rows, asked), picture=_picture(rows, maps)
-    )
+        rows.append(_row(name, net, videos, trained(name, asked) if name in learning else None, asked))
+    return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows, asked), picture=_picture(rows))
 
 
 def _numbers(asked: StudyOptions, part: int) -> np.random.Generator:
@@ -84,129 +67,94 @@ def _numbers(asked: StudyOptions, part: int) -> np.random.Generator:
 
 def _row(
     name: str, net: nn.Sequential, videos: Sequence[Tensor], narrow: nn.Sequential | None, asked: StudyOptions
-) -> tuple[Row, list[tuple[str, FloatArray]]]:
+) -> Row:
     frames = [_erf(net, x, asked, layer="stage3") for x in videos]
-    shown = [("frames", frames[0].map.plane.values)]
-    block: dict[str, float | None] = {"other_frames": None, "own": None, "spread": None, "spread_trained": None}
+    maps = {"frames": frames[0].map.plane.values}
+    block: dict[str, float | None] = {"other_frames": None, "own": None, "spread": None}
+    accuracies, spread_after, word = None if narrow is None else accuracies_of(narrow, asked), None, "block"
     if "+" in name:
         found = _erf(net, videos[0], asked, layer="block", wrt="block:in")
-        block = {**of_block(found), "spread_trained": None}
+        block = of_block(found)
         if narrow is not None:
             x = moving_digits(4, 30, SMALL, _numbers(asked, 2))[0]
-            after = _erf(narrow, x, asked, layer="block", wrt="block:in")
-            block["spread_trained"] = of_block(after)["spread"]
-            shown.append(("block, trained", _without_unit(after)))
-        else:
-            shown.append(("block", _without_unit(found)))
-    uniform = "GCN" not in name or (block["spread"] or 0.0) < UNIFORM
-    accuracies = None if narrow is None else accuracies_of(narrow, asked)
-    row = Row(
+            found, word = _erf(narrow, x, asked, layer="block", wrt="block:in"), "block, trained"
+            spread_after = of_block(found)["spread"]
+        frame, *cell = found.unit.index
+        maps[word] = np.array(found.map.values[frame])
+        maps[word][tuple(cell)] = 0
+    chance, videos_scored = 1 / SMALL.classes, scored(asked)
+    sure = chance + 2 * math.sqrt(chance * (1 - chance) / (len(DISTANCES) * videos_scored))
+    return Row(
         name=name,
+        # In millions.
         parameters=sum(parameter.numel() for parameter in net.parameters()) / 1e6,
         parameters_published=PARAMETERS[name] / 1e6 if name in PARAMETERS else None,
+        # With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
+        # those that all move alike, and its share beyond a quarter of the diagonal.
         r90=float(frames[0]["r90"]),
         r90_same=float(frames[1]["r90"]) if len(frames) > 1 else None,
         far_mass=float(frames[0]["far_mass"]),
+        # With respect to the inserted layers' input: share in other frames, share on the unit itself, and the spread
+        # (standard deviation / mean) over all other cells of the frame, before and after training.
         **block,
+        spread_trained=spread_after,
+        # Accuracy at each largest distance, and its binomial standard error; None where it was not trained.
         accuracies=accuracies,
-        errors=(
-            None if accuracies is None else tuple(math.sqrt(each * (1 - each) / scored(asked)) for each in accuracies)
-        ),
-        learned=None if accuracies is None else above_chance(accuracies, asked),
-        passed=all(result.ok for result in frames) and not block["other_frames"] and uniform,
+        errors=accuracies and tuple(math.sqrt(each * (1 - each) / videos_scored) for each in accuracies),
+        # Whether their mean is above chance by two standard errors.
+        learned=None if accuracies is None else float(np.mean(accuracies)) > sure,
+        passed=all(result.ok for result in frames)
+        and not block["other_frames"]
+        and ("GCN" not in name or (block["spread"] or 0.0) < UNIFORM),
+        maps=maps,
     )
-    return row, shown
 
 
 def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
     draws = asked.pick(full=2, quick=2, smoke=1)
-    return erfscope.analyze(net, images=x, draws=draws, seed=asked.seed, measures=["r50", "r90", "far_mass"], **where)  # type: ignore[arg-type]
+    return measure(net, images=x, draws=draws, seed=asked.seed, measures=["r50", "r90", "far_mass"], **where)
 
 
-def of_block(result: erfscope.Result) -> dict[str, float | None]:
+def of_block(result: Any) -> dict[str, float | None]:
     """Return the shares of the ERF of inserted layers, (T, H, W), in other frames and on the unit, and its spread over
     the rest of the unit's frame."""
-    assert result.map is not None
-    assert result.unit is not None
     values, (frame, row, col) = result.map.values, result.unit.index
     rest = np.delete(values[frame].ravel(), row * values.shape[2] + col)
-    return {
-        "other_frames": float(np.delete(values, frame, 0).sum()),
-        "own": float(values[frame, row, col]),
-        "spread": float(rest.std() / rest.mean()),
-    }
+    others = float(np.delete(values, frame, 0).sum())
+    return {"other_frames": others, "own": float(values[frame, row, col]), "spread": float(rest.std() / rest.mean())}
 
 
-def _without_unit(result: erfscope.Result) -> FloatArray:
-    assert result.map is not None
-    assert result.unit is not None
-    frame = np.array(result.map.values[result.unit.index[0]])
-    frame[result.unit.index[1:]] = 0
-    return frame
-
-
-def _conclusion(rows: Sequence[Row], asked: StudyOptions) -> str:
-    return f"{_on_frames(rows)} {_on_block(rows)} {_answered(rows, asked)}"
-
-
-def _on_frames(rows: Sequence[Row]) -> str:
-    """Say how much further nets with inserted layers look, before training."""
-    plain, *others = (row for row in rows if row.name != "I3D-L")
-    wider = ", ".join(f"{row.name} {row.r90:.1f} ({row.r90 / plain.r90 - 1:+.1%})" for row in others)
-    widened = [row.name for row in others if row.r90 > WIDER * plain.r90]
-    seen = f"seen with {' and '.join(widened)}" if widened else "not seen"
-    return (
-        f"That inserted layers widen the ERF on the frames is {seen} at random weights: r90 is {plain.r90:.1f} px for"
-        f" {plain.name}, {wider}, where {WIDER - 1:.0%} would count."
-    )
-
-
-def _on_block(rows: Sequence[Row]) -> str:
-    """Say where the unit of the inserted layers looks."""
-    gcn, attention = (next(row for row in rows if row.name == f"I3D-S + {kind}") for kind in ("GCN", "SA"))
-    outside = max(row.other_frames or 0.0 for row in (gcn, attention))
-    frames = "on its own frame alone" if outside == 0 else f"{outside:.0e} of it on other frames"
-    alike = "alike" if (gcn.spread or 0.0) < UNIFORM else "not alike"
+def _claims(rows: Sequence[Row], asked: StudyOptions) -> list[Claim]:
+    by_name = {row.name: row for row in rows}
+    plain, gcn, attention = (by_name[f"I3D-S{more}"] for more in ("", " + GCN", " + SA"))
+    scale = f"{SMALL.classes} classes of {PAPER.classes}, chance {1 / SMALL.classes:.0%}"
+    claims = []
+    for row in (gcn, attention):
+        wider = f"{row.r90:.1f} px of {plain.r90:.1f} ({row.r90 / plain.r90 - 1:+.1%})"
+        text = f"{row.name} has a wider ERF on the frames than I3D-S, random weights"
+        claims.append(claim(text, "wider", wider, row.r90 > WIDER * plain.r90, has_mechanism=row.r90 > plain.r90))
+        outside = row.other_frames or 0.0
+        claims.append(claim(f"{row.name} looks at its own frame alone", "0 elsewhere", f"{outside:.0e}", outside == 0))
     after = "" if attention.spread_trained is None else f", {attention.spread_trained:.0e} after training"
-    return (
-        f"With respect to what these layers receive the middle unit's ERF is {frames}; the fully connected GCN looks at"
-        f" every other cell {alike} (spread {gcn.spread:.0e}; Theorem 1 has 0), self-attention by what is there (spread"
-        f" {attention.spread:.0e} before{after})."
-    )
+    looks = f"{attention.spread:.0e}{after}"
+    claims += [
+        claim("the GCN looks at every other cell alike: spread", "0 (Theorem 1)", f"{gcn.spread:.0e}", gcn.passed),
+        claim("self-attention looks by what is there: spread", "above 0", looks, (attention.spread or 0.0) > UNIFORM),
+    ]
+    for row in (row for row in rows if row.accuracies is not None):
+        near, far = (share_with_error(row.accuracies[end], scored(asked)) for end in (0, -1))
+        text = f"{row.name} answers less often the further digits are apart, {DISTANCES[0]} and {DISTANCES[-1]} px"
+        falls = row.learned and row.accuracies[0] > row.accuracies[-1]
+        claims.append(claim(text, "falls", f"{near}, {far} ({scale})", falls))
+        if "+" in row.name and plain.accuracies is not None:
+            gain, error = row.accuracies[-1] - plain.accuracies[-1], math.hypot(row.errors[-1], plain.errors[-1])
+            text = f"{row.name} answers more often than I3D-S at {DISTANCES[-1]} px"
+            ours = f"{100 * gain:+.1f} ± {100 * error:.1f} points"
+            claims.append(claim(text, "more often", ours, gain > 2 * error, has_mechanism=gain > 0))
+    return claims
 
 
-def _answered(rows: Sequence[Row], asked: StudyOptions) -> str:
-    """Say the accuracy at every distance, and how the nets were trained."""
-    scored_rows = [row for row in rows if row.accuracies is not None and row.errors is not None]
-    accuracies = "; ".join(
-        f"{row.name}"
-        f" {', '.join(f'{each:.0%}' for each in row.accuracies or ())}"
-        f"{'' if row.learned else ', no better than chance'}"
-        for row in scored_rows
-    )
-    error = max(each for row in scored_rows for each in row.errors or ())
-    return (
-        f"Accuracy of the small nets at distances {', '.join(map(str, DISTANCES))} ({SMALL.classes} classes where the"
-        f" paper has {PAPER.classes}, {SMALL.digits} digits of {PAPER.digits}, {SMALL.frames} frames of {PAPER.frames},"
-        f" {SMALL.side} px of {PAPER.side}; chance {1 / SMALL.classes:.0%}, {scored(asked)} videos each, standard"
-        f" errors to {error:.0%}): {accuracies}.{_furthest(scored_rows)}"
-    )
-
-
-def _furthest(rows: Sequence[Row]) -> str:
-    """Say whether inserted layers help at the largest distance, by two standard errors of the difference."""
-    ends = {row.name: (row.accuracies[-1], row.errors[-1]) for row in rows if row.accuracies and row.errors}
-    if "I3D-S" not in ends:
-        return ""
-    plain, error = ends["I3D-S"]
-    better = [name for name, (found, own) in ends.items() if "+" in name and found - plain > 2 * math.hypot(error, own)]
-    return (
-        f" At {DISTANCES[-1]} px {' and '.join(better) or 'neither graph nor attention layers'} do better than I3D-S"
-        " alone."
-    )
-
-
-def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]]) -> Picture:
+def _picture(rows: Sequence[Row]) -> Picture:
     curves = tuple(
         Curve(
             label=row.name,
@@ -215,18 +163,17 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]])
             error=[100 * each for each in row.errors],
         )
         for row in rows
-        if row.accuracies and row.errors
+        if row.accuracies
     )
-    chart = Chart(
-        title="Accuracy, small nets", x="largest distance (px)", y="%", curves=curves, marks=(("chance", 25.0),)
-    )
-    frames = tuple(
-        Shown(title=name.replace("I3D-S +", "+"), values=shown[0][1], log=True) for name, shown in maps.items()
-    )
+    title, chance = "Accuracy, small nets", (("chance", 25.0),)
+    chart = Chart(title=title, x="largest distance (px)", y="%", curves=curves, marks=chance)
+    names = {row.name: row.name.replace("I3D-S +", "+") for row in rows}
+    frames = tuple(Shown(title=names[row.name], values=row.maps["frames"], log=True) for row in rows)
     blocks = tuple(
-        Shown(title=f"{name.replace('I3D-S +', '+')}, {what}", values=values)
-        for name, shown in maps.items()
-        for what, values in shown[1:]
+        Shown(title=f"{names[row.name]}, {what}", values=values)
+        for row in rows
+        for what, values in row.maps.items()
+        if what != "frames"
     )
     note = (
         "Maps: ERF of the middle unit at random weights on the frames, summed over time; and on the inserted layers'"
@@ -235,23 +182,19 @@ def _picture(rows: Sequence[Row], maps: dict[str, list[tuple[str, FloatArray]]])
     return Picture(title="SyncMNIST: how far video nets look", rows=(frames, (chart, *blocks)), note=note)
 
 
-def _accuracy_at(place: int) -> Callable[[Row], str]:
-    return lambda row: (
-        "-"
-        if not row.accuracies or not row.errors
-        else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
-    )
+def _accuracy(row: Row, place: int) -> str:
+    return "-" if not row.accuracies else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
 
 
 COLUMNS = (
-    Column(title="net", text=lambda row: row.name, numeric=False),
-    Column(title="M par.", text=lambda row: f"{row.parameters:.2f}"),
-    Column(title="publ.", text=lambda row: cell(row.parameters_published, ".1f", "-")),
-    Column(title="r90 px", text=lambda row: f"{row.r90:.1f}"),
-    Column(title="alike", text=lambda row: cell(row.r90_same, ".1f", "-"), optional=True),
-    Column(title="others", text=lambda row: cell(row.other_frames, ".0%", "-"), optional=True),
-    Column(title="own", text=lambda row: cell(row.own, ".0%", "-"), optional=True),
-    Column(title="spread", text=lambda row: cell(row.spread, ".0e", "-")),
-    Column(title="after", text=lambda row: cell(row.spread_trained, ".0e", "-"), optional=True),
-    *(Column(title=f"% ≤{distance}", text=_accuracy_at(place)) for place, distance in enumerate(DISTANCES)),
+    Column("net", "{name}", numeric=False),
+    Column("M par.", "{parameters:.2f}"),
+    Column("publ.", "{parameters_published:.1f}", none="-"),
+    Column("r90 px", "{r90:.1f}"),
+    Column("alike", "{r90_same:.1f}", optional=True, none="-"),
+    Column("others", "{other_frames:.0%}", optional=True, none="-"),
+    Column("own", "{own:.0%}", optional=True, none="-"),
+    Column("spread", "{spread:.0e}", none="-"),
+    Column("after", "{spread_trained:.0e}", optional=True, none="-"),
+    *(Column(f"% ≤{distance}", partial(_accuracy, place=place)) for place, distance in enumerate(DISTANCES)),
 )

@@ -1,4 +1,4 @@
-"""3D ResNets in the style of I3D, with graph or attention layers behind the second stage.
+"""3D ResNets in the style of I3D, with graph or attention layers behind the second stage, and their training.
 
 Source: Nicolicioiu & Duta, section 4.2: three stages of two blocks (I3D-S, 4.1 M parameters) or three (I3D-L, 6.1 M),
 the map behind the second stage 5 x 16 x 16 x 128, taken to 32 channels for two layers and back. Kernels are not given;
@@ -7,17 +7,27 @@ those here, 3 x 3 in space and then 3 in time, come near these numbers."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
 from erfscope.restore import seed_generators
+from erfscope.studies.study import StudyOptions
+from erfscope.studies.training import batches, train
+from erfscope.studies.video.moving_digits import Scale, moving_digits
 
 #: Name -> blocks per stage, and the layers behind the second stage.
 VIDEO_NETS = {"I3D-S": (2, None), "I3D-L": (3, None), "I3D-S + GCN": (2, "gcn"), "I3D-S + SA": (2, "attention")}
 PARAMETERS = {"I3D-S": 4.1e6, "I3D-L": 6.1e6}
+#: The paper's largest distances, in pixels; half of these in the smaller videos.
+DISTANCES = (20, 60, 80, 100)
+#: The paper's videos, and those that nets are trained on at a scale that fits two cores; channels of those nets.
+PAPER, SMALL = Scale(), Scale(frames=6, side=64, zoom=1, digits=3, symbols=3)
+NARROW = (16, 32, 64)
 
 
 class Residual(nn.Module):
@@ -80,9 +90,7 @@ def video_net(
         if kind == "attention":
             parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=inner, layers=2)
         parts["stage3"] = _stage(widths[1], widths[2], blocks, (1, 2, 2))
-        parts["pool"] = nn.AdaptiveAvgPool3d(1)
-        parts["flat"] = nn.Flatten()
-        parts["head"] = nn.Linear(widths[2], classes)
+        parts.update(pool=nn.AdaptiveAvgPool3d(1), flat=nn.Flatten(), head=nn.Linear(widths[2], classes))
     return nn.Sequential(parts)
 
 
@@ -100,3 +108,41 @@ def _separated(in_channels: int, out_channels: int, stride: tuple[int, int, int]
         nn.Conv3d(out_channels, out_channels, (3, 1, 1), stride=(time, 1, 1), padding=(1, 0, 0), bias=False),
         nn.BatchNorm3d(out_channels),
     )
+
+
+def trained(name: str, asked: StudyOptions) -> nn.Sequential:
+    """A narrow net, trained on small videos of all distances."""
+    net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed)
+    count = asked.pick(full=384, quick=128, smoke=32)
+
+    def losses(epoch: int) -> Iterator[Tensor]:
+        parts = [small_videos(count // len(DISTANCES), distance, asked, 100 + epoch) for distance in DISTANCES]
+        videos, classes = (torch.cat(part) for part in zip(*parts, strict=True))
+        for some in batches(len(videos), 32, epoch):
+            yield F.cross_entropy(net(videos[some]), classes[some])
+
+    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=2e-3), asked.pick(full=24, quick=4, smoke=1)
+    train(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, epochs, losses, videos=count)
+    return net
+
+
+def small_videos(count: int, distance: float, asked: StudyOptions, part: int) -> tuple[Tensor, Tensor]:
+    """Videos and their classes, at one of :data:`DISTANCES`; parts differ in their random numbers."""
+    generator = np.random.default_rng([asked.seed, part, round(distance)])
+    return moving_digits(count, distance * SMALL.side / PAPER.side, SMALL, generator)
+
+
+def scored(asked: StudyOptions) -> int:
+    """Videos at each distance that a net is scored on."""
+    return asked.pick(full=400, quick=100, smoke=20)
+
+
+def accuracies_of(net: nn.Sequential, asked: StudyOptions) -> tuple[float, ...]:
+    """Return the share of videos whose class is right, at each of :data:`DISTANCES`."""
+    found = []
+    for distance in DISTANCES:
+        videos, classes = small_videos(scored(asked), distance, asked, 10)
+        with torch.no_grad():
+            answers = torch.cat([net(some).argmax(1) for some in torch.split(videos, 50)])
+        found.append(float((answers == classes).float().mean()))
+    return tuple(found)
