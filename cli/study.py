@@ -138,7 +138,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
     if chosen == "json":
         print_json(result.to_json())
     elif chosen in TABLES:
-        say(result.table(format=chosen).rstrip("\n"))
+        say(result.text(format=chosen).rstrip("\n"))
     elif quiet:
         say(one_line(result.conclusion))
         return
@@ -153,7 +153,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
 
 
 def study_view(result: StudyResult, *, width: int) -> RenderableType:
-    """The table of a study, and its answer below.
+    """The table of a study, and below it its claims with their verdicts and the answer.
 
     Args:
         result: The study.
@@ -162,8 +162,8 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    heading = result.findings.section
-    columns = [column for column in result.findings.columns if width >= WIDE or not column.optional]
+    heading = result.section
+    columns = [column for column in result.columns if width >= WIDE or not column.optional]
     grid = _grid(
         [column.title for column in columns],
         [column.numeric for column in columns],
@@ -173,9 +173,13 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
         if heading is not None and (before is None or getattr(row, heading) != getattr(before, heading)):
             grid.add_row(Text(getattr(row, heading), style="bold"))
         grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
+    claims = _grid(("claim", "published", "ours", "verdict"), (False,) * 4, (True, True, True, False))
+    for each in result.claims:
+        style = "" if each.verdict == "reproduced" else "yellow"
+        claims.add_row(Text(each.claim), Text(each.published), Text(each.ours), Text(each.verdict, style=style))
     facts = [f"seed {result.seed}", *([] if result.effort == "full" else [result.effort]), f"{result.seconds:.0f} s"]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
-    return Group(grid, answer, Text(", ".join(facts), style="dim"))
+    return Group(grid, claims, answer, Text(", ".join(facts), style="dim"))
 
 
 def _grid(titles: Sequence[str], numeric: Sequence[bool], folds: Sequence[bool]) -> Table:

@@ -90,8 +90,9 @@ def check_shown(tmp_path: Path) -> Callable[..., None]:
         assert len(result.table(format="plain").splitlines()) == len(result) + 1
         out = io.StringIO()
         Console(width=width, color_system=None, file=out).print(study_view(result, width=width))
-        kept = [column for column in result.findings.columns if not column.optional and not column.folds]
+        kept = [column for column in result.columns if not column.optional and not column.folds]
         words = [column.title for column in kept] + [column.text(row) for column in kept for row in result]
+        words += [word for each in result.claims for text in (each.claim, each.ours) for word in text.split()]
         assert [word for word in words if word not in out.getvalue()] == []
         assert max(map(len, out.getvalue().splitlines())) <= width
 

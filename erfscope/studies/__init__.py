@@ -27,7 +27,6 @@ from erfscope.studies.study import (
     StudyResult,
 )
 
-
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (

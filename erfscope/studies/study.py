@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, astuple, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args
@@ -217,6 +217,23 @@ class StudyResult(StudyFindings):
         lines += [[column.text(row) for column in self.columns] for row in self.rows]
         return text_grid(lines, left=[not column.numeric for column in self.columns], format=format)
 
+    def verdicts(self, *, format: str = "markdown") -> str:
+        """The claims as text, one line each: the claim, the published result, that of the study, and the verdict.
+
+        Raises:
+            ErfscopeError: another format than those of :meth:`table`.
+        """
+        lines = [["claim", "published", "ours", "verdict"], *(list(astuple(each)) for each in self.claims)]
+        return text_grid(lines, left=[True] * 4, format=format)
+
+    def text(self, *, format: str) -> str:
+        """The table, and the claims below it; CSV, which has one table, is without the claims.
+
+        Raises:
+            ErfscopeError: another format than those of :meth:`table`.
+        """
+        return self.table(format=format) + ("" if format == "csv" else "\n" + self.verdicts(format=format))
+
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values."""
         return {
@@ -261,10 +278,10 @@ class StudyResult(StudyFindings):
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.table(format=FORMATS[suffix].table).encode()
+        return report_bytes(self.to_json()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
 
     def _repr_markdown_(self) -> str:
-        return self.table()
+        return self.text(format="markdown")
 
     def _repr_png_(self) -> bytes:
         return self._content(".png")

@@ -10,8 +10,7 @@ import torch
 
 from erfscope import studies
 from erfscope.studies.graph_attention.attention_pooling import CHANCE, auc, erf_of
-from erfscope.studies.graph_attention.colour_graphs import GREEN, colour_graphs
-from erfscope.studies.graph_attention.counting import fresh, removed
+from erfscope.studies.graph_attention.colour_graphs import GREEN, colour_graphs, fresh, removed
 
 
 @pytest.fixture(scope="module")

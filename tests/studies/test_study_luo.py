@@ -11,8 +11,7 @@ import torch.nn.functional as F
 
 from erfscope import studies, theory
 from erfscope.studies.luo import growth, init
-from erfscope.studies.luo.nets import Design, Nets
-from erfscope.studies.luo.rows import VARIANCE, measure_design, measured, rms_sigma
+from erfscope.studies.luo.stacks import VARIANCE, Design, Nets, measure_design, measure_nets, rms_sigma
 from erfscope.studies.study import StudyOptions, StudyResult
 
 NAMES = (
@@ -157,20 +156,20 @@ def test_nets_side_by_side_are_the_nets_one_by_one():
         torch.testing.assert_close(nets(pictures)[run], y[0], rtol=1e-12, atol=0)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         expected += gradient[0].square().sum(0).numpy()
-    values = measured(nets, pictures, VARIANCE).map.values
+    values = measure_nets(nets, pictures, VARIANCE).map.values
     np.testing.assert_allclose(values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
 
 
 def test_a_theory_that_is_off_by_a_millionth_fails():
     asked, design = StudyOptions(), Design(layers=4)
     sigma = theory.uniform_stack(4, 3).sigma_px
-    assert measure_design(asked, "right", design, 1, section="", sigma=sigma).row.passed
-    assert not measure_design(asked, "wrong", design, 1, section="", sigma=sigma * (1 + 1e-6)).row.passed
-    assert not measure_design(asked, "right", design, 1, section="", sigma=sigma, also=lambda _: False).row.passed
+    assert measure_design(asked, "right", design, 1, sigma=sigma).passed
+    assert not measure_design(asked, "wrong", design, 1, sigma=sigma * (1 + 1e-6)).passed
+    assert not measure_design(asked, "right", design, 1, sigma=sigma, also=lambda _: False).passed
 
 
 def test_a_sampled_sigma_far_from_the_theory_fails():
     design = Design(layers=4, width=8, weights="random")
     sigma = theory.uniform_stack(4, 3).sigma_px
-    assert measure_design(StudyOptions(), "a", design, 20, section="", sigma=sigma).row.passed
-    assert not measure_design(StudyOptions(), "a", design, 20, section="", sigma=sigma * 1.4).row.passed
+    assert measure_design(StudyOptions(), "a", design, 20, sigma=sigma).passed
+    assert not measure_design(StudyOptions(), "a", design, 20, sigma=sigma * 1.4).passed

@@ -11,11 +11,11 @@ from PIL import Image
 import erfscope
 from erfscope import studies
 from erfscope.errors import ErfscopeError
+from erfscope.studies.luo import images, training
+from erfscope.studies.luo.images import VOID, classification, segmentation
 from erfscope.studies.luo.residual import Classifier, Segmenter
-from erfscope.studies.luo.trained import rendered, training
-from erfscope.studies.luo.trained.tasks import VOID, classification, segmentation
 from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import fit
+from erfscope.studies.training import train
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_both_nets_learn_and_their_erfs_are_told(result, check_shown):
         assert min(row.size_built_px, row.size_before_px, row.size_after_px) > 1
         assert row.held == (row.size_after_px > row.size_before_px)
         assert row.held_from_built == (row.size_after_px > row.size_built_px)
-        assert f"{row.size_built_px:.1f} to {row.size_after_px:.1f} px" in result.conclusion
+        assert f"{row.size_built_px:.1f} to {row.size_after_px:.1f} px" in [each.ours for each in result.claims]
     check_shown(result)
 
 
@@ -53,14 +53,15 @@ def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, k
     def untrained(*_: object) -> float:
         raise AssertionError("it was trained again")
 
-    monkeypatch.setattr(training, "_epoch", untrained)
-    assert studies.run("luo-training", effort="smoke", cache=kept).rows == result.rows
+    monkeypatch.setattr("erfscope.studies.training._descend", untrained)
+    again = studies.run("luo-training", effort="smoke", cache=kept)
+    assert [row.numbers for row in again] == [row.numbers for row in result]
 
 
 def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
     def fitted() -> None:
         net = torch.nn.Linear(1, 1)
-        fit(StudyOptions(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: {"loss": 0.0})
+        train(StudyOptions(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: ())
 
     fitted()
     (file,) = tmp_path.iterdir()
@@ -77,16 +78,16 @@ def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
 def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
     net = torch.nn.Linear(1, 1)
 
-    def epoch(number: int) -> dict[str, float]:
+    def losses(number: int) -> list[torch.Tensor]:
         if number == 1:
             net.bias.data.fill_(torch.inf)
-        return {"loss": 0.0}
+        return []
 
     optimizer = torch.optim.SGD(net.parameters())
     with pytest.raises(
         erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"
     ):
-        fit(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, epoch)
+        train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
     (file,) = tmp_path.iterdir()
     assert len(torch.load(file, weights_only=True)["history"]) == 1
 
@@ -95,7 +96,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(mon
     def broken(*_: object) -> None:
         raise RuntimeError(f"{torch.get_num_threads()} threads")
 
-    monkeypatch.setattr(training, "_train_and_measure", broken)
+    monkeypatch.setattr(training, "_taught", broken)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with pytest.raises(RuntimeError, match="1 threads"):
@@ -128,13 +129,13 @@ def test_accuracy_is_the_mean_over_classes():
 
 def test_rendered_shapes_have_the_areas_of_their_formulas():
     generator = np.random.default_rng(0)
-    disk = rendered._mask(0, 101, np.array([50.0, 50.0]), 40, generator)
+    disk = images._mask(0, 101, np.array([50.0, 50.0]), 40, generator)
     assert disk.sum() == pytest.approx(np.pi * 0.8 * 40**2, rel=0.01)
-    ring = rendered._mask(1, 101, np.array([50.0, 50.0]), 40, generator)
+    ring = images._mask(1, 101, np.array([50.0, 50.0]), 40, generator)
     assert ring.sum() == pytest.approx(np.pi * (0.9**2 - 0.5**2) * 40**2, rel=0.01)
-    triangle = rendered._mask(2, 101, np.array([50.0, 50.0]), 40, generator)
+    triangle = images._mask(2, 101, np.array([50.0, 50.0]), 40, generator)
     assert triangle.sum() == pytest.approx(3 * np.sqrt(3) / 4 * 40**2, rel=0.01)
-    cross = rendered._mask(3, 101, np.array([50.0, 50.0]), 40, generator)
+    cross = images._mask(3, 101, np.array([50.0, 50.0]), 40, generator)
     assert cross.sum() == pytest.approx((4 * 0.28 * 1.9 - 4 * 0.28**2) * 40**2 / 1, rel=0.02)
 
 

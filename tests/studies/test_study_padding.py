@@ -8,7 +8,7 @@ import torch
 
 from erfscope import studies
 from erfscope.studies.padding import padding
-from erfscope.studies.padding.red_green import BOX, SIDE, red_green
+from erfscope.studies.padding.padding import BOX, PICTURE, red_green
 
 TOTALS = {
     "replicate": (3,) * 9,
@@ -63,8 +63,8 @@ def test_pictures_differ_between_classes_in_order_and_in_height_alone():
         assert torch.equal(columns[:, 0] > columns[:, 1], classes == 1)
         assert ((columns[:, 0] - columns[:, 1]).abs() > BOX).all()
         rows = (x.sum(3) > 0).float().argmax(2)[:, :2]
-        assert torch.equal((rows >= SIDE // 2).all(1), classes == (0 if swapped else 1))
-        assert torch.equal((rows < SIDE // 2).all(1), classes == (1 if swapped else 0))
+        assert torch.equal((rows >= PICTURE // 2).all(1), classes == (0 if swapped else 1))
+        assert torch.equal((rows < PICTURE // 2).all(1), classes == (1 if swapped else 0))
 
 
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):

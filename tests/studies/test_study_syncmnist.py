@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.video.in_step import SMALL, scored
 from erfscope.studies.video.moving_digits import GLYPHS, Scale, _paths, glyph, moving_digits
-from erfscope.studies.video.video_nets import PARAMETERS, video_net
+from erfscope.studies.video.video_nets import PARAMETERS, SMALL, scored, video_net
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_accuracies_have_binomial_errors(found):
     row = found["I3D-S + SA"]
     share = np.array(row.accuracies)
     assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / scored(studies.StudyOptions(effort="smoke"))))
-    (chart,) = (panel for line in found.findings.picture.rows for panel in line if isinstance(panel, studies.Chart))
+    (chart,) = (panel for line in found.picture.rows for panel in line if isinstance(panel, studies.Chart))
     assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
 
 

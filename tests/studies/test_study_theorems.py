@@ -11,21 +11,22 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from erfscope import studies, theory
 from erfscope.cli.main import main
+from erfscope.cli.study import study_view
 from erfscope.errors import ErfscopeError
 from erfscope.influence_matrix import Influence, influence
 from erfscope.studies import theorems
-from erfscope.studies.study import StudyFindings, StudyOptions
+from erfscope.studies.study import StudyOptions, claim
 from erfscope.studies.theorems import CASES, draws_of
-from erfscope.studies.theorems.claim import LIMIT, Draws, Outcome, expects, grouped, worst
+from erfscope.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
 from erfscope.view.grids import text_grid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,7 @@ def run(name: str, seed: int = 0) -> Outcome:
 def test_every_claim_holds(quick):
     assert [row.name for row in quick if not row.passed] == []
     assert quick.passed
-    assert quick.conclusion.startswith(f"All {len(CASES)} claims hold")
+    assert quick.conclusion == "3 of 3 claims reproduced."
     for row in quick:
         if row.kind == "closed form":
             assert row.error <= row.limit == 1e-10
@@ -132,7 +133,8 @@ def test_a_case_that_breaks_fails_in_its_row_and_the_others_go_on(monkeypatch):
     result = studies.run("theorems")
     assert (result["gin"].passed, result["broken"].passed, result.passed) == (True, False, False)
     assert result["broken"].problem == "RuntimeError: no such luck"
-    assert result.conclusion == "1 of 2 claims failed: broken (RuntimeError: no such luck)."
+    assert result.conclusion.endswith("1 not reproduced. Failed: broken (RuntimeError: no such luck).")
+    assert [each.verdict for each in result.claims] == ["reproduced", "not reproduced"]
 
 
 def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone():
@@ -249,7 +251,7 @@ def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
     for format_ in ("rich", "json", "csv"):
         status, out, err = told("theorems", "--format", format_, capsys=capsys)
         assert status == 1
-        assert "1 of 3 claims failed: false." in (err if format_ == "csv" else out)
+        assert "Failed: false." in (err if format_ == "csv" else out)
     assert "FAILED" in told("theorems", capsys=capsys)[1]
 
 
@@ -303,14 +305,34 @@ def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_compute
 
 
 def test_csv_has_one_number_in_a_cell():
-    @dataclass(frozen=True)
-    class Row:
-        name: str
-        numbers: tuple[float, ...] | None
-
-    findings = replace(EMPTY, rows=(Row("a", (0.5, 2.0)), Row("b", None)))
-    result = studies.StudyResult(study="any", seed=0, effort="smoke", seconds=0.0, findings=findings)
-    assert result.table(format="csv") == "name,numbers_1,numbers_2\na,0.5,2.0\nb,,\n"
+    rows = (studies.Row(name="a", sizes=(0.5, 2.0), maps={}), studies.Row(name="b", sizes=None, maps={}))
+    result = studies.StudyResult(**EMPTY, rows=rows, claims=())
+    assert result.table(format="csv") == "name,sizes_1,sizes_2\na,0.5,2.0\nb,,\n"
 
 
-EMPTY = StudyFindings(columns=(), rows=(), conclusion="", picture=studies.Picture(title="", rows=()))
+@pytest.mark.parametrize(
+    ("is_reproduced", "has_mechanism", "verdict"),
+    [(True, False, "reproduced"), (False, True, "mechanism only"), (False, False, "not reproduced")],
+)
+def test_every_claim_has_one_line_with_its_verdict(is_reproduced, has_mechanism, verdict):
+    found = claim("larger", "75 ± 17 %", "46.0 ± 0.5 %", is_reproduced, has_mechanism=has_mechanism)
+    result = studies.StudyResult(**EMPTY, rows=(), claims=(found,))
+    wanted = {"claim": "larger", "published": "75 ± 17 %", "ours": "46.0 ± 0.5 %", "verdict": verdict}
+    assert result.to_json()["claims"] == [wanted]
+    assert f"| larger | 75 ± 17 % | 46.0 ± 0.5 % | {verdict:14} |" in result.text(format="markdown").splitlines()
+    out = io.StringIO()
+    Console(width=100, color_system=None, file=out).print(study_view(result, width=100))
+    assert any(line.split("  ") for line in out.getvalue().splitlines() if line.rstrip().endswith(verdict))
+    assert result.conclusion.startswith("1 of 1 claims" if is_reproduced else "0 of 1 claims reproduced, 1 ")
+    # A training that is too small for a claim is no failure of the study.
+    assert result.passed
+
+
+EMPTY = {
+    "study": "any",
+    "seed": 0,
+    "effort": "smoke",
+    "seconds": 0.0,
+    "columns": (),
+    "picture": studies.Picture(title="", rows=()),
+}

@@ -50,7 +50,7 @@ def made_up(share: float, ratio: float, se: float = 0.01, *, disagrees: bool = F
     )
 
 
-def row(share: float, ratio: float, **given: float) -> trust.Row:
+def row(share: float, ratio: float, **given: float) -> studies.Row:
     return trust._row(NETS[0], "layer3", [made_up(share, ratio, **given)], [made_up(0, 1.0)])
 
 
@@ -165,5 +165,5 @@ def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
 
 @pytest.mark.parametrize("every", [False, True])
 def test_the_table_and_the_figure_are_shown_whole(every, found, check_shown):
-    wide = replace(found, findings=replace(found.findings, columns=EVERY))
+    wide = replace(found, columns=EVERY)
     check_shown(wide if every else found, 100 if every else 80)

@@ -39,7 +39,6 @@ from erfscope.studies.study import (
     with_error,
 )
 
-
 LAYERS = 5
 KEEPS = (1.0, 0.8, 0.5)
 #: Parts of the runs, for standard errors of a total.

@@ -27,7 +27,6 @@ from erfscope.studies.luo.stacks import (
 )
 from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim, holds
 
-
 #: The least depth of random nets in the claims; those of 5 layers are still far from the limit.
 DEEP = 10
 #: How far sigma of a mean |gradient| may be from that of the binomial (uniform weights) or of its root (random ones),

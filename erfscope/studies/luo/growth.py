@@ -19,7 +19,6 @@ from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.studies.luo.stacks import EXACT, RMS, WIDTHS, Activation, Design, Weights, draw_nets, measure_nets
 from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim
 
-
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical receptive field.
 PUBLISHED = (0.56, -0.43)
 #: Limit of a slope that is sampled; uniform weights have the slopes of the closed form.

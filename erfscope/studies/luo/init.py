@@ -18,7 +18,6 @@ from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.luo.stacks import EXACT, SECTIONS, WIDTHS, Design, Weights, columns, measure_design
 from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim
 
-
 #: Shares of the taps along one axis.
 PROFILES: dict[str, tuple[float, ...]] = {
     "1/3 1/3 1/3": (1 / 3, 1 / 3, 1 / 3),

@@ -14,7 +14,6 @@ from erfscope.figures.chart_data import Chart, Picture, Shown
 from erfscope.studies.luo.stacks import EXACT, WIDTHS, Design, Weights, along_row, columns, measure_design
 from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim
 
-
 LAYERS = 15
 ONES = (1,) * LAYERS
 #: Name of a change -> (strides, dilations).

@@ -11,7 +11,7 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,11 +199,10 @@ def _row(lesson: Lesson, steps: int, results: tuple[Any, Any, Any], accuracy: fl
 
 def _claims(row: Row) -> list[Claim]:
     text = f"the ERF of the {row.name} net grows by training"
-    r50 = ", r50 {} to {} px".format(
-        with_error(row.r50_before_px, row.r50_before_se_px, 1), with_error(row.r50_after_px, row.r50_after_se_px, 1)
-    )
+    before = with_error(row.r50_before_px, row.r50_before_se_px, 1)
+    after = with_error(row.r50_after_px, row.r50_after_se_px, 1)
     from_built = f"{row.size_built_px:.1f} to {row.size_after_px:.1f} px"
-    from_set = f"{row.size_before_px:.1f} to {row.size_after_px:.1f} px{r50}"
+    from_set = f"{row.size_before_px:.1f} to {row.size_after_px:.1f} px, r50 {before} to {after} px"
     grew = row.passed and row.held and (row.name == "classifier" or row.size_after_px >= 1.5 * row.size_before_px)
     return [
         claim(f"{text}, from the net as built", row.published, from_built, row.passed and row.held_from_built),

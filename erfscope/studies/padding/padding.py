@@ -5,7 +5,7 @@ for the others (the course report, Table 1). A net that can read positions uses 
 fails where the positions of the classes change.
 
 Red is left of green in the upper half, or green left of red in the lower half; swapping the halves tells order and
-position apart. Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2; their net and their numbers of pixels."""
+position apart. Source: Kayhan & van Gemert 2020, arXiv:2003.07064, section 4.2, with their net and sizes in pixels."""
 
 from __future__ import annotations
 

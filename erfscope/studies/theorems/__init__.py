@@ -12,14 +12,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from erfscope.figures.chart_data import Chart, Curve, Picture
-from erfscope.studies.study import VERDICT, Column, StudyFindings, StudyOptions, cell
+from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim, holds
 from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
-from erfscope.studies.theorems.claim import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
+from erfscope.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "convolutions": convolutions.CASES,
@@ -34,74 +33,63 @@ FLOOR, CEILING = 1e-8, 1e3
 CASES: tuple[Case, ...] = tuple(case for cases in FAMILIES.values() for case in cases)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One row: a statement, and how far off it was."""
-
-    name: str
-    source: str
-    kind: Kind
-    #: Largest error, relative to the largest number of the closed form; None for an expectation.
-    error: float | None
-    #: The largest error that passes.
-    limit: float | None
-    #: Z-score of the entry that is furthest off; None for a closed form.
-    z: float | None
-    samples: int | None
-    passed: bool
-    #: The exception that ended the check.
-    problem: str | None = None
-
-
 def study(asked: StudyOptions) -> StudyFindings:
     """Check every case. A case that raises an exception fails, and the others go on."""
     rows = [_check(case, asked) for case in asked.each("theorems", CASES)]
     rows.sort(key=lambda row: KINDS.index(row.kind))
-    return StudyFindings(
-        columns=COLUMNS, section="kind", rows=tuple(rows), conclusion=_conclusion(rows), picture=picture(rows)
-    )
+    return StudyFindings(columns=COLUMNS, section="kind", rows=rows, claims=_claims(rows), picture=picture(rows))
 
 
 def draws_of(case: Case, asked: StudyOptions) -> Draws:
     """The case's random numbers: what other cases draw does not change them."""
     digest = hashlib.sha256(f"{asked.seed} {case.name}".encode()).digest()
-    return Draws(generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1), quick=asked.quick)
+    return Draws(
+        generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1), quick=asked.effort != "full"
+    )
 
 
-def _check(case: Case, asked: StudyOptions) -> Claim:
+def _check(case: Case, asked: StudyOptions) -> Row:
     problem = None
     try:
         outcome = case.run(draws_of(case, asked))
     except Exception as error:  # the row has the exception, and the other rows go on
         outcome, problem = Outcome(), f"{type(error).__name__}: {error}"
-    limit = outcome.limit if outcome.error is not None else None
-    return Claim(
+    return Row(
         name=case.name,
         source=case.source,
         kind=case.kind,
+        # Largest error, relative to the largest number of the closed form, and the largest that passes; None for an
+        # expectation.
         error=outcome.error,
-        limit=limit,
+        limit=None if outcome.error is None else outcome.limit,
+        # Z-score of the entry that is furthest off; None for a closed form.
         z=outcome.z,
         samples=outcome.samples,
         passed=outcome.passed,
+        # The exception that ended the check.
         problem=problem,
     )
 
 
-def _conclusion(rows: list[Claim]) -> str:
-    failed = [row.name if row.problem is None else f"{row.name} ({row.problem})" for row in rows if not row.passed]
-    if failed:
-        return f"{len(failed)} of {len(rows)} claims failed: {', '.join(failed)}."
-    error = max((row.error for row in rows if row.error is not None and row.kind == "closed form"), default=0.0)
-    z = max((abs(row.z) for row in rows if row.z is not None), default=0.0)
-    exact, sampled = (
-        f"closed forms to {error:.0e} (limit {LIMIT:.0e})",
-        f"expectations within {z:.1f} standard errors (limit {Z_LIMIT:g})",
-    )
-    return f"All {len(rows)} claims hold: {exact}, {sampled}."
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    by_kind = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
+    error = max((row.error or 0.0 for row in by_kind["closed form"]), default=0.0)
+    z = max((abs(row.z or 0.0) for row in by_kind["expectation"]), default=0.0)
+    share = max((share_of_limit(row) for row in by_kind["property"]), default=0.0)
+    found: dict[Kind, tuple[str, str]] = {
+        "closed form": (f"to {LIMIT:.0e}", f"to {error:.0e}"),
+        "expectation": (f"within {Z_LIMIT:g} standard errors", f"within {z:.1f}"),
+        "property": ("within the table's limits", f"at most {share:.0%} of them"),
+    }
+    named = {"closed form": "closed forms", "expectation": "expectations", "property": "properties"}
+    return [
+        claim(f"{len(by_kind[kind])} {named[kind]}, corrected by the errata", *found[kind], holds(by_kind[kind]))
+        for kind in KINDS
+        if by_kind[kind]
+    ]
 
 
-def share_of_limit(row: Claim) -> float:
+def share_of_limit(row: Row) -> float:
     """Return an error, or the size of a z-score, as a share of its limit; infinite if there is none, or if the limit is
     0 and the error is not."""
     if row.z is not None:
@@ -111,7 +99,7 @@ def share_of_limit(row: Claim) -> float:
     return row.error / row.limit if row.limit else 0.0 if row.error == 0 else math.inf
 
 
-def picture(rows: Sequence[Claim]) -> Picture:
+def picture(rows: Sequence[Row]) -> Picture:
     """Draw the error of every claim as a share of its limit, by kind and family."""
     exact = [row for row in rows if row.kind == "closed form"]
     others = [row for row in rows if row.kind != "closed form"]
@@ -127,7 +115,7 @@ def picture(rows: Sequence[Claim]) -> Picture:
     )
 
 
-def _chart(title: str, rows: Sequence[Claim]) -> Chart:
+def _chart(title: str, rows: Sequence[Row]) -> Chart:
     family_of = {case.name: family for family, cases in FAMILIES.items() for case in cases}
     curves = []
     for family in FAMILIES:
@@ -146,18 +134,18 @@ def _chart(title: str, rows: Sequence[Claim]) -> Chart:
     )
 
 
-def _limit(row: Claim) -> str:
+def _limit(row: Row) -> str:
     return (
         f"{Z_LIMIT:g}" if row.z is not None else "" if row.limit is None else f"{row.limit:.0e}" if row.limit else "0"
     )
 
 
 COLUMNS = (
-    Column(title="claim", text=lambda row: row.name, numeric=False),
-    Column(title="source", text=lambda row: row.source, numeric=False, folds=True),
-    Column(title="max error", text=lambda row: cell(row.error, ".1e")),
-    Column(title="z", text=lambda row: cell(row.z, "+.2f")),
-    Column(title="samples", text=lambda row: cell(row.samples, "d")),
-    Column(title="limit", text=_limit, optional=True),
+    Column("claim", "{name}", numeric=False),
+    Column("source", "{source}", numeric=False, folds=True),
+    Column("max error", "{error:.1e}"),
+    Column("z", "{z:+.2f}"),
+    Column("samples", "{samples}"),
+    Column("limit", _limit, optional=True),
     VERDICT,
 )

@@ -13,7 +13,7 @@ from erfscope.adapters.blocks import NonLocal, Pipeline, SelfAttention, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
 from erfscope.studies.theorems.graphs import DUTA, moments_hold, redrawn
 
 SIDE = (3, 4)

@@ -15,7 +15,7 @@ from erfscope import theory
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, worst
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array, equals, expects, follows, worst
 
 LUO = "Luo et al. 2016"
 #: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not state them.

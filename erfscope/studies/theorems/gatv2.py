@@ -12,7 +12,7 @@ from erfscope import theory
 from erfscope.adapters.blocks import GAT, GATv2, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, follows, worst
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
 
 NEUMEIER = "Neumeier et al."
 N = 7

@@ -13,7 +13,7 @@ from erfscope.adapters.blocks import GCN, GIN, ChebNet, ChebyGIN, NearestGraph, 
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array, equals, expects, follows, grouped, worst
 
 DUTA = "Nicolicioiu & Duta"
 N = 7

@@ -11,7 +11,7 @@ from torch import nn
 
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, ThresholdPooling, TopKPooling, on_nodes
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array, equals, follows, worst
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
 from erfscope.studies.theorems.graphs import weights_of
 
 KNYAZEV = "Knyazev et al. 2019"

@@ -14,7 +14,7 @@ from erfscope import theory
 from erfscope.adapters.blocks import GCN, ChebNet, SelfAttention, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.theorems.claim import Case, Draws, Outcome, array
+from erfscope.studies.theorems.case import Case, Draws, Outcome, array
 from erfscope.studies.theorems.graphs import DUTA, distant_grid
 
 SIDE = 21
