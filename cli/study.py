@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from erfscope.studies import StudyResult
+    from erfscope.studies import Effort, StudyResult
 
 #: As in erfscope.studies, which takes long to import.
 STUDY_NAMES = (
@@ -25,6 +25,8 @@ STUDY_NAMES = (
     *("luo-nonlinearity", "luo-init", "luo-training", "correlations", "syncmnist", "sort-of-clevr", "padding"),
     *("gatv2-gradients", "attention-pooling", "trust"),
 )
+#: The words of --effort.
+EFFORTS = ("quick", "full", "long")
 #: Terminals from this width on show optional columns.
 WIDE = 100
 
@@ -32,7 +34,15 @@ WIDE = 100
 @click.command()
 @click.argument("name", required=False, type=Text(words=STUDY_NAMES))
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
-@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute.")
+@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute; --effort quick.")
+@click.option(
+    "--effort",
+    type=Text(words=EFFORTS, is_closed=True),
+    default="full",
+    show_default=True,
+    help="quick, full (at most ten minutes), or long (trainings of hours, the others as in full).",
+)
+@click.option("--show", is_flag=True, help="Show the result of a real run that is kept with erfscope; run nothing.")
 @click.option(
     "--data",
     metavar="DIR",
@@ -41,6 +51,9 @@ WIDE = 100
 )
 @click.option(
     "--cache", metavar="DIR", type=File(), help="Folder that keeps trained nets. Default: the user's cache folder."
+)
+@click.option(
+    "--resume", is_flag=True, help="Fail unless --cache holds nets of this run, with which it goes on in any case."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -58,8 +71,11 @@ def study(
     name: str | None,
     listing: bool,
     quick: bool,
+    effort: Effort,
+    show: bool,
     data: str | None,
     cache: str | None,
+    resume: bool,
     seed: int,
     output: tuple[str, ...],
     force: bool,
@@ -80,7 +96,7 @@ def study(
             " form"
         )
     from erfscope.cli.run.output import progress
-    from erfscope.studies import check, run
+    from erfscope.studies import check, kept_study, run
     from erfscope.studies.study import check_output
 
     check(name, data=data)
@@ -89,8 +105,12 @@ def study(
     from platformdirs import user_cache_path
 
     kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"
-    with progress(quiet) as bar:
-        result = run(name, seed=seed, effort="quick" if quick else "full", data=data, cache=kept, progress=bar)
+    if show:
+        result = kept_study(name)
+    else:
+        with progress(quiet) as bar:
+            options: dict[str, Any] = {"seed": seed, "effort": "quick" if quick else effort, "data": data}
+            result = run(name, **options, cache=kept, resume=resume, progress=bar)
     for path in output:
         result.save(path, force=force)
     _print(result, chosen, output, quiet=quiet)

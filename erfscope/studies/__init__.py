@@ -15,6 +15,7 @@ from pathlib import Path
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.studies.kept import kept_study
 from erfscope.studies.study import (
     Claim,
     Column,
@@ -186,6 +187,7 @@ __all__ = [
     "StudyFindings",
     "StudyOptions",
     "StudyResult",
+    "kept_study",
     "run",
 ]
 
@@ -197,6 +199,7 @@ def run(
     effort: Effort = "full",
     data: str | Path | None = None,
     cache: str | Path | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
 ) -> StudyResult:
     """Run one study.
@@ -204,21 +207,30 @@ def run(
     Args:
         name: One of :data:`STUDIES`.
         seed: Seed of all its random numbers.
-        effort: ``"full"``, at most ten minutes on two cores; ``"quick"``, less than one; ``"smoke"``, a few seconds.
+        effort: ``"long"``, hours; ``"full"``, at most ten minutes on two cores; ``"quick"``, less than one;
+            ``"smoke"``, a few seconds.
         data: A folder with the papers' own data set, for the studies that can take one (:attr:`Study.data`).
-        cache: A folder where trained nets are kept, so that an interrupted run goes on where it was; None to keep
-            none.
+        cache: A folder where trained nets are kept after every epoch, in a folder of each run, so that an interrupted
+            run goes on where it was; None to keep none.
+        resume: Whether the cache must hold a net of this run, so that nothing is trained anew by mistake.
         progress: Called with (text, number of cases done, number of cases).
 
     Returns:
         Its rows, claims and figure; ``passed`` says whether every claim held.
 
     Raises:
-        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, or a seed below
-            0.
+        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, a seed below 0,
+            or nothing to resume.
     """
     check(name, seed=seed, data=data)
-    folders = {key: None if folder is None else Path(folder) for key, folder in (("data", data), ("cache", cache))}
+    folders = {"data": None if data is None else Path(data), "cache": None}
+    if cache is not None:
+        folders["cache"] = Path(cache) / f"{name}-{effort}-seed-{seed}"
+    if resume and not (folders["cache"] and any(folders["cache"].glob("*.pt"))):
+        raise ErfscopeError(
+            f"--resume: no net of {name} with effort {effort} and seed {seed} is kept in {cache}; give the options of"
+            " the run that was interrupted, or leave out --resume to begin"
+        )
     start = time.perf_counter()
     with _one_thread():
         module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")

@@ -25,9 +25,9 @@ Progress = Callable[[str, int, int], None]
 STORED = "study.json"
 #: Suffixes of the files that a study can be written to.
 SUFFIXES = suffixes("report", "table", "figure")
-#: How much a study computes: all in at most ten minutes, enough to show the claim in less than one, or just enough for
-#: a test.
-Effort = Literal["full", "quick", "smoke"]
+#: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
+#: or just enough for a test.
+Effort = Literal["long", "full", "quick", "smoke"]
 T = TypeVar("T")
 
 
@@ -61,9 +61,9 @@ class StudyOptions:
     #: A folder where trained nets are kept from one run to the next; None to keep none.
     cache: Path | None = None
 
-    def pick(self, *, full: T, quick: T, smoke: T) -> T:
-        """Return the value for the effort."""
-        return {"full": full, "quick": quick, "smoke": smoke}[self.effort]
+    def pick(self, *, full: T, quick: T, smoke: T, long: T | None = None) -> T:
+        """Return the value for the effort; what has none for long is as in full."""
+        return {"long": full if long is None else long, "full": full, "quick": quick, "smoke": smoke}[self.effort]
 
     def tell(self, text: str, done: int, total: int) -> None:
         """Report the progress of a study."""
@@ -278,7 +278,11 @@ class StudyResult(StudyFindings):
             from erfscope.figures.canvas import figure_bytes
 
             return figure_bytes(self.figure(), suffix)
-        return report_bytes(self.to_json()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
+        from erfscope.studies.kept import document_of
+
+        return (
+            report_bytes(document_of(self)) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
+        )
 
     def _repr_markdown_(self) -> str:
         return self.text(format="markdown")

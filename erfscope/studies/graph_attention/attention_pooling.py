@@ -31,7 +31,7 @@ from erfscope.studies.graph_attention.colour_graphs import (
     removed,
     teach,
 )
-from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, points
+from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, points, share_with_error
 
 SIZES = tuple(f"{sizes[0]} to {sizes[-1]} nodes" for sizes in (SMALL, LARGE))
 #: Share of graphs that a net gets right by always saying the same number.
@@ -68,7 +68,10 @@ def study(asked: StudyOptions) -> StudyFindings:
                 counter.start(torch.eye(CHANNELS)[GREEN])
             name = f"start at green {number}" if start else f"random start {number}"
             rows.append(_row(name, STARTS, counter, data, asked))
-    return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=_claims(rows), picture=_picture(rows))
+    counted = sum(len(graphs.x) for graphs in data["unseen"])
+    return StudyFindings(
+        columns=COLUMNS, section="section", rows=rows, claims=_claims(rows, counted), picture=_picture(rows)
+    )
 
 
 def _row(
@@ -145,7 +148,7 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
     return float(np.mean(found))
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[Row], graphs: int) -> list[Claim]:
     by_name = {row.name: row for row in rows}
     claims = []
     for name, (mean, spread) in PUBLISHED.items():
@@ -153,7 +156,9 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
         others = [by_name[other].accuracy_unseen for other, (theirs, _) in PUBLISHED.items() if abs(theirs - mean) > 50]
         ranks, near = all((found > other) == (mean > 50) for other in others), abs(100 * found - mean) <= spread
         text = f"graphs counted right, larger and with unseen colours, {name}"
-        claims.append(claim(text, f"{mean} ± {spread} %", f"{found:.0%}", near and ranks, has_mechanism=ranks))
+        claims.append(
+            claim(text, f"{mean} ± {spread} %", share_with_error(found, graphs), near and ranks, has_mechanism=ranks)
+        )
     starts = {
         word: [row for row in rows if row.section == STARTS and row.name.startswith(word)]
         for word in ("random", "start")
@@ -165,13 +170,14 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     with_auc = [row for row in rows if row.auc_unseen is not None]
     ranked = [rankdata([getattr(row, number) for row in with_auc]) for number in ("auc_unseen", "accuracy_unseen")]
     agree = float(np.corrcoef(*ranked)[0, 1])
-    ours = " than ".join(
-        f"{counted[word]:.0%} (AUC {found_by[word]:.2f}, {len(starts[word])} nets)" for word in ("start", "random")
+    ours = ", ".join(
+        f"{counted[word]:.0%} at {place} (AUC {found_by[word]:.2f}, nets: {len(starts[word])})"
+        for word, place in (("start", "green"), ("random", "random"))
     )
     return [
         *claims,
         claim(
-            "attention that starts at green counts better than at random",
+            "attention that starts at green counts better than one that starts at random",
             "better",
             ours,
             counted["start"] > counted["random"],

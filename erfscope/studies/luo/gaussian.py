@@ -41,7 +41,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     wanted: list[tuple[Weights, Activation, int, int]] = [
         *(("uniform", act, n, 1 if act == "linear" else 20) for act in acts for n in depths),
         *(("random", act, n, 20) for act in acts for n in depths),
-        *(("random", act, 20, 100) for act in acts if asked.effort == "full"),
+        *(("random", act, 20, 100) for act in acts if asked.effort in ("long", "full")),
     ]
     rows = [_measured(asked, *each) for each in asked.each("luo-gaussian", wanted)]
     rows.sort(key=lambda row: row.section, reverse=True)

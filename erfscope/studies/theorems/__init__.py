@@ -44,7 +44,8 @@ def draws_of(case: Case, asked: StudyOptions) -> Draws:
     """The case's random numbers: what other cases draw does not change them."""
     digest = hashlib.sha256(f"{asked.seed} {case.name}".encode()).digest()
     return Draws(
-        generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1), quick=asked.effort != "full"
+        generator=torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1),
+        quick=asked.effort in ("quick", "smoke"),
     )
 
 
