@@ -85,7 +85,7 @@ def study(
 ) -> int:
     """Reproduce a study of the literature; `theorems` checks every closed form.
 
-    Exit code 1 if a claim failed.
+    Exit code 1 if a check failed.
     """
     chosen = chosen_format(given["format"], given["json"])
     if listing:
@@ -108,7 +108,7 @@ def study(
     if show:
         result = kept_study(name)
     else:
-        with progress(quiet) as bar:
+        with progress(quiet, in_lines=effort == "long") as bar:
             options: dict[str, Any] = {"seed": seed, "effort": "quick" if quick else effort, "data": data}
             result = run(name, **options, cache=kept, resume=resume, progress=bar)
     for path in output:
@@ -198,6 +198,7 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
         style = "" if each.verdict == "reproduced" else "yellow"
         claims.add_row(Text(each.claim), Text(each.published), Text(each.ours), Text(each.verdict, style=style))
     facts = [f"seed {result.seed}", *([] if result.effort == "full" else [result.effort]), f"{result.seconds:.0f} s"]
+    facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     return Group(grid, claims, answer, Text(", ".join(facts), style="dim"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import math
 import os
 import re
@@ -232,6 +233,15 @@ def test_the_page_on_python_has_every_public_name_and_keyword(generated):
     for keyword in (*Options.__annotations__, *Building.__annotations__):
         (row,) = re.findall(rf"^\| `{keyword}` \|.*\| (.*) \|$", text, flags=re.MULTILINE)
         assert row
+
+
+def test_the_page_on_studies_has_every_claim_of_the_kept_runs(generated):
+    text = generated.filled(page("studies"))
+    lines = [line.split(" | ") for line in text[text.index("| study | claim") :].splitlines()]
+    told = [cells[2:5] for cells in lines if len(cells) == 6][1:]
+    kept = [json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "erfscope/studies/kept").glob("*.json")]
+    claims = [[each["published"], each["ours"], each["verdict"]] for found in kept for each in found["claims"]]
+    assert sorted([cell.replace("\\|", "|").replace("&lt;", "<") for cell in cells] for cells in told) == sorted(claims)
 
 
 def test_the_page_on_files_has_every_field_of_a_report(generated, tmp_path):

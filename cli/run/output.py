@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +80,18 @@ def _figures(wanted: OutputOptions) -> list[str]:
 
 
 @contextlib.contextmanager
-def progress(quiet: bool) -> Iterator[ProgressCall | None]:
-    """A progress bar per model on stderr, only in a terminal; the report shows the warnings of a fallback."""
+def progress(quiet: bool, *, in_lines: bool = False) -> Iterator[ProgressCall | None]:
+    """A progress bar per model on stderr, only in a terminal; the report shows the warnings of a fallback.
+
+    Args:
+        quiet: Whether to show nothing.
+        in_lines: Whether to print a line for each step where there is no terminal, such as in the log of a long run.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         console = Screen(stderr=True)
         if quiet or not console.is_terminal:
-            yield None
+            yield _step_lines() if in_lines and not quiet else None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -99,10 +106,26 @@ def progress(quiet: bool) -> Iterator[ProgressCall | None]:
 
             def show(text: str, done: int, total: int) -> None:
                 if text not in tasks or bar.tasks[tasks[text]].finished:
-                    tasks[text] = bar.add_task(one_line(text), total=total)
+                    # A resumed training begins after its first step: what is done already tells nothing of the speed.
+                    tasks[text] = bar.add_task(one_line(text), total=total, completed=done)
                 bar.update(tasks[text], completed=done, total=total)
 
             yield show
+
+
+def _step_lines() -> ProgressCall:
+    """Return a function that prints a line on stderr for each step, with the time that the steps left will take."""
+    started: dict[str, tuple[float, int]] = {}
+
+    def show(text: str, done: int, total: int) -> None:
+        start, first = started.setdefault(text, (time.monotonic(), done))
+        left = ""
+        if first < done < total:
+            seconds = round((time.monotonic() - start) * (total - done) / (done - first))
+            left = f", {timedelta(seconds=seconds)} left"
+        complain(f"{text}: {done} of {total}{left}")
+
+    return show
 
 
 def explain_computing(report: Report) -> None:

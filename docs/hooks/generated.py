@@ -29,7 +29,8 @@ from erfscope.measures.ratios import SIZED
 from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
 from erfscope.storage.formats import FORMATS
-from erfscope.studies import STUDIES
+from erfscope.studies import STUDIES, kept_study
+from erfscope.view.grids import markdown_text
 from erfscope.view.words import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
@@ -248,6 +249,20 @@ def studies() -> str:
     return "\n".join(["| study | shows | source | full, s | quick, s |", "|---|---|---|---:|---:|", *rows])
 
 
+def verdicts() -> str:
+    """Every claim of the runs that the package keeps, in the order of the studies, and how each run was made."""
+    rows = []
+    for name in STUDIES:
+        kept = kept_study(name)
+        versions = ", ".join(f"{each} {kept.environment['versions'][each]}" for each in ("erfscope", "torch"))
+        made = f"{kept.effort}, seed {kept.seed}, {kept.seconds:.0f} s ({versions})"
+        for number, each in enumerate(kept.claims):
+            texts = (f"`{name}`" if number == 0 else "", each.claim, each.published, each.ours, each.verdict)
+            cells = [texts[0], *(markdown_text(text) for text in texts[1:]), made if number == 0 else ""]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(["| study | claim | published | ours | verdict | run |", "|---|---|---|---|---|---|", *rows])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "measures": measures,
     "conventions": conventions,
@@ -255,6 +270,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "report-fields": fields,
     "studies": studies,
+    "verdicts": verdicts,
     "file-formats": formats,
     "figure-kinds": kinds,
     **{name: partial(_figure, name) for name in PICTURES},

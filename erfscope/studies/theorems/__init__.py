@@ -17,12 +17,12 @@ import torch
 
 from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim, holds
-from erfscope.studies.theorems import attention, convolutions, gatv2, graphs, pooling, properties
+from erfscope.studies.theorems import attention, chebyshev, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "convolutions": convolutions.CASES,
-    "graph convolutions": graphs.CASES,
+    "graph convolutions": (*graphs.CASES, *chebyshev.CASES),
     "graph attention": gatv2.CASES,
     "self-attention": attention.CASES,
     "pooling": pooling.CASES,

@@ -1,4 +1,4 @@
-"""Graph convolutions: D1 to D12 of docs/theory.md, on the blocks GCN, GIN, ChebNet and ChebyGIN."""
+"""Graph convolutions: D1 to D9 of docs/theory.md, on the block GCN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope import theory
-from erfscope.adapters.blocks import GCN, GIN, ChebNet, ChebyGIN, NearestGraph, on_nodes
+from erfscope.adapters.blocks import GCN, NearestGraph, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
 from erfscope.maps.erf_map import FloatArray
@@ -22,12 +22,6 @@ N = 7
 def weights_of(gcn: Any) -> list[FloatArray]:
     """W_1 ... W_L of a GCN, each (c_in, c_out)."""
     return [array(conv.lin.weight.T) for conv in gcn.convs]
-
-
-def network_of(layers: nn.Module) -> dict[str, Any]:
-    """Weights and biases of the linear layers of a small net, as the theory takes them."""
-    linear = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
-    return {"weights": [array(layer.weight.T) for layer in linear], "biases": [array(layer.bias) for layer in linear]}
 
 
 def scalar(block: nn.Module, n: int, channels: int) -> NodeMap:
@@ -196,35 +190,6 @@ def _walks(draws: Draws) -> Outcome:
     return worst(equals(counted, walks), equals(laplacian, rows), equals(laplacian.values.sum(1), np.zeros(N)))
 
 
-def _gin(draws: Draws) -> Outcome:
-    adjacency, x = draws.graph(N), draws.normal(N, 3)
-    gin = draws.fill(GIN(3, 2, 5, eps=0.3, graph=adjacency))
-    jacobian = theory.gin(array(adjacency), x=array(x), epsilon=float(gin.eps), **network_of(gin.nn))
-    return follows(on_nodes(gin, 1, N), x, jacobian)
-
-
-def _chebnet(draws: Draws) -> Outcome:
-    """With the eigenvalue 2 that is assumed, and with the true one."""
-    grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
-    values: tuple[tuple[Any, float | None], ...] = ((2.0, 2.0), ("exact", None))
-    for given, largest in values:
-        net = draws.fill(ChebNet(3, 2, K=4, lambda_max=given))
-        jacobian = theory.chebnet(grid, [array(lin.weight.T) for lin in net.lins], lambda_max=largest)
-        outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
-    return worst(*outcomes)
-
-
-def _chebygin(draws: Draws) -> Outcome:
-    grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
-    kinds: tuple[tuple[int, Any], ...] = ((1, "sum"), (3, "sum"), (3, "mean"))
-    for order, aggregation in kinds:
-        net = draws.fill(ChebyGIN(3, 2, K=order, hidden_channels=5, aggregation=aggregation))
-        network = network_of(net.fc)
-        jacobian = theory.chebygin(grid, x=array(x), order=order, aggregation=aggregation, **network)
-        outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
-    return worst(*outcomes)
-
-
 def _full(draws: Draws) -> Outcome:
     """Alone, and in a residual block, which adds the identity."""
     # Nodes share their gates, and few channels might all be shut.
@@ -242,9 +207,6 @@ CASES: tuple[Case, ...] = (
     Case(name="renormalised_adjacency", source="Kipf & Welling 2017 (E3-03)", kind="closed form", run=_renormalised),
     Case(name="mean_gcn_with_self_term", source="Course report, Eq. 6 (E2-08)", kind="closed form", run=_self_term),
     Case(name="adjacency_power, laplacian", source="Course report (E2-02, E2-03)", kind="closed form", run=_walks),
-    Case(name="gin", source="Xu et al. 2019, Eq. 4.1", kind="closed form", run=_gin),
-    Case(name="chebnet", source="Defferrard et al. 2016 (E3-04)", kind="closed form", run=_chebnet),
-    Case(name="chebygin", source="Knyazev et al. 2019 (E3-05)", kind="closed form", run=_chebygin),
     Case(name="linear_gcn_random_weights", source=f"{DUTA}, Eq. 8 (E0-06)", kind="expectation", run=_random),
     Case(name="relu_gcn_mean", source=f"{DUTA}, Eq. 61 (E0-12)", kind="expectation", run=_relu_mean),
     Case(name="relu_gcn_random_weights", source=f"{DUTA}, Eq. 65-70 (E0-13)", kind="expectation", run=_relu_random),

@@ -14,6 +14,7 @@ from erfscope import theory
 from erfscope.adapters.blocks import GCN, ChebNet, SelfAttention, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.maps.erf_map import FloatArray
+from erfscope.restore import seed_generators
 from erfscope.studies.theorems.case import Case, Draws, Outcome, array
 from erfscope.studies.theorems.graphs import DUTA, distant_grid
 
@@ -94,7 +95,8 @@ def _convolution(draws: Draws) -> Outcome:
     ReLUs."""
     x, _ = with_partner(draws, draws.samples(16), 8)
     widths = [8, *[24] * 9]
-    layers = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in itertools.pairwise(widths)]
+    with seed_generators(draws.generator.initial_seed()):
+        layers = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in itertools.pairwise(widths)]
     net = nn.Sequential(*layers).double()
     row = influence(on_nodes(net, SIDE, SIDE), x, "jacobian", [UNIT]).values[0]
     return Outcome(error=float(row[near(PARTNER)].sum() / row.sum()), limit=0.01)

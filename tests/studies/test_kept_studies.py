@@ -1,0 +1,65 @@
+"""Runs that the package ships are shown without running, and the page of studies has their numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from erfscope import studies
+from erfscope.cli.main import main
+from erfscope.errors import ErfscopeError
+from erfscope.studies import STUDIES, kept, kept_study
+from erfscope.studies.kept import FOLDER, document_of
+
+
+@pytest.fixture(scope="module")
+def run() -> studies.StudyResult:
+    return studies.run("luo-skip", effort="smoke")
+
+
+def test_a_study_is_read_from_json_as_it_was(run, tmp_path, monkeypatch):
+    run.save(tmp_path / "luo-skip.json")
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    read = kept_study("luo-skip")
+    assert (read.effort, read.seed, read.seconds, read.passed) == ("smoke", 0, round(run.seconds, 3), True)
+    for format_ in ("plain", "csv", "markdown", "latex"):
+        assert read.text(format=format_) == run.text(format=format_)
+    assert document_of(read) == document_of(run)
+    for row, wanted in zip(read.picture.rows, run.picture.rows, strict=True):
+        for panel, same in zip(row, wanted, strict=True):
+            if isinstance(panel, studies.Shown):
+                # Halves have eleven bits, down to a millionth of the largest value.
+                np.testing.assert_allclose(panel.values, same.values, rtol=2**-11, atol=1e-7 * same.values.max())
+            else:
+                assert [list(curve.y) for curve in panel.curves] == [list(curve.y) for curve in same.curves]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_package_ships_a_real_run_of_every_study(name):
+    found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert found["settings"]["effort"] in ("quick", "full", "long")
+    assert found["settings"]["data"] is None
+    assert found["seconds"] > 1
+    assert set(found["environment"]["versions"]) >= {"erfscope", "torch", "numpy"}
+    assert found["passed"]
+    assert document_of(kept_study(name)) == found
+
+
+def test_a_kept_run_is_printed_and_drawn_and_nothing_is_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(studies, "run", None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", "sort-of-clevr", "--show", "-o", str(tmp_path / "figure.png")])
+    out = capsys.readouterr().out
+    assert stopped.value.code == 0
+    shown = kept_study("sort-of-clevr")
+    assert all(word in out for each in shown.claims for word in (*each.claim.split(), *each.ours.split(), each.verdict))
+    assert f"torch {shown.environment['versions']['torch']}" in out
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_a_study_of_which_no_run_is_kept_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    with pytest.raises(ErfscopeError, match="no run of the study padding is kept; leave out --show"):
+        kept_study("padding")

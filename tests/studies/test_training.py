@@ -1,0 +1,81 @@
+"""Trainings that are killed go on where they were, and end as if they had run in one go."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from erfscope import studies
+from erfscope.errors import ErfscopeError
+from erfscope.studies.study import StudyOptions
+from erfscope.studies.training import batches, train
+
+EPOCHS, BATCHES = 5, 4
+
+
+def trained(cache: Path | None, before_batch: Callable[[int], None] = lambda _: None) -> tuple[Tensor, list[object]]:
+    """Weights and history of a tiny net; its optimiser has momentum and its rate falls, so that both must be kept."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 6, generator=draws), torch.randn(32, 1, generator=draws)
+    net = torch.nn.Linear(6, 1)
+    for values in net.parameters():
+        torch.nn.init.constant_(values, 0.1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+    def losses(epoch: int) -> Iterator[Tensor]:
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + epoch)
+        for number, some in enumerate(batches(len(x), 32 // BATCHES, epoch)):
+            before_batch(BATCHES * epoch + number)
+            yield F.mse_loss(net(x[some]), y[some])
+
+    history = train(StudyOptions(cache=cache), "tiny", net, optimizer, EPOCHS, losses)
+    return net.weight.detach(), history
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_training_that_is_killed_at_random_ends_as_in_one_go(seed, tmp_path):
+    last = random.Random(seed).randrange(BATCHES, EPOCHS * BATCHES)
+    code = (
+        f"from test_training import trained, killer; trained(__import__('pathlib').Path(sys.argv[1]), killer({last}))"
+    )
+    done = subprocess.run([sys.executable, "-c", f"import sys; {code}", tmp_path], cwd=Path(__file__).parent)
+    assert done.returncode == -signal.SIGKILL
+    seen: list[int] = []
+    weights, history = trained(tmp_path, seen.append)
+    # It goes on with the epoch in which it was killed.
+    assert seen[0] == last - last % BATCHES > 0
+    wanted, in_one_go = trained(None)
+    assert torch.equal(weights, wanted)
+    assert history == in_one_go
+
+
+def killer(last: int) -> Callable[[int], None]:
+    """Return a function that kills the process at a batch."""
+    return lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == last else None
+
+
+def test_nets_are_kept_by_run_and_resuming_needs_those_of_the_run(tmp_path):
+    with pytest.raises(ErfscopeError, match=r"--resume: no net of padding with effort smoke and seed 0 is kept in"):
+        studies.run("padding", effort="smoke", cache=tmp_path, resume=True)
+    first = studies.run("padding", effort="smoke", cache=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["padding-smoke-seed-0"]
+    again = studies.run("padding", effort="smoke", cache=tmp_path, resume=True)
+    assert [row.numbers for row in again] == [row.numbers for row in first]
+    with pytest.raises(ErfscopeError, match="seed 1 is kept"):
+        studies.run("padding", effort="smoke", seed=1, cache=tmp_path, resume=True)
+
+
+def test_long_is_as_full_where_a_study_has_no_long_size():
+    sizes = {"full": 3, "quick": 2, "smoke": 1}
+    assert [StudyOptions(effort=each).pick(**sizes) for each in ("long", "full", "quick")] == [3, 3, 2]
+    assert StudyOptions(effort="long").pick(**sizes, long=9) == 9
