@@ -97,7 +97,7 @@ def study(
         )
     from erfscope.cli.run.output import progress
     from erfscope.studies import check, kept_study, run
-    from erfscope.studies.study import check_output
+    from erfscope.studies.result import check_output
 
     check(name, data=data)
     for path in output:

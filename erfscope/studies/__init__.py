@@ -16,6 +16,7 @@ from pathlib import Path
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.studies.kept import kept_study
+from erfscope.studies.result import StudyResult
 from erfscope.studies.study import (
     Claim,
     Column,
@@ -25,7 +26,6 @@ from erfscope.studies.study import (
     Study,
     StudyFindings,
     StudyOptions,
-    StudyResult,
 )
 
 STUDIES: dict[str, Study] = {

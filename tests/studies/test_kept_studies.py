@@ -11,7 +11,7 @@ from erfscope import studies
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.studies import STUDIES, kept, kept_study
-from erfscope.studies.kept import FOLDER, document_of
+from erfscope.studies.kept import FOLDER
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_a_study_is_read_from_json_as_it_was(run, tmp_path, monkeypatch):
     assert (read.effort, read.seed, read.seconds, read.passed) == ("smoke", 0, round(run.seconds, 3), True)
     for format_ in ("plain", "csv", "markdown", "latex"):
         assert read.text(format=format_) == run.text(format=format_)
-    assert document_of(read) == document_of(run)
+    assert read.document() == run.document()
     for row, wanted in zip(read.picture.rows, run.picture.rows, strict=True):
         for panel, same in zip(row, wanted, strict=True):
             if isinstance(panel, studies.Shown):
@@ -44,7 +44,7 @@ def test_the_package_ships_a_real_run_of_every_study(name):
     assert found["seconds"] > 1
     assert set(found["environment"]["versions"]) >= {"erfscope", "torch", "numpy"}
     assert found["passed"]
-    assert document_of(kept_study(name)) == found
+    assert kept_study(name).document() == found
 
 
 def test_a_kept_run_is_printed_and_drawn_and_nothing_is_run(monkeypatch, tmp_path, capsys):
