@@ -40,7 +40,7 @@ WIDE = 100
     type=Text(words=EFFORTS, is_closed=True),
     default="full",
     show_default=True,
-    help="quick, full (at most ten minutes), or long (trainings of hours, the others as in full).",
+    help="quick, full (at most ten minutes), or long (trainings of hours; studies without any run in full).",
 )
 @click.option("--show", is_flag=True, help="Show the result of a real run that is kept with erfscope; run nothing.")
 @click.option(

@@ -200,7 +200,7 @@ def teach(
         asked: Effort of the training, and the folder where nets are kept.
         name: Distinguishes this net from others of its kind.
     """
-    epochs = asked.pick(full=150, quick=25, smoke=6)
+    epochs = asked.pick(long=1500, full=150, quick=25, smoke=6)
     attention = [] if counter.pool is None else [counter.pool.weight]
     rest = [parameter for parameter in counter.parameters() if all(parameter is not each for each in attention)]
     groups = [{"params": rest, "lr": RATE}, *({"params": [each], "lr": 10 * RATE} for each in attention)]

@@ -110,7 +110,7 @@ def _taught(asked: StudyOptions, lesson: Lesson) -> tuple[Row, Chart]:
         result = _erf(net, pictures)
         return {name: float(result[name]) for name in SIZES}
 
-    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=RATE), asked.pick(full=12, quick=4, smoke=1)
+    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=RATE), asked.pick(long=120, full=12, quick=4, smoke=1)
     about = {"data": task.data, "side": task.side, "steps": steps, "batch": lesson.batch, "rate": RATE}
     history = train(asked, f"luo-{lesson.name}", net, optimizer, epochs, losses, measured=sizes, **about)
     after = _erf(net, pictures)

@@ -179,8 +179,8 @@ def turn_error(mode: str, seed: int, *, symmetric: bool) -> float:
 
 def _accuracies(mode: str, asked: StudyOptions) -> tuple[float, float]:
     """Return the accuracy of Net1 with the classes in their places, and swapped."""
-    count = asked.pick(full=1000, quick=400, smoke=200)
-    epochs = asked.pick(full=15, quick=10 if mode == "full" else 4, smoke=4)
+    count = asked.pick(long=4000, full=1000, quick=400, smoke=200)
+    epochs = asked.pick(long=60, full=15, quick=10 if mode == "full" else 4, smoke=4)
     generators = [torch.Generator().manual_seed(3 * asked.seed + offset) for offset in range(3)]
     pictures, classes = red_green(count, generators[0])
     with seed_generators(asked.seed):

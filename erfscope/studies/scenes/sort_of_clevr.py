@@ -82,7 +82,7 @@ def responders(seed: int) -> dict[str, Responder]:
 
 def study(asked: StudyOptions) -> StudyFindings:
     """Measure the three nets, train them, and measure again."""
-    counts = asked.pick(full=(2500, 500, 16), quick=(300, 200, 16), smoke=(64, 50, 16))
+    counts = asked.pick(long=(10_000, 1000, 16), full=(2500, 500, 16), quick=(300, 200, 16), smoke=(64, 50, 16))
     learned, asked_of, shown = (scenes(n, np.random.default_rng([asked.seed, part])) for part, n in enumerate(counts))
     rows = []
     for name, net in responders(asked.seed).items():
@@ -148,7 +148,7 @@ def _train(name: str, net: Responder, learned: Scenes, asked: StudyOptions) -> N
             logits = net(learned.pictures[some], learned.questions[some])
             yield F.cross_entropy(logits.flatten(0, 1), learned.answers[some].flatten())
 
-    epochs = asked.pick(full=10, quick=4, smoke=1)
+    epochs = asked.pick(long=40, full=10, quick=4, smoke=1)
     train(asked, f"sort-of-clevr-{name}", net, optimizer, epochs, losses, pictures=count)
 
 

@@ -113,7 +113,7 @@ def _separated(in_channels: int, out_channels: int, stride: tuple[int, int, int]
 def trained(name: str, asked: StudyOptions) -> nn.Sequential:
     """A narrow net, trained on small videos of all distances."""
     net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed)
-    count = asked.pick(full=384, quick=128, smoke=32)
+    count = asked.pick(long=1536, full=384, quick=128, smoke=32)
 
     def losses(epoch: int) -> Iterator[Tensor]:
         parts = [small_videos(count // len(DISTANCES), distance, asked, 100 + epoch) for distance in DISTANCES]
@@ -121,7 +121,7 @@ def trained(name: str, asked: StudyOptions) -> nn.Sequential:
         for some in batches(len(videos), 32, epoch):
             yield F.cross_entropy(net(videos[some]), classes[some])
 
-    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=2e-3), asked.pick(full=24, quick=4, smoke=1)
+    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=2e-3), asked.pick(long=100, full=24, quick=4, smoke=1)
     train(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, epochs, losses, videos=count)
     return net
 
@@ -134,7 +134,7 @@ def small_videos(count: int, distance: float, asked: StudyOptions, part: int) ->
 
 def scored(asked: StudyOptions) -> int:
     """Videos at each distance that a net is scored on."""
-    return asked.pick(full=400, quick=100, smoke=20)
+    return asked.pick(long=1000, full=400, quick=100, smoke=20)
 
 
 def accuracies_of(net: nn.Sequential, asked: StudyOptions) -> tuple[float, ...]:
