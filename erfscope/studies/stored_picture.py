@@ -14,7 +14,7 @@ from erfscope.maps.erf_map import FloatArray
 
 
 def encoded(picture: Picture) -> dict[str, Any]:
-    """Return a figure as JSON values; the values of maps are packed with eleven bits each."""
+    """Return a figure as JSON values; the values of maps are packed with seven bits each."""
     texts = {name: getattr(picture, name) for name in ("title", "headings", "note")}
     return {**texts, "rows": [[_encoded(panel) for panel in row] for row in picture.rows]}
 
@@ -26,12 +26,13 @@ def decoded(stored: dict[str, Any]) -> Picture:
 
 
 def _encoded(panel: Chart | Shown) -> dict[str, Any]:
-    """Return a panel; the values of a map are halves of its largest one, packed."""
+    """Return a panel; the values of a map are shares of its largest one, halves of which a figure needs seven bits."""
     if isinstance(panel, Chart):
         curves = [{**asdict(curve), "x": list(curve.x), "y": list(curve.y)} for curve in panel.curves]
         return {**asdict(panel), "curves": curves}
     largest = float(np.abs(panel.values).max()) or 1.0
-    packed = zlib.compress((panel.values / largest).astype("<f2").tobytes(), 9)
+    halves = (panel.values / largest).astype("<f2").view("<u2") & 0xFFF0
+    packed = zlib.compress(halves.tobytes(), 9)
     values = {"shape": panel.values.shape, "largest": largest, "halves": base64.b64encode(packed).decode()}
     return {**{each.name: getattr(panel, each.name) for each in fields(Shown)}, "values": values}
 
