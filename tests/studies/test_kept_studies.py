@@ -15,19 +15,19 @@ from erfscope.studies.kept import FOLDER
 
 
 @pytest.fixture(scope="module")
-def run() -> studies.StudyResult:
+def skip() -> studies.StudyResult:
     return studies.run("luo-skip", effort="smoke")
 
 
-def test_a_study_is_read_from_json_as_it_was(run, tmp_path, monkeypatch):
-    run.save(tmp_path / "luo-skip.json")
+def test_a_study_is_read_from_json_as_it_was(skip, tmp_path, monkeypatch):
+    skip.save(tmp_path / "luo-skip.json")
     monkeypatch.setattr(kept, "FOLDER", tmp_path)
     read = kept_study("luo-skip")
-    assert (read.effort, read.seed, read.seconds, read.passed) == ("smoke", 0, round(run.seconds, 3), True)
+    assert (read.effort, read.seed, read.seconds, read.passed) == ("smoke", 0, round(skip.seconds, 3), True)
     for format_ in ("plain", "csv", "markdown", "latex"):
-        assert read.text(format=format_) == run.text(format=format_)
-    assert read.document() == run.document()
-    for row, wanted in zip(read.picture.rows, run.picture.rows, strict=True):
+        assert read.text(format=format_) == skip.text(format=format_)
+    assert read.document() == skip.document()
+    for row, wanted in zip(read.picture.rows, skip.picture.rows, strict=True):
         for panel, same in zip(row, wanted, strict=True):
             if isinstance(panel, studies.Shown):
                 # Seven bits are kept, down to a millionth of the largest value.

@@ -41,9 +41,9 @@ def _measured(asked: StudyOptions, act: Activation, width: int) -> Row:
     def is_claimed(row: Row) -> bool:
         off = abs(row.abs_sigma_px / rms_sigma(layers) - 1)
         if width > 1:
-            return off <= near and (row.gaussian_r2 or 0.0) >= fit and row.dead == 0
+            return bool(off <= near and (row.gaussian_r2 or 0.0) >= fit and row.dead == 0)
         # Single runs outweigh the others, so that the shape is not asked for; only a ReLU can be shut.
-        return off <= 0.2 and (row.dead > 0) == (act == "relu")
+        return bool(off <= 0.2 and (row.dead > 0) == (act == "relu"))
 
     design = Design(layers=layers, width=width, weights="random", activation=act)
     section = f"{width} channel{'s' if width > 1 else ''}"

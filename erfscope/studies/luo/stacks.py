@@ -177,8 +177,8 @@ def measure_nets(nets: Nets, pictures: Tensor, convention: Any) -> Any:
     Raises:
         MeasurementError: no run has a gradient.
     """
-    shape = {"input_size": pictures.shape[2:], "in_chans": pictures.shape[1]}
-    adapter = erfscope.wrap(nets, **shape, mean=(0.0,), std=(1.0,), name="stack")
+    channels, *size = pictures.shape[1:]
+    adapter = erfscope.wrap(nets, input_size=size, in_chans=channels, mean=(0.0,), std=(1.0,), name="stack")
     # The unit sees all of its input, so that there is nothing to crop.
     how = {"convention": convention, "measures": MEASURES, "batch_size": AT_ONCE, "plain": True}
     return measure(adapter, images=pictures, layer="unit", **how)

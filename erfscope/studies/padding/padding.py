@@ -146,8 +146,8 @@ def _stack(mode: str, seed: int, *, uniform: bool = False, relu: bool = False) -
         layers = [padded(1 if depth == 0 else channels, channels, mode) for depth in range(DEPTH)]
     for layer in layers if uniform else ():
         nn.init.constant_(layer.weight, 1 / 9)
-    parts: list[nn.Module] = [part for layer in layers for part in (layer, nn.ReLU())][:-1] if relu else [*layers]
-    return nn.Sequential(*parts).double()
+    parts = [part for layer in layers for part in ((layer, nn.ReLU()) if relu else (layer,))]
+    return nn.Sequential(*(parts[:-1] if relu else parts)).double()
 
 
 def _erfs(net: nn.Sequential, unit: Any, x: Tensor | None = None) -> Sequence[Any]:

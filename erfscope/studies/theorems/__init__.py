@@ -94,10 +94,10 @@ def share_of_limit(row: Row) -> float:
     """Return an error, or the size of a z-score, as a share of its limit; infinite if there is none, or if the limit is
     0 and the error is not."""
     if row.z is not None:
-        return abs(row.z) / Z_LIMIT
+        return float(abs(row.z)) / Z_LIMIT
     if row.error is None or row.limit is None or math.isnan(row.error):
         return math.inf
-    return row.error / row.limit if row.limit else 0.0 if row.error == 0 else math.inf
+    return float(row.error) / row.limit if row.limit else 0.0 if row.error == 0 else math.inf
 
 
 def picture(rows: Sequence[Row]) -> Picture:
