@@ -3,6 +3,6 @@ claim.
 
 May import: what ``studies`` may, and its ``study``.
 
-:mod:`~erfscope.studies.luo.stacks` has the stacks of convolutions that most of them measure, many drawn at once, how they
-are measured, and the rows of their tables.
+:mod:`~erfscope.studies.luo.stacks` has the stacks of convolutions that most of them measure, many drawn at once, how
+they are measured, and the rows of their tables.
 """
