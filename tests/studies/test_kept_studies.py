@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import numpy as np
@@ -63,3 +64,17 @@ def test_a_study_of_which_no_run_is_kept_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "FOLDER", tmp_path)
     with pytest.raises(ErfscopeError, match="no run of the study padding is kept; leave out --show"):
         kept_study("padding")
+
+
+#: Studies whose claims follow from their rows alone.
+OF_ROWS = (
+    *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
+    *("luo-nonlinearity", "luo-init", "correlations", "padding", "gatv2-gradients", "trust"),
+)
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_kept_verdicts_are_those_of_the_present_limits(name):
+    shown = kept_study(name)
+    module = importlib.import_module(f"erfscope.studies.{STUDIES[name].home}")
+    assert module._claims(shown.rows) == list(shown.claims)
