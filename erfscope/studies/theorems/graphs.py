@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope import theory
-from erfscope.adapters.blocks import GCN, NearestGraph, on_nodes
+from erfscope.adapters.blocks import GCN, GridGraph, NearestGraph, on_nodes
 from erfscope.influence_matrix import influence
 from erfscope.influence_matrix.compute import NodeMap
 from erfscope.maps.erf_map import FloatArray
@@ -98,8 +98,7 @@ def _random(draws: Draws) -> Outcome:
 
 
 def _relu(draws: Draws) -> Outcome:
-    adjacency, x = draws.graph(N) - 0.4 * draws.uniform(N, N), draws.normal(N, 3)
-    adjacency = adjacency.clamp(min=0)
+    adjacency, x = (draws.graph(N) - 0.4 * draws.uniform(N, N)).clamp(min=0), draws.normal(N, 3)
     gcn = draws.fill(GCN(3, 4, 3, 2, graph=adjacency, normalisation="none", bias=False))
     return follows(on_nodes(gcn, 1, N), x, theory.relu_gcn(array(adjacency), weights_of(gcn), array(x)))
 
@@ -140,8 +139,6 @@ def _distant(draws: Draws) -> Outcome:
 
 def distant_grid() -> nn.Module:
     """Four neighbours, self-loops, and a link to the point reflection."""
-    from erfscope.adapters.blocks import GridGraph
-
     return GridGraph(4, True, "opposite")
 
 
