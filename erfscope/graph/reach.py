@@ -110,6 +110,7 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     ]
     center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
     stride = _fraction(fields.stride(node, FIRST, axis))
+    steps = [stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]
     margins = [_margin(fields, edge, before, axis) for edge, before in _reads(fields, way)]
     return Reach(
         size=size,
@@ -117,9 +118,7 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
         last=last,
         stride=stride,
         center=center,
-        period=_period(
-            [stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]
-        ),
+        period=math.lcm(*(step.numerator for step in steps if step)),
         margin=(max((each[0] for each in margins), default=0), max((each[1] for each in margins), default=0)),
         fold=(folds[0], folds[1]),
     )
@@ -127,15 +126,6 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
 
 def _fraction(step: float) -> Fraction:
     return Fraction(step).limit_denominator(FINEST)
-
-
-def _period(steps: list[Fraction]) -> int:
-    """The least common multiple of steps, in whole cells."""
-    found = Fraction(1)
-    for step in {abs(each) for each in steps if each}:
-        numerator = math.lcm(found.numerator, step.numerator)
-        found = Fraction(numerator, math.gcd(found.denominator, step.denominator))
-    return found.numerator
 
 
 def _reads(fields: Fields, way: list[fx.Node]) -> Iterator[tuple[Edge, list[tuple[Place, ...]]]]:
