@@ -83,8 +83,8 @@ def find_plan(
         return _impossible(loaded, layer or "", (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
     try:
-        large = loaded if sides == own else open_at(sides)
-        axes, obstacles = reach_of(large.recording, name)
+        if sides != own:
+            axes, obstacles = reach_of(open_at(sides).recording, name)
     except ErfscopeError as error:
         strides = " and ".join(str(axis.period) for axis in axes)
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
