@@ -53,9 +53,7 @@ class TileView:
             item.add_row(Text("-"), Text(blocker))
             yield item
         if plan.axes and not plan.possible:
-            yield Text(
-                f"but for that: halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
-            )
+            yield Text(f"but for that: {_answer(plan)}")
         if plan.axes:
             yield Text()
             yield _axes(plan)
