@@ -38,7 +38,7 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
     if fixed:
         raise ErfscopeError(f"{fixed[0]} follows from the plan here; leave it out")
     if not plan.axes:
-        return budget_of((), plan)
+        raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
     layer = plan.layer or OUTPUT + "".join(f"[{key}]" for key in plan.path)
     size = tuple(axis.size for axis in plan.axes)
     if isinstance(model, ModuleAdapter):

@@ -79,14 +79,11 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
 
     Args:
         results: The measured units of :func:`border_units`, with their sums over images.
-        plan: The plan, possible or not: global operations then show as a share that no halo gets rid of.
+        plan: The plan, with a halo, possible or not: global operations then show as a share that no halo gets rid of.
 
     Raises:
-        ErfscopeError: the plan has no halo.
         MeasurementError: a unit has no usable ERF.
     """
-    if not plan.axes:
-        raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
     shares, errors, squares = [], [], []
     for number, result in enumerate(results):
         if not result.ok or result.map is None or result.part is None or result.unit is None:
