@@ -41,7 +41,6 @@ def tile_file(
     Raises:
         ErfscopeError: a file that cannot be read, or as :func:`erfscope.run_tiled`.
     """
-    plan.require_possible()
     mark = Path(f"{target}.tiles.json")
     try:
         x = np.load(source, mmap_mode="r")
