@@ -93,7 +93,11 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         shares.append(_cut(result.map.magnitude, plan, index))
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
-        errors.append(np.apply_along_axis(_se, 0, np.stack(others)) if enough else np.full_like(shares[-1], math.nan))
+        errors.append(
+            np.apply_along_axis(lambda each: jackknife_se(each.tolist()), 0, others)
+            if enough
+            else np.full_like(shares[-1], math.nan)
+        )
         if number == 0:
             starts = (_start(axis, at) - axis.halo[0] for axis, at in zip(plan.axes, index, strict=True))
             corner = result.map.magnitude[tuple(slice(start, None) for start in starts)]
@@ -156,10 +160,6 @@ def _near_seams(plan: TilePlan, space: tuple[int, ...]) -> NDArray[np.bool_]:
         near[window.target] = True
         near[tuple(inner)] = False
     return near
-
-
-def _se(values: FloatArray) -> float:
-    return jackknife_se(values.tolist())
 
 
 def _within(axis: TileAxis, halo: Sequence[int]) -> tuple[int, int]:
