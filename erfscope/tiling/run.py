@@ -94,16 +94,12 @@ class Mark:
         self.run = sha256(repr((plan, shape, tiles)).encode()).hexdigest()
         self.done = 0
         if self.file is not None and self.file.exists():
-            try:
-                found = json.loads(self.file.read_text(encoding="utf8"))
-                self.done = int(found["done"])
-                fits = found["run"] == self.run
-            except (ValueError, KeyError, TypeError):
-                fits = False
-            if not fits:
+            found = json.loads(self.file.read_text(encoding="utf8"))
+            if found.get("run") != self.run:
                 raise ErfscopeError(
                     f"{self.file} belongs to another plan or image; remove it, or name another file with resume"
                 )
+            self.done = found["done"]
 
     def set(self, done: int, out: Any) -> None:
         """Note that so many tiles are written, and on the disk."""
