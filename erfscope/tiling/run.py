@@ -72,7 +72,8 @@ def run_tiled(
         found = _output(model, torch.stack(crops).to(*_place(model)), plan)
         if out is None:
             shape = (*lead, found.shape[1], *plan.output_size(space))
-            out = _empty(shape, found, like=x)
+            empty = torch.empty(shape, dtype=found.dtype, device=x.device if isinstance(x, Tensor) else None)
+            out = empty if isinstance(x, Tensor) else empty.numpy()
         for (image, window), each in zip(batch, found, strict=True):
             part = each[(slice(None), *window.valid)]
             out[(*(image,) * len(lead), slice(None), *window.target)] = (
@@ -155,9 +156,3 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
     if found.shape[2:] != space:
         raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(found.shape)}")
     return found
-
-
-def _empty(shape: tuple[int, ...], found: Tensor, *, like: Any) -> Any:
-    if isinstance(like, Tensor):
-        return torch.empty(shape, dtype=found.dtype, device=like.device)
-    return np.empty(shape, dtype=found[:0].cpu().numpy().dtype)
