@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from erfscope.geometry.input_size import Size
 from erfscope.tiling.plan import TilePlan, sides_of
@@ -53,12 +52,11 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     """
     image = None if image_size is None else sides_of(image_size, len(plan.axes))
     asked = _cost(plan, "asked", image)
-    largest = None if memory is None or plan.memory is None else _largest(plan, image, memory)
-    if largest is None:
+    if memory is None or plan.memory is None or (largest := _largest(plan, image, memory)) is None:
         return (asked,)
     found = _cost(largest, "largest", image)
-    others = map(partial(_cost, name="least", image=image), _even(plan, image or ()))
-    fit = [each for each in others if each.memory is not None and each.memory <= (memory or 0)]
+    others = (_cost(each, "least", image) for each in _even(plan, image or ()))
+    fit = (each for each in others if (each.memory or 0) <= memory)
     least = min(fit, key=lambda each: each.wasted, default=found)
     if least.wasted >= found.wasted:
         return (asked, replace(found, names=("largest", "least")))
