@@ -24,7 +24,7 @@ from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
 from erfscope.explorer.projective import projective_fields
-from erfscope.explorer.stages import Stage, explored_unit, plan_of_planes
+from erfscope.explorer.stages import Stage, explored_unit, plan_of_planes, stage_of
 from erfscope.geometry.names import IMAGE
 from erfscope.options.settings import Settings
 from erfscope.restore import restored
@@ -217,25 +217,8 @@ def _explored(live: LiveModel, feed: Feed, settings: Settings, chosen: str) -> E
 
 def _stage(plan: Plan) -> Stage:
     """The geometry of a layer whose units are all there to be asked for."""
-    space, middle, trf = plan.model.layer(plan.layer).shape[2:], plan.units[0].index, plan.trfs[0]
-
-    def center(axis: int, place: int) -> float | None:
-        index = (*middle[:axis], place, *middle[axis + 1 :])
-        try:
-            return plan.model.trf(plan.layer, index, plan.settings.wrt).center_px[axis]
-        except ErfscopeError:  # no path leads to it
-            return None
-
-    return Stage(
-        name=plan.layer,
-        space=tuple(space),
-        grid=tuple(space),
-        stride_px=trf.stride_px,
-        trf_px=trf.size_px,
-        global_by=trf.global_by or "",
-        block=_block(trf.reference_px),
-        centers_px=tuple(tuple(center(axis, place) for place in range(side)) for axis, side in enumerate(space)),
-    )
+    space = plan.model.layer(plan.layer).shape[2:]
+    return stage_of(plan, [range(side) for side in space], _block(plan.trfs[0].reference_px))
 
 
 def _block(reference: Sequence[int]) -> int:

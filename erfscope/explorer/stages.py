@@ -66,11 +66,10 @@ class Stage:
     global_by: str
     #: Side of the blocks in pixels.
     block: int
+    #: The centres of the rows and of the columns of units, in pixels; None for one that no path leads to.
+    centers_px: tuple[tuple[float | None, ...], ...]
     #: In the order of ``np.ndindex(grid)``; none where each is computed when it is asked for.
     units: tuple[ExploredUnit, ...] = ()
-    #: The centres of the rows and of the columns of all units, in pixels, where each is computed when it is asked for;
-    #: None for one that no path leads to.
-    centers_px: tuple[tuple[float | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,8 @@ class StagePlan:
 
     plan: Plan
     sums: Sums
+    #: Rows and columns of the units that are measured.
+    along: Sequence[Sequence[int]]
     every: UnitFields
     #: Backward passes, and about how long they take.
     passes: int
@@ -114,11 +115,12 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     accumulate(plan, sums, [0], plan.read)
     sums.seen, seconds = 1, time.perf_counter() - started
     chosen = resolve_units(f"grid:{grid}", space, plan.units[0].index, layer=layer)
-    every = fields_of(plan, sums, [sorted({unit.index[axis] for unit in chosen}) for axis in (0, 1)])
+    along = [sorted({unit.index[axis] for unit in chosen}) for axis in (0, 1)]
+    every = fields_of(plan, sums, along)
     draws = model.layer(layer).shape[1] if plan.draws == "all" else plan.draws
     # A forward pass takes about half as long as a backward pass, and is made once for all units.
     passes, each = len(every.groups) * draws, seconds / (draws + 0.5)
-    return StagePlan(plan=plan, sums=sums, every=every, passes=passes, seconds=passes * each)
+    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * each)
 
 
 def block_sizes(stages: Sequence[StagePlan], most: int) -> list[int]:
@@ -145,21 +147,41 @@ def explore_stage(stage: StagePlan, block: int, hooks: Hooks) -> Stage:
     Raises:
         MeasurementError: the model fails.
     """
-    plan, every = stage.plan, stage.every
-    maps = dict(unit_maps(plan, stage.sums, every, hooks))
-    trf = plan.trfs[0]
+    every = stage.every
+    maps = dict(unit_maps(stage.plan, stage.sums, every, hooks))
+    units = tuple(
+        explored_unit(unit.index, seen, field, maps.get(number), block)
+        for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
+    )
+    return replace(stage_of(stage.plan, stage.along, block), units=units)
+
+
+def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
+    """The geometry of the units in some rows and columns of a layer.
+
+    Args:
+        plan: What is measured: one unit of the layer.
+        along: The rows and the columns.
+        block: Side of the blocks of their maps, in pixels.
+    """
+    middle, trf = plan.units[0].index, plan.trfs[0]
+
+    def center(axis: int, place: int) -> float | None:
+        index = (*middle[:axis], place, *middle[axis + 1 :])
+        try:
+            return plan.model.trf(plan.layer, index, plan.settings.wrt).center_px[axis]
+        except ErfscopeError:  # no path leads to it
+            return None
+
     return Stage(
         name=plan.layer,
         space=tuple(plan.model.layer(plan.layer).shape[2:]),
-        grid=every.space,
+        grid=tuple(map(len, along)),
         stride_px=trf.stride_px,
         trf_px=trf.size_px,
         global_by=trf.global_by or "",
         block=block,
-        units=tuple(
-            explored_unit(unit.index, seen, field, maps.get(number), block)
-            for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
-        ),
+        centers_px=tuple(tuple(center(axis, place) for place in places) for axis, places in enumerate(along)),
     )
 
 

@@ -35,13 +35,8 @@
       let start = 0;
       stage.units.forEach((unit) => { unit.levels = levels.subarray(start, start += unit.blocks[0] * unit.blocks[1]); });
       if (data.live) stage.units = unmeasured(stage.centers);
-      const [rows, cols] = stage.grid;
-      const centre = (unit, axis) => (unit && unit.at ? unit.at[axis] : 0);
       stage.px = model.px;
-      stage.edges = [
-        edges(Array.from({ length: rows }, (_, row) => centre(stage.units[row * cols], 0)), height),
-        edges(Array.from({ length: cols }, (_, col) => centre(stage.units[col], 1)), width),
-      ];
+      stage.edges = stage.centers.map((centres, axis) => edges(centres.map((each) => each ?? 0), [height, width][axis]));
     });
     return { ...model, number, height, width, section, stage: Math.floor((model.stages.length - 1) / 2) };
   });
@@ -76,21 +71,13 @@
     return Object.assign(unit, { mass, bright });
   }
 
-  const place = (model) => [state.at[0] * model.height - 0.5, state.at[1] * model.width - 0.5];
-
   function nearest(model, stage) {
-    const [row, col] = place(model);
-    if (data.live) {
-      const distances = (axis, at) => stage.centers[axis].map((each) => (each == null ? Infinity : Math.abs(each - at)));
-      const [down, across] = [distances(0, row), distances(1, col)].map((each) => each.indexOf(each.reduce((a, b) => Math.min(a, b))));
-      return down * stage.space[1] + across;
-    }
-    let found = 0, least = Infinity;
-    stage.units.forEach((unit, number) => {
-      const distance = unit.at ? Math.hypot(unit.at[0] - row, unit.at[1] - col) : Infinity;
-      if (distance < least) [found, least] = [number, distance];
+    const [down, across] = [model.height, model.width].map((side, axis) => {
+      const at = state.at[axis] * side - 0.5;
+      const distances = stage.centers[axis].map((each) => (each == null ? Infinity : Math.abs(each - at)));
+      return distances.indexOf(Math.min(...distances));
     });
-    return found;
+    return down * stage.grid[1] + across;
   }
 
   // The unit that is shown: the nearest one, or the one before it as long as that is not there.
