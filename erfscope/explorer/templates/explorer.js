@@ -442,6 +442,7 @@
   function listen(model) {
     const screen = one(".screen", model.section), slider = one(".depth input", model.section);
     let start = null;
+    const isDrag = (event) => start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 3;
     slider.max = model.stages.length - 1;
     slider.addEventListener("input", () => { choose(model, Number(slider.value)); schedule(); });
     screen.addEventListener("pointerdown", (event) => {
@@ -453,14 +454,12 @@
     screen.addEventListener("pointermove", (event) => {
       const at = point(event, screen);
       state.active = model.number;
-      const held = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 3;
-      if (state.mode === "seen" && held) state.box = [start.at, at];
-      if (state.mode === "sees" || held || !state.box) state.at = at;
+      if (state.mode === "seen" && isDrag(event)) state.box = [start.at, at];
+      if (state.mode === "sees" || isDrag(event) || !state.box) state.at = at;
       schedule();
     });
     screen.addEventListener("pointerup", (event) => {
-      const held = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 3;
-      if (start && !held && state.mode === "sees" && event.pointerType === "mouse") pin(model);
+      if (start && !isDrag(event) && state.mode === "sees" && event.pointerType === "mouse") pin(model);
       start = null;
     });
     screen.addEventListener("pointercancel", () => { start = null; });
