@@ -28,7 +28,7 @@ from erfscope.stimuli.feed import Feed
 EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 #: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
-FIXED_BYTES, UNIT_BYTES = 150_000, 450
+FIXED_BYTES, UNIT_BYTES = 150_000, 465
 #: Blocks that each map has room for even if the page grows larger with them.
 FEWEST_BLOCKS = 16
 #: Seconds from which less is offered.

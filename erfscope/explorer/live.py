@@ -111,7 +111,7 @@ class LiveExplorer:
         kept = result.map.values[tuple(slice(first, last + 1) for first, last in field)]
         block = _block(result.trf.reference_px)
         unit = explored_unit(result.unit.index, result.trf, field, replace(result.map, values=kept), block)
-        return unit_document(unit, block) | {"levels": base64.b64encode(unit.levels.tobytes()).decode()}
+        return unit_document(unit, block)
 
     def field(self, asked: Asked) -> dict[str, Any]:
         """How strongly the pixels of a box, its first and last row and column, move the units of some layers.

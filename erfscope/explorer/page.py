@@ -193,13 +193,12 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "global": stage.global_by,
         "block": stage.block,
         "units": [unit_document(unit, stage.block) for unit in stage.units],
-        "levels": _base64(b"".join(unit.levels.tobytes() for unit in stage.units)),
         "centers": stage.centers_px,
     }
 
 
 def unit_document(unit: ExploredUnit, block: int) -> dict[str, Any]:
-    """One unit as the script reads it, without its levels."""
+    """One unit as the script reads it."""
     return {
         "index": unit.index,
         "at": unit.center_px,
@@ -208,6 +207,7 @@ def unit_document(unit: ExploredUnit, block: int) -> dict[str, Any]:
         # The first block of its map, and how many there are, (rows, cols).
         "first": [first // block for first, _ in unit.field_px],
         "blocks": unit.levels.shape,
+        "levels": _base64(unit.levels.tobytes()),
         "numbers": [unit.measures.get(name) for name in MEASURED],
         "radii": [round(radius, 2) for radius in unit.radii_px],
     }

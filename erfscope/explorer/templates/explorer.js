@@ -31,9 +31,7 @@
     const [height, width] = model.size;
     const section = all(".model")[number];
     model.stages.forEach((stage) => {
-      const levels = bytes(stage.levels);
-      let start = 0;
-      stage.units.forEach((unit) => { unit.levels = levels.subarray(start, start += unit.blocks[0] * unit.blocks[1]); });
+      stage.units.forEach((unit) => { unit.levels = bytes(unit.levels); });
       if (data.live) stage.units = unmeasured(stage.centers);
       stage.px = model.px;
       stage.edges = stage.centers.map((centres, axis) => edges(centres.map((each) => each ?? 0), [height, width][axis]));
