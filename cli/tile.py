@@ -141,7 +141,10 @@ def tile(
         from erfscope.storage.formats import suffixes
         from erfscope.storage.writing import check_output
 
-        check_output(output, (".npy",) if image is not None else (".json", *suffixes("figure")), force=force or resume)
+        suffixed = (".npy",) if image is not None else (".json", *suffixes("figure"))
+        # Only a run that was stopped has this file beside its output.
+        is_begun = resume and Path(f"{output}.tiles.json").exists()
+        check_output(output, suffixed, force=force or is_begun)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():

@@ -164,6 +164,7 @@ def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
     assert written[4] == written[3] + 1
     assert np.load("again.npy") == pytest.approx(whole, abs=1e-5)
     assert not list(Path().glob("*.tiles.json"))
+    assert "--force" in run(capsys, *asked, "again.npy", "--resume")[2]
     assert "name a .npy file" in run(capsys, *asked[:-2], "nets.py", "-o", "third.npy")[2]
     assert "--run needs -o" in run(capsys, *asked[:-1])[2]
 
