@@ -320,7 +320,7 @@
     one(".reading figcaption").replaceChildren(
       "Share of the ERF within a distance of the unit: ",
       ...shown.flatMap(({ model, stage }, k) => [k ? ", " : "", make("span", `${models.length > 1 ? `${model.label} ` : ""}${stage.name}`, `m${k}-key`)]),
-      "; thin: the other stages, here too.",
+      `; thin: the other stages at this place${state.pins.length ? "; dashed: pinned units" : ""}.`,
     );
   }
 
@@ -338,14 +338,14 @@
         if (seen) {
           const { bright, facts: found } = seenIn(model, each);
           paintUnits(card.canvas, model, each, bright, card.step);
-          card.note.textContent = found.total ? `half in ${found.half} of ${each.units.length}` : "none of these";
+          card.note.textContent = found.total ? `half in ${found.half}\u00a0of\u00a0${each.units.length}` : "none of these";
           if (k === model.stage) {
             facts = found;
             paintUnits(one("canvas", screen), model, each, bright, 1);
           }
         } else {
           paintUnit(card.canvas, model, each, each.units[near], card.step);
-          card.note.textContent = each.units[near].pending ? "…" : `r50 ${reading(each, "r50", number(each.units[near], "r50"))}`;
+          card.note.textContent = each.units[near].pending ? "…" : `r50 ${reading(each, "r50", number(each.units[near], "r50")).replace(" ", "\u00a0")}`;
           if (k === model.stage) paintUnit(one("canvas", screen), model, each, each.units[near], 1);
         }
         mark(card.svg, model, each, near, false);
