@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ def explore(
     if isinstance(asked.get("images"), list) and len(asked["images"]) == 1:
         asked["images"] = asked["images"][0]
     if output is None:
-        run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)
+        # Ctrl-C is how it ends.
+        with contextlib.suppress(KeyboardInterrupt):
+            run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)
         return 0
     with progress(quiet=False) as bar:
         found = run(list(models), grid=grid, tell=complain, progress=bar, **asked)

@@ -59,16 +59,16 @@ which the centre share counts and `context_r50` leaves out: see [Why is my ERF s
 
 ## To point at
 
-The same cat, seen by two architectures and by a trained model. Point at the picture, choose a stage, or ask who sees a
-pixel: see [What does this unit see?](explore.md) Opened alone: [two architectures](explorers/architectures.html) and
-[a trained model](explorers/trained.html).
+The same cat, seen by two architectures, and by a model before and after training. Point at the picture, choose a
+stage, or ask who sees a pixel: see [What does this unit see?](explore.md) Opened alone:
+[two architectures](explorers/architectures.html) and [before and after training](explorers/trained.html).
 
 <iframe src="explorers/architectures.html" title="Explorer of two architectures" loading="lazy"
   style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
 
-An efficientnet_lite0 with **ImageNet weights**:
+An efficientnet_lite0 with **ImageNet weights**, and with those that timm begins a training with:
 
-<iframe src="explorers/trained.html" title="Explorer of a trained model" loading="lazy"
+<iframe src="explorers/trained.html" title="Explorer of a model before and after training" loading="lazy"
   style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
 
 ## In numbers
@@ -148,7 +148,8 @@ def explore(folder: Path, *, grid: int = 7, page_bytes: int = 2_500_000) -> None
     options = {"grid": grid, "draws": 2, "page_bytes": page_bytes}
     made = erfscope.explore(EXPLORED, photograph, weights="random", **options)
     made.save(folder / "architectures.html", force=True)
-    made = erfscope.explore({"efficientnet_lite0": trained["trained"]()}, photograph, **options)
+    pair = {"ImageNet weights": trained["trained"](), "random weights": trained["random"](0)}
+    made = erfscope.explore(pair, photograph, **options)
     made.save(folder / "trained.html", force=True)
 
 

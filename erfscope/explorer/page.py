@@ -37,7 +37,7 @@ class ExploredModel:
     picture: NDArray[np.uint8]
     #: Rows and columns of what units are differentiated by: the image, or the map of an inner layer.
     size: tuple[int, ...]
-    #: Random draws that each map is averaged over, as text.
+    #: Random draws that each map is averaged over, as text; "" for a convention without.
     draws: str
     stages: tuple[Stage, ...] = ()
 
@@ -77,8 +77,15 @@ def explored_model(plan: Plan) -> ExploredModel:
         conditions=replace(conditions, input=replace(conditions.input, text=plan.feed.text)),
         picture=picture,
         size=plan.trfs[0].reference_px,
-        draws="all channels" if plan.draws == "all" else f"{plan.draws} random draw{'s' * (plan.draws != 1)} per unit",
+        draws=_draws(plan),
     )
+
+
+def _draws(plan: Plan) -> str:
+    """What each map is averaged over; "" for a convention without random signs."""
+    if not plan.convention.random:
+        return ""
+    return "all channels" if plan.draws == "all" else f"{plan.draws} random draw{'s' * (plan.draws != 1)} per unit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +171,7 @@ def _facts(model: ExploredModel) -> list[str]:
         f"input {size} px",
         *([] if result.wrt == IMAGE else [f"with respect to {result.wrt}"]),
         f"convention {words.convention_text(result)}",
-        model.draws,
+        *([model.draws] if model.draws else ()),
         # Only the file's name: the page may be published.
         Path(result.input.text).name if result.input.text_kind == "file" else result.input.text,
     ]

@@ -38,7 +38,8 @@ def recipe(plan: TilePlan, tool: str) -> str:
         plan.require_possible()
     version, borders, write = TOOLS[tool]
     text = write(plan)
-    lines = [f"{tool} {version}. {plan.model} needs a halo of {plan.halo} at multiples of {plan.alignment}.", *borders]
+    named = f"{plan.model} · {plan.layer}" if plan.layer else plan.model
+    lines = [f"{tool} {version}. {named} needs a halo of {plan.halo} at multiples of {plan.alignment}.", *borders]
     lines += [f"Not exact: {sentence}." for sentence in plan.blockers]
     return "".join(f"# {line}\n" for line in lines) + text.lstrip("\n")
 
