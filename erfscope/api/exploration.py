@@ -205,10 +205,9 @@ def _costs(plans: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
     ]
     if sum(plan.seconds for plan in every) > LONG:
         draws = "" if every[0].plan.draws == 1 else " --draws 1 makes each unit cheaper,"
-        lines.append(
-            f"that is over a minute: --grid {max(1, grid // 2)} takes about a quarter of it,{draws} and --layer NAME"
-            " takes fewer layers"
-        )
+        half = max(1, grid // 2)
+        share = f"--grid {half} takes about {(half / grid) ** 2:.0%} of it"
+        lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
     return lines
 
 
