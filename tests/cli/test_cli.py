@@ -471,7 +471,7 @@ def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp
         "--samples",
         "2",
         "-o",
-        str(tmp_path / "erf"),
+        str(tmp_path / "erf.json"),
         "--measures",
         "r50,r90",
     ]

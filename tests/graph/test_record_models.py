@@ -47,7 +47,6 @@ MEASURED = {
 BRANCHING = {
     "fasterrcnn_resnet50_fpn": {"min_size": 64, "max_size": 96},
     "retinanet_resnet50_fpn": {"min_size": 64, "max_size": 96},
-    "ssdlite320_mobilenet_v3_large": {},
 }
 VIT = {
     "hidden_size": 24,
