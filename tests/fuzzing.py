@@ -1,4 +1,4 @@
-"""What the fuzz tests share: how many cases they try, what a call may do, and how a stored document is damaged.
+"""What the fuzz tests share: how many cases they try, and what a call may do.
 
 A call on hostile input works, or raises ErfscopeError with one line of text. It takes neither long nor much memory, and
 the command line ends with one of its exit codes. The suite tries a few cases, always the same; ERFSCOPE_FUZZ=thorough

@@ -38,6 +38,8 @@ def halo_of(model: Model, options: Options, layer: str | None) -> Halo:
 
 def with_halos(results: Sequence[Result], model: Model | Saved, options: Options) -> list[Result]:
     """The results of a model, with the halo of each one's layer where the options ask for it."""
+    if not options.get("halo"):
+        return [*results]
 
     @cache
     def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:
@@ -47,8 +49,6 @@ def with_halos(results: Sequence[Result], model: Model | Saved, options: Options
         except ErfscopeError as error:
             return Halo(px=(), alignment_px=(), blockers=(error.reason,))
 
-    if not options.get("halo"):
-        return [*results]
     return [
         row if row.status == "error" else replace(row, halo=found(row.layer, row.input.size, row.insert is not None))
         for row in results

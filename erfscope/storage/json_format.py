@@ -121,7 +121,7 @@ def result_from_json(
     """A stored result; ``arrays`` holds its "map", "picture" and a shard's sums where they were stored too.
 
     Raises:
-        KeyError, TypeError, ValueError: the entry is not of this format, or its parts do not go together.
+        KeyError, TypeError, ValueError: the entry is not of this format.
     """
     arrays = arrays or {}
     stored: Any = convert(entry, StoredResult, "result")

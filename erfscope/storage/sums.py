@@ -51,7 +51,7 @@ def part_from_sums(
         space: Spatial size of the reference.
 
     Raises:
-        KeyError, ValueError: the numbers do not go together.
+        ValueError: there are not as many sums as groups.
     """
     if stored is None or (stored.groups and "sums" not in arrays):
         return None
