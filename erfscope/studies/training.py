@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +25,21 @@ def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
     return torch.split(torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), size)
 
 
+def one_cycle(optimizer: torch.optim.Optimizer, largest: float, done: float) -> None:
+    """Set the learning rate: a line up to the largest in the first fifth of a training, then half a cosine down to 0.
+
+    A function of the share that is done, where PyTorch's ``OneCycleLR`` has a state that would have to be stored.
+
+    Args:
+        optimizer: All its groups get the rate.
+        largest: Largest rate.
+        done: Share of all steps that is done, 0 to 1.
+    """
+    rate = largest * (5 * done if done < 0.2 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.2) / 0.8))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 def train(
     asked: StudyOptions,
     name: str,
@@ -33,6 +49,7 @@ def train(
     losses: Callable[[int], Iterable[Tensor]],
     *,
     measured: Callable[[], Mapping[str, float]] = dict,
+    patience: int | None = None,
     **about: object,
 ) -> list[dict[str, float]]:
     """Train a net, or take it from the cache.
@@ -47,6 +64,7 @@ def train(
             the next. It must draw its random numbers from generators seeded by that number, so that a resumed run gives
             the same net as an uninterrupted one.
         measured: Measures the net after each epoch.
+        patience: Ends the training where the ``"validation_loss"`` of ``measured`` has not fallen for so many epochs.
         **about: Everything else that the result depends on.
 
     Returns:
@@ -56,9 +74,11 @@ def train(
         ErfscopeError: the stored net is damaged, or cannot be stored.
         MeasurementError: the weights are not finite.
     """
-    file = _file(asked, name, net, {**about, "epochs": epochs})
+    file = _file(asked, name, net, {**about, "epochs": epochs, "patience": patience})
     history = [] if file is None or not file.is_file() else _restored(file, net, optimizer)
     for number in range(len(history), epochs):
+        if patience and is_flat([entry["validation_loss"] for entry in history], patience):
+            break
         asked.tell(name, number, epochs)
         net.train()
         taken = [_descend(optimizer, loss) for loss in losses(number)]
@@ -74,6 +94,11 @@ def train(
     asked.tell(name, epochs, epochs)
     net.eval()
     return history
+
+
+def is_flat(losses: Sequence[float], patience: int) -> bool:
+    """Return whether the least of the losses is so many epochs old."""
+    return bool(losses) and len(losses) - 1 - losses.index(min(losses)) >= patience
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:

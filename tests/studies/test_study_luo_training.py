@@ -11,7 +11,7 @@ from PIL import Image
 import erfscope
 from erfscope import studies
 from erfscope.errors import ErfscopeError
-from erfscope.studies.luo import images, training
+from erfscope.studies.luo import images, lessons, training
 from erfscope.studies.luo.images import VOID, classification, segmentation
 from erfscope.studies.luo.residual import Classifier, Segmenter
 from erfscope.studies.study import StudyOptions
@@ -115,10 +115,10 @@ def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
 
 
 def test_classes_count_alike_and_void_not_at_all():
-    weight = training._balance(torch.tensor([0, 0, 0, 1, VOID]), 3)
+    weight = lessons.balance(torch.tensor([0, 0, 0, 1, VOID]), 3)
     assert weight.tolist() == pytest.approx([1 / 3, 1, 1])
     scores = torch.zeros(1, 2, 2, 2)
-    assert training._targets(scores, torch.arange(16).view(1, 4, 4)).tolist() == [[[0, 2], [8, 10]]]
+    assert lessons.targets_of(scores, torch.arange(16).view(1, 4, 4)).tolist() == [[[0, 2], [8, 10]]]
 
 
 def test_accuracy_is_the_mean_over_classes():

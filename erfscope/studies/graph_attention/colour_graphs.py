@@ -29,6 +29,9 @@ SMALL, LARGE = range(4, 26), (30, 60, 100, 150, 200)
 BETA = 10.0
 #: Learning rate; that of the few numbers of the attention is ten times as high.
 RATE = 3e-3
+#: As the authors'. It takes the weights of the fourth channel, which training never uses, to zero; without it they stay
+#: as they were drawn, and unseen colours are counted right in anything from 24 % to 92 % of graphs, by the seed.
+WEIGHT_DECAY = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,11 +203,11 @@ def teach(
         asked: Effort of the training, and the folder where nets are kept.
         name: Distinguishes this net from others of its kind.
     """
-    epochs = asked.pick(long=1500, full=150, quick=25, smoke=6)
+    epochs = asked.pick(full=150, quick=25, smoke=6)
     attention = [] if counter.pool is None else [counter.pool.weight]
     rest = [parameter for parameter in counter.parameters() if all(parameter is not each for each in attention)]
     groups = [{"params": rest, "lr": RATE}, *({"params": [each], "lr": 10 * RATE} for each in attention)]
-    optimizer = torch.optim.Adam(groups)
+    optimizer = torch.optim.Adam(groups, weight_decay=WEIGHT_DECAY)
 
     def losses(epoch: int) -> Iterator[Tensor]:
         for which in torch.randperm(len(graphs), generator=torch.Generator().manual_seed(epoch)).tolist():
@@ -217,4 +220,4 @@ def teach(
             group["lr"] *= 0.1
 
     name = f"attention-pooling-{name}".replace(" ", "-")
-    train(asked, name, counter, optimizer, epochs, losses, beta=BETA, rate=RATE)
+    train(asked, name, counter, optimizer, epochs, losses, beta=BETA, rate=RATE, decay=WEIGHT_DECAY)

@@ -64,7 +64,7 @@ def single(side: int, count: int, generator: np.random.Generator) -> tuple[Tenso
     return _with_noise(pictures, generator), torch.from_numpy(kinds)
 
 
-def scenes(reach: int, side: int, count: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+def scenes(reach: float, side: int, count: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Several shapes per image, of which later ones hide earlier ones: five where the reach is the side.
 
     Args:
@@ -135,19 +135,20 @@ def classification(asked: StudyOptions, side: int) -> Task:
     return Task(data="CIFAR-10", classes=10, side=32, train=train, test=test, shown=test)
 
 
-def segmentation(asked: StudyOptions, side: int) -> Task:
+def segmentation(asked: StudyOptions, side: int, *, reach: float | None = None) -> Task:
     """CamVid where ``asked.data`` has it, else rendered scenes of several shapes.
 
     Args:
         asked: Says where data are.
         side: Of the images; those of CamVid are cut out at random places.
+        reach: What the radius of rendered shapes is measured by, in pixels; the side if None.
 
     Raises:
         ErfscopeError: the folder has neither data set, or a file is broken.
     """
     folder = _folders(asked.data)[1]
     if folder is None:
-        draw, wide = (partial(scenes, side, length) for length in (side, 2 * side))
+        draw, wide = (partial(scenes, side if reach is None else reach, length) for length in (side, 2 * side))
         return Task(data="rendered scenes", classes=len(SHAPES) + 1, side=side, train=draw, test=draw, shown=wide)
     train, test, wide = (
         partial(_camvid, folder, part, length) for part, length in (("train", side), ("test", side), ("test", 2 * side))

@@ -11,20 +11,16 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.restore import seed_generators
-from erfscope.studies.luo.images import VOID, Task, classification, segmentation
-from erfscope.studies.luo.residual import Classifier, Segmenter
+from erfscope.studies.luo.lessons import PAPER, Lesson, lessons, targets_of
 from erfscope.studies.study import (
     VERDICT,
     Claim,
@@ -36,7 +32,7 @@ from erfscope.studies.study import (
     measure,
     with_error,
 )
-from erfscope.studies.training import train
+from erfscope.studies.training import is_flat, train
 
 RATE = 3e-3
 #: A trained net must be better than chance by this, or the run fails.
@@ -44,83 +40,72 @@ BETTER = 0.05
 #: How many times as large an ERF must become: that of the segmentation net as published, the other one clearly.
 GROWTH = {"classifier": 1.05, "segmentation": 1.5}
 STATES = ("as built", "untrained", "trained")
+#: A long training ends where the validation loss has not fallen for so many epochs.
+PATIENCE = 10
 NOTE = (
     "As built: with the running statistics of a new net. Untrained: with those of images. Size: root of the pixels"
     " above 4.55 %."
 )
 SIZES = ("luo_size", "r50", "r90")
-#: Streams of random numbers: images of ERFs, for running statistics, for scores; epochs come after them.
-ERF, STATISTICS, SCORE, EPOCHS = 0, 1, 2, 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """One net, the images that it is trained on, and the paper's result."""
-
-    name: str
-    net: nn.Module
-    task: Task
-    batch: int
-    published: str
-    published_trf_px: int
-
-    def stream(self, asked: StudyOptions, number: int) -> np.random.Generator:
-        """Return random numbers of one kind."""
-        return np.random.default_rng([asked.seed, len(self.name), number])
+#: Streams of random numbers: images of ERFs, for running statistics, for scores, for the validation loss; epochs come
+#: after them.
+ERF, STATISTICS, SCORE, VALIDATION, EPOCHS = 0, 1, 2, 3, 10
 
 
 def study(asked: StudyOptions) -> StudyFindings:
-    """Train two nets, and measure before, after, and after every epoch."""
-    is_small = asked.effort == "smoke"
-    shapes = classification(asked, asked.pick(full=32, quick=24, smoke=24))
-    scenes = segmentation(asked, 64 if is_small else 128)
-    with seed_generators(asked.seed):
-        classifier = Classifier(8, shapes.classes, 3 if is_small else 17)
-        segmenter = Segmenter(8, scenes.classes, 1 if is_small else 4)
-    lessons = (
-        Lesson(name="classifier", net=classifier, task=shapes, batch=32, published="grows", published_trf_px=74),
-        Lesson(name="segmentation", net=segmenter, task=scenes, batch=16, published="100 to 150", published_trf_px=505),
-    )
-    rows, charts = zip(*(_taught(asked, lesson) for lesson in lessons), strict=True)
+    """Train two nets, and measure before, after, and after every epoch; long also changes one thing after another."""
+    rows = [_taught(asked, lesson) for lesson in lessons(asked)]
+    main = [row for row in rows if row.section == PAPER]
     maps = tuple(
-        tuple(Shown(title=f"{row.name}, {state}", values=row.maps[state], log=True) for state in STATES) for row in rows
+        tuple(Shown(title=f"{row.name}, {state}", values=row.maps[state], log=True) for state in STATES) for row in main
     )
-    picture = Picture(title="ERFs before and after training", rows=(*maps, charts), note=NOTE)
-    claims = [each for row in rows for each in _claims(row)]
-    return StudyFindings(columns=COLUMNS, rows=rows, claims=claims, picture=picture)
+    charts = [
+        Chart(title=row.name, x="epoch", y="px", curves=tuple(_over_epochs(row, name, name) for name in SIZES))
+        for row in main
+    ]
+    changed = tuple(_over_epochs(row, "r50", row.name) for row in rows if row is not main[0])
+    if len(changed) > 1:
+        charts.append(Chart(title="segmentation, one change each", x="epoch", y="r50 (px)", curves=changed))
+    picture = Picture(title="ERFs before and after training", rows=(*maps, tuple(charts)), note=NOTE)
+    claims = [each for row in main for each in _claims(row)]
+    return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=claims, picture=picture)
 
 
-def _taught(asked: StudyOptions, lesson: Lesson) -> tuple[Row, Chart]:
-    """Train one net: its row, and its sizes after every epoch, the first being before all."""
+def _over_epochs(row: Row, size: str, label: str) -> Curve:
+    """A size after every epoch, the first being before all, and its standard error."""
+    y, error = zip(*row.sizes[size], strict=True)
+    return Curve(label=label, x=range(len(y)), y=y, error=error)
+
+
+def _taught(asked: StudyOptions, lesson: Lesson) -> Row:
+    """Train one net."""
     net, task, steps = lesson.net, lesson.task, asked.pick(full=50, quick=20, smoke=30)
     pictures, _ = task.shown(asked.pick(full=20, quick=8, smoke=4), lesson.stream(asked, ERF))
     built = _erf(net, pictures)
     _set_statistics(net, task.train(4 * lesson.batch, lesson.stream(asked, STATISTICS))[0])
     before = _erf(net, pictures)
+    validation = task.test(asked.pick(full=64, quick=16, smoke=8), lesson.stream(asked, VALIDATION))
 
     def losses(epoch: int) -> Iterator[Tensor]:
         generator = lesson.stream(asked, EPOCHS + epoch)
         for _ in range(steps):
-            some, classes = task.train(lesson.batch, generator)
-            scores = net(some)
-            targets = _targets(scores, classes)
-            yield F.cross_entropy(scores, targets, weight=_balance(targets, task.classes))
+            yield lesson.loss(*task.train(lesson.batch, generator))
 
-    def sizes() -> dict[str, float]:
+    def measured() -> dict[str, float]:
         result = _erf(net, pictures)
-        return {name: float(result[name]) for name in SIZES}
+        sizes = {name: float(result[name]) for name in SIZES} | {f"{name}_se": result[name].se for name in SIZES}
+        with torch.no_grad():
+            return {**sizes, "validation_loss": float(lesson.loss(*validation))}
 
-    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=RATE), asked.pick(long=120, full=12, quick=4, smoke=1)
+    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=RATE), asked.pick(long=50, full=12, quick=4, smoke=1)
     about = {"data": task.data, "side": task.side, "steps": steps, "batch": lesson.batch, "rate": RATE}
-    history = train(asked, f"luo-{lesson.name}", net, optimizer, epochs, losses, measured=sizes, **about)
+    patience = asked.pick(long=(PATIENCE,), full=(None,), quick=(None,), smoke=(None,))[0]
+    name = f"luo-{lesson.name}".replace(" ", "-")
+    history = train(asked, name, net, optimizer, epochs, losses, measured=measured, patience=patience, **about)
     after = _erf(net, pictures)
     scored = task.test(asked.pick(full=256, quick=256, smoke=64), lesson.stream(asked, SCORE))
-    row = _row(lesson, epochs * steps, (built, before, after), _accuracy(net, *scored, classes=task.classes))
-    curves = (
-        Curve(label=name, x=range(epochs + 1), y=[float(before[name]), *(entry[name] for entry in history)])
-        for name in SIZES
-    )
-    return row, Chart(title=lesson.name, x="epoch", y="px", curves=tuple(curves))
+    accuracy = _accuracy(net, *scored, classes=task.classes)
+    return _row(lesson, history, steps, (built, before, after), accuracy)
 
 
 def _set_statistics(net: nn.Module, pictures: Tensor) -> None:
@@ -135,23 +120,11 @@ def _set_statistics(net: nn.Module, pictures: Tensor) -> None:
         norm.momentum = 0.1
 
 
-def _targets(scores: Tensor, classes: Tensor) -> Tensor:
-    """The classes that the scores are about: of the images, or of the pixels that the units have their centres at."""
-    if scores.dim() == 2:
-        return classes
-    return classes[:, :: classes.shape[1] // scores.shape[2], :: classes.shape[2] // scores.shape[3]]
-
-
-def _balance(targets: Tensor, classes: int) -> Tensor:
-    """Weights that make the classes of a batch count alike: a background would outweigh all shapes."""
-    return 1 / torch.bincount(targets[targets != VOID].flatten(), minlength=classes).clamp(min=1)
-
-
 def _accuracy(net: nn.Module, pictures: Tensor, classes_of: Tensor, *, classes: int) -> float:
     """Mean over classes of the share that is right."""
     with torch.no_grad():
         scores = torch.cat([net(part) for part in torch.split(pictures, 32)])
-    targets = _targets(scores, classes_of)
+    targets = targets_of(scores, classes_of)
     right = scores.argmax(1) == targets
     shares = [float(right[targets == kind].float().mean()) for kind in range(classes) if bool((targets == kind).any())]
     return float(np.mean(shares))
@@ -166,14 +139,28 @@ def _erf(net: nn.Module, pictures: Tensor) -> Any:
     return result
 
 
-def _row(lesson: Lesson, steps: int, results: tuple[Any, Any, Any], accuracy: float) -> Row:
+def _row(
+    lesson: Lesson, history: Sequence[dict[str, float]], steps: int, results: tuple[Any, Any, Any], accuracy: float
+) -> Row:
     built, before, after = results
     chance = 1 / lesson.task.classes
     sizes = [float(result["luo_size"]) for result in results]
     return Row(
         name=lesson.name,
+        section=lesson.section,
         data=lesson.task.data,
-        steps=steps,
+        steps=steps * len(history),
+        # Mean loss on other images after each epoch, and whether it was flat at the end.
+        validation_loss=tuple(entry["validation_loss"] for entry in history),
+        is_flat=is_flat([entry["validation_loss"] for entry in history], PATIENCE),
+        # Sizes and their standard errors with the statistics set, and after each epoch.
+        sizes={
+            name: tuple(
+                [(float(before[name]), before[name].se or 0.0)]
+                + [(entry[name], entry[f"{name}_se"] or 0.0) for entry in history]
+            )
+            for name in SIZES
+        },
         # Mean over classes of the share of right answers, on images that the net was not trained on; and by chance.
         accuracy=accuracy,
         chance=chance,
@@ -218,13 +205,14 @@ def _claims(row: Row) -> list[Claim]:
 COLUMNS = (
     Column("net", "{name}", numeric=False),
     Column("data", "{data}", numeric=False, optional=True),
+    Column("steps", lambda row: f"{row.steps:,}{', flat' if row.is_flat else ''}", optional=True),
     Column("accuracy", "{accuracy:.0%}"),
     Column("TRF", "{trf_px}"),
-    Column("paper", "{published_trf_px}", optional=True),
+    Column("paper", "{published_trf_px}", optional=True, none="-"),
     Column("as built", "{size_built_px:.1f}"),
     Column("untrained", "{size_before_px:.1f}"),
     Column("trained", "{size_after_px:.1f}"),
-    Column("paper", "{published}", optional=True),
+    Column("paper", "{published}", optional=True, none="-"),
     Column(
         "held",
         lambda row: " / ".join("yes" if held else "no" for held in (row.held_from_built, row.held)),

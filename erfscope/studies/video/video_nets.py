@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
+from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
 from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import batches, train
+from erfscope.studies.training import batches, one_cycle, train
 from erfscope.studies.video.moving_digits import Scale, moving_digits
 
 #: Name -> blocks per stage, and the layers behind the second stage.
@@ -28,6 +29,8 @@ DISTANCES = (20, 60, 80, 100)
 #: The paper's videos, and those that nets are trained on at a scale that fits two cores; channels of those nets.
 PAPER, SMALL = Scale(), Scale(frames=6, side=64, zoom=1, digits=3, symbols=3)
 NARROW = (16, 32, 64)
+#: Largest learning rate.
+RATE = 2e-3
 
 
 class Residual(nn.Module):
@@ -110,39 +113,49 @@ def _separated(in_channels: int, out_channels: int, stride: tuple[int, int, int]
     )
 
 
-def trained(name: str, asked: StudyOptions) -> nn.Sequential:
-    """A narrow net, trained on small videos of all distances."""
-    net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed)
-    count = asked.pick(long=1536, full=384, quick=128, smoke=32)
+def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequential, list[float]]:
+    """A narrow net, trained on small videos of all distances, and its accuracy at the largest one after each epoch.
+
+    Args:
+        name: One of :data:`VIDEO_NETS`.
+        asked: Effort of the training, and the folder where nets are kept.
+        number: Nets of one number and of different names start from the same seed, and see the same videos.
+    """
+    net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed + number)
+    count, epochs = asked.pick(long=(1536, 36), full=(384, 24), quick=(128, 4), smoke=(32, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
 
     def losses(epoch: int) -> Iterator[Tensor]:
-        parts = [small_videos(count // len(DISTANCES), distance, asked, 100 + epoch) for distance in DISTANCES]
-        videos, classes = (torch.cat(part) for part in zip(*parts, strict=True))
-        for some in batches(len(videos), 32, epoch):
+        made = [small_videos(count // len(DISTANCES), distance, asked, 100 + epoch, number) for distance in DISTANCES]
+        videos, classes = (torch.cat(part) for part in zip(*made, strict=True))
+        parts = batches(len(videos), 32, epoch)
+        for done, some in enumerate(parts):
+            one_cycle(optimizer, RATE, (epoch + (done + 0.5) / len(parts)) / epochs)
             yield F.cross_entropy(net(videos[some]), classes[some])
 
-    optimizer, epochs = torch.optim.Adam(net.parameters(), lr=2e-3), asked.pick(long=100, full=24, quick=4, smoke=1)
-    train(asked, f"syncmnist-{name.replace(' + ', '-')}", net, optimizer, epochs, losses, videos=count)
-    return net
+    checked = small_videos(asked.pick(long=400, full=100, quick=50, smoke=20), DISTANCES[-1], asked, 20)
+
+    def measured() -> dict[str, float]:
+        return {"far": float(_right(net.eval(), *checked).mean())}
+
+    kept = f"syncmnist-{name.replace(' + ', '-')}-{number + 1}"
+    history = train(asked, kept, net, optimizer, epochs, losses, measured=measured, videos=count)
+    return net, [entry["far"] for entry in history]
 
 
-def small_videos(count: int, distance: float, asked: StudyOptions, part: int) -> tuple[Tensor, Tensor]:
-    """Videos and their classes, at one of :data:`DISTANCES`; parts differ in their random numbers."""
-    generator = np.random.default_rng([asked.seed, part, round(distance)])
+def small_videos(count: int, distance: float, asked: StudyOptions, part: int, number: int = 0) -> tuple[Tensor, Tensor]:
+    """Videos and their classes, at one of :data:`DISTANCES`; parts and numbers differ in their random numbers."""
+    generator = np.random.default_rng([asked.seed, part, round(distance), *([number] if number else [])])
     return moving_digits(count, distance * SMALL.side / PAPER.side, SMALL, generator)
 
 
-def scored(asked: StudyOptions) -> int:
-    """Videos at each distance that a net is scored on."""
-    return asked.pick(long=1000, full=400, quick=100, smoke=20)
+def right_answers(net: nn.Sequential, asked: StudyOptions) -> FloatArray:
+    """Return which videos' classes are right at each of :data:`DISTANCES`, 0 or 1, (4, videos)."""
+    count = asked.pick(long=1000, full=400, quick=100, smoke=20)
+    return np.stack([_right(net, *small_videos(count, distance, asked, 10)) for distance in DISTANCES])
 
 
-def accuracies_of(net: nn.Sequential, asked: StudyOptions) -> tuple[float, ...]:
-    """Return the share of videos whose class is right, at each of :data:`DISTANCES`."""
-    found = []
-    for distance in DISTANCES:
-        videos, classes = small_videos(scored(asked), distance, asked, 10)
-        with torch.no_grad():
-            answers = torch.cat([net(some).argmax(1) for some in torch.split(videos, 50)])
-        found.append(float((answers == classes).float().mean()))
-    return tuple(found)
+def _right(net: nn.Sequential, videos: Tensor, classes: Tensor) -> FloatArray:
+    with torch.no_grad():
+        answers = torch.cat([net(some).argmax(1) for some in torch.split(videos, 50)])
+    return np.asarray((answers == classes).double().numpy())
