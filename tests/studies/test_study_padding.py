@@ -31,6 +31,36 @@ def test_totals_and_bias_are_those_derived_by_hand(found):
     assert found.passed
 
 
+def test_totals_of_a_kernel_that_is_not_symmetric_are_those_derived_by_hand(found):
+    # An input's total is the kernel's sum where all outputs that it reaches exist, and more where padding repeats it.
+    by_hand = {
+        "replicate": (3, *(2,) * 7, 1),
+        "full": (2,) * 9,
+        "circular": (2,) * 9,
+        "zero": (*(2,) * 8, 1),
+        "valid": (1, *(2,) * 6, 1, 0),
+        "reflect": (2, 3, *(2,) * 6, 1),
+    }
+    assert {row.name: padding.line_totals(row.name, (1, 1, 0))[0] for row in found} == by_hand
+    assert [row.bias_skewed for row in found] == pytest.approx([0.5, 0, 0, 0.5, 1, 0.5], abs=1e-12)
+
+
+def test_circular_padding_answers_alike_around_the_image_and_no_table_of_what_it_sees_beats_the_limit():
+    torch.manual_seed(0)
+    net, draws = padding.net1("circular").double(), torch.Generator().manual_seed(0)
+    x, classes = red_green(12_000, draws)
+    some = x[:50].double()
+    torch.testing.assert_close(net(some.roll((8, 16), (2, 3))), net(some))
+    assert not torch.allclose(net(some.roll(4, 3)), net(some))
+    # The more frequent class of each pair (place of red modulo 8, place of green less that of red modulo 32), counted.
+    red, green = ((x[:, colour].sum(1) > 0).int().argmax(1) for colour in (0, 1))
+    pairs = (red % 8) * PICTURE + (green - red) % PICTURE
+    counts = torch.zeros(8 * PICTURE, 2).index_put_((pairs, classes), torch.ones(()), accumulate=True)
+    # Four binomial standard errors, and a little more that the larger of two counts gains by chance.
+    assert float(counts.amax(1).sum() / 12_000) == pytest.approx(padding.circular_limit(), abs=0.02)
+    assert 0.5 < padding.circular_limit() < 1
+
+
 def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):
     assert max(row.shift_error for row in found) < 1e-12
     assert max(row.turn_symmetric for row in found) < 1e-9

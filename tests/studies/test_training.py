@@ -18,7 +18,7 @@ from torch import Tensor
 from erfscope import studies
 from erfscope.errors import ErfscopeError
 from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import batches, train
+from erfscope.studies.training import batches, one_cycle, train
 
 EPOCHS, BATCHES = 5, 4
 
@@ -79,3 +79,30 @@ def test_long_is_as_full_where_a_study_has_no_long_size():
     sizes = {"full": 3, "quick": 2, "smoke": 1}
     assert [StudyOptions(effort=each).pick(**sizes) for each in ("long", "full", "quick")] == [3, 3, 2]
     assert StudyOptions(effort="long").pick(**sizes, long=9) == 9
+
+
+def test_the_rate_is_a_line_up_and_half_a_cosine_down():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    rates = []
+    for done in (0, 0.1, 0.2, 0.6, 1):
+        one_cycle(optimizer, 4.0, done)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0, 2, 4, 2, 0])
+
+
+def test_a_training_ends_where_its_validation_loss_is_flat_and_does_so_again_when_resumed(tmp_path):
+    losses = [3.0, 2.0, 1.0, 1.5, 1.0, 2.0, 0.5]
+
+    def history(cache: Path, most: int) -> list[float]:
+        net, left = torch.nn.Linear(1, 1), iter(losses[len(seen) :])
+        epochs = train(
+            *(StudyOptions(cache=cache), "any", net, torch.optim.SGD(net.parameters()), most, lambda _: ()),
+            measured=lambda: {"validation_loss": seen.append(next(left)) or seen[-1]},
+            patience=3,
+        )
+        return [entry["validation_loss"] for entry in epochs]
+
+    seen: list[float] = []
+    # The least, 1.0, is three epochs old after six.
+    assert history(tmp_path, 7) == losses[:6]
+    assert history(tmp_path, 7) == seen == losses[:6]

@@ -122,7 +122,7 @@ def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequent
         number: Nets of one number and of different names start from the same seed, and see the same videos.
     """
     net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed + number)
-    count, epochs = asked.pick(long=(1536, 36), full=(384, 24), quick=(128, 4), smoke=(32, 1))
+    count, epochs = asked.pick(long=(1536, 28), full=(384, 24), quick=(128, 4), smoke=(32, 1))
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
 
     def losses(epoch: int) -> Iterator[Tensor]:
