@@ -75,7 +75,8 @@ class Influence:
         Raises:
             ErfscopeError: the interior is empty or does not fit, its total is zero, or not all outputs were asked for.
 
-        Source: the course report, Table 1 (docs/theory.md, C11): uniform for circular, replicate and full padding.
+        Source: the course report, Table 1 (docs/theory.md, C11): uniform for circular and full padding, and for
+            replicate padding of symmetric kernels.
         """
         per_output, per_input = _frozen(self.values.sum(1)), _frozen(self.values.sum(0))
         if interior is None:

@@ -234,8 +234,10 @@ def run(
     start = time.perf_counter()
     with _one_thread():
         module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
-        findings = module.study(StudyOptions(seed=seed, effort=effort, progress=progress, **folders))
-    seconds, used = time.perf_counter() - start, None if data is None else str(data)
+        options = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
+        findings = module.study(options)
+    seconds = time.perf_counter() - start + sum(options.spent)
+    used = None if data is None else str(data)
     return StudyResult(**vars(findings), study=name, seed=seed, effort=effort, seconds=seconds, data=used)
 
 

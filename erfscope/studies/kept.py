@@ -35,7 +35,6 @@ def kept_study(name: str) -> StudyResult:
         **{key: settings[key] for key in ("seed", "effort", "data")},
         columns=tuple(_column(given, rows) for given in table["columns"]),
         section=table["section"],
-        holds_overall=table["holds_overall"],
         rows=rows,
         claims=[Claim(**each) for each in found["claims"]],
         picture=decoded(found["picture"]),

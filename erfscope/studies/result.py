@@ -31,6 +31,7 @@ class StudyResult(StudyFindings):
     study: str
     seed: int
     effort: Effort
+    #: Of the run, and of earlier ones on the nets that it took from the cache.
     seconds: float
     #: The folder that the papers' own data came from; None for data made here.
     data: str | None = None
@@ -107,7 +108,7 @@ class StudyResult(StudyFindings):
             }
             for column in self.columns
         ]
-        table = {"section": self.section, "columns": columns, "holds_overall": self.holds_overall}
+        table = {"section": self.section, "columns": columns}
         document: dict[str, Any] = plain({**self.to_json(), "table": table, "picture": encoded(self.picture)})
         return document
 

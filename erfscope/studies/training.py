@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def train(
         MeasurementError: the weights are not finite.
     """
     file = _file(asked, name, net, {**about, "epochs": epochs, "patience": patience})
-    history = [] if file is None or not file.is_file() else _restored(file, net, optimizer)
+    history, spent = ([], 0.0) if file is None or not file.is_file() else _restored(file, net, optimizer)
+    asked.spent.append(spent)
+    start = time.perf_counter()
     for number in range(len(history), epochs):
         if patience and is_flat([entry["validation_loss"] for entry in history], patience):
             break
@@ -89,7 +92,9 @@ def train(
             )
         if file is not None:
             buffer = io.BytesIO()
-            torch.save({"module": net.state_dict(), "optimizer": optimizer.state_dict(), "history": history}, buffer)
+            seconds = spent + time.perf_counter() - start
+            kept = {"module": net.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**kept, "history": history, "seconds": seconds}, buffer)
             write_bytes(file, buffer.getvalue(), force=True)
     asked.tell(name, epochs, epochs)
     net.eval()
@@ -125,15 +130,15 @@ def _file(asked: StudyOptions, name: str, net: nn.Module, about: Mapping[str, ob
     return asked.cache / f"{name}-{digest}.pt"
 
 
-def _restored(file: Path, net: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
-    """Load a stored net, and return the numbers of its epochs."""
+def _restored(file: Path, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[dict[str, float]], float]:
+    """Load a stored net, and return the numbers of its epochs and the seconds that they took."""
     try:
         kept = torch.load(file, weights_only=True)
         net.load_state_dict(kept["module"])
         optimizer.load_state_dict(kept["optimizer"])
         if not _is_finite(net):
             raise ValueError("its weights are not finite")
-        return list(kept["history"])
+        return list(kept["history"]), float(kept["seconds"])
     except Exception as error:  # a damaged file may raise any
         reason = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise ErfscopeError(f"{file} is damaged ({reason}); remove it, and the net is trained again") from error

@@ -8,7 +8,7 @@ import torch
 
 from erfscope import studies
 from erfscope.studies.padding import padding
-from erfscope.studies.padding.padding import BOX, PICTURE, red_green
+from erfscope.studies.padding.boxes import BOX, PICTURE, circular_limit, red_green
 
 TOTALS = {
     "replicate": (3,) * 9,
@@ -57,8 +57,8 @@ def test_circular_padding_answers_alike_around_the_image_and_no_table_of_what_it
     pairs = (red % 8) * PICTURE + (green - red) % PICTURE
     counts = torch.zeros(8 * PICTURE, 2).index_put_((pairs, classes), torch.ones(()), accumulate=True)
     # Four binomial standard errors, and a little more that the larger of two counts gains by chance.
-    assert float(counts.amax(1).sum() / 12_000) == pytest.approx(padding.circular_limit(), abs=0.02)
-    assert 0.5 < padding.circular_limit() < 1
+    assert float(counts.amax(1).sum() / 12_000) == pytest.approx(circular_limit(), abs=0.02)
+    assert 0.5 < circular_limit() < 1
 
 
 def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):

@@ -37,10 +37,10 @@ def test_classes_are_46_and_accuracies_are_shares(found):
     assert found["I3D-S"].accuracies is None
 
 
-def test_accuracies_have_binomial_errors(found):
+def test_accuracies_have_the_errors_of_a_sample(found):
     row = found["I3D-S + SA"]
     share = np.array(row.accuracies)
-    assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / 20))
+    assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / 19))
     chart, _ = (panel for line in found.picture.rows for panel in line if isinstance(panel, studies.Chart))
     assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu, spearmanr
 from torch import Tensor
 
 import erfscope
@@ -34,7 +34,7 @@ from erfscope.studies.graph_attention.colour_graphs import (
 from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, points, share_with_error
 
 SIZES = tuple(f"{sizes[0]} to {sizes[-1]} nodes" for sizes in (SMALL, LARGE))
-#: Share of graphs that a net gets right by always saying the same number.
+#: Share of graphs of ten nodes or more that a net gets right by always saying the same number.
 CHANCE = 1 / 11
 #: Percent right in larger graphs with unseen colours, and its spread (COLORS-Test-LargeC, the README of the authors'
 #: code).
@@ -146,7 +146,7 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
     for values, which in zip(scores, green, strict=True):
         ones, zeros = int(which.sum()), int((~which).sum())
         if ones and zeros:
-            found.append((rankdata(values)[which].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+            found.append(mannwhitneyu(values[which], values[~which], method="asymptotic").statistic / (ones * zeros))
     return float(np.mean(found))
 
 
@@ -174,8 +174,9 @@ def _claims(rows: Sequence[Row], graphs: int) -> list[Claim]:
         for number in ("accuracy_unseen", "auc_unseen")
     )
     with_auc = [row for row in rows if row.auc_unseen is not None]
-    ranked = [rankdata([getattr(row, number) for row in with_auc]) for number in ("auc_unseen", "accuracy_unseen")]
-    agree = float(np.corrcoef(*ranked)[0, 1])
+    agree = float(
+        spearmanr(*([getattr(row, number) for row in with_auc] for number in ("auc_unseen", "accuracy_unseen")))[0]
+    )
     ours = ", ".join(
         f"{right[word]:.0%} at {place} (AUC {found_by[word]:.2f}, nets: {len(starts[word])})"
         for word, place in (("start", "green"), ("random", "random"))

@@ -44,7 +44,7 @@ KEEPS = (1.0, 0.8, 0.5)
 #: Parts of the runs, for standard errors of a total.
 PARTS = 10
 SIGMA = theory.uniform_stack(LAYERS, 3).sigma_px
-#: Weights -> how rows name the gradient, its image, and its total without dropout over that with, at a chance.
+#: Weights -> how rows name the gradient, the conventions of its map and of its total, and what claims add to its name.
 IMAGES: dict[Weights, tuple[str, str, Any, str]] = {
     "uniform": ("E[g]", "signed", "signed", ""),
     "random": ("E[g²]", "energy", VARIANCE, " of squares"),

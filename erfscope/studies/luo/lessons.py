@@ -84,13 +84,16 @@ def lessons(asked: StudyOptions) -> list[Lesson]:
         replace(changed, name="half as deep", net=shallow),
         replace(changed, name=f"{FEW} images", net=deepcopy(net), task=replace(task, train=partial(_some, few))),
         *(
-            replace(
-                changed,
-                name=f"shapes {ratio:g} times as large",
-                net=deepcopy(net),
-                task=segmentation(asked, side, reach=ratio * side),
-            )
-            for ratio in ((0.5, 2) if asked.data is None else ())
+            [
+                replace(
+                    changed,
+                    name="shapes twice as large",
+                    net=deepcopy(net),
+                    task=segmentation(asked, side, reach=2 * side),
+                )
+            ]
+            if asked.data is None
+            else []
         ),
     ]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,10 @@ from erfscope.studies.study import (
     StudyFindings,
     StudyOptions,
     claim,
+    error_of_mean,
     measure,
+    percent,
     points,
-    share_with_error,
     with_error,
 )
 from erfscope.studies.training import batches, one_cycle, train
@@ -111,69 +111,54 @@ def study(asked: StudyOptions) -> StudyFindings:
     learned, asked_of, shown, checked = (
         scenes(n, np.random.default_rng([asked.seed, part])) for part, n in enumerate(counts)
     )
-    nets = asked.pick(long=3, full=1, quick=1, smoke=1)
     rows = []
     for name in PUBLISHED:
-        lessons = [_Lesson.of(name, number, learned, checked, shown, asked) for number in range(nets)]
-        rows.append(_row(name, lessons, learned, asked_of))
-    ranked = all(a.r90 < b.r90 and a.r90_before < b.r90_before for a, b in itertools.pairwise(rows))
-    claims = _claims(rows, ranked, 10 * counts[1] * nets)
-    return StudyFindings(columns=COLUMNS, rows=rows, claims=claims, picture=_picture(rows), holds_overall=ranked)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lesson:
-    """One net that was trained."""
-
-    net: Responder
-    #: ERFs before and after.
-    before: Any
-    after: Any
-    #: Share of relational questions about other images that it answers right after each epoch.
-    history: Sequence[float]
-
-    @classmethod
-    def of(
-        cls, name: str, number: int, learned: Scenes, checked: Scenes, shown: Scenes, asked: StudyOptions
-    ) -> _Lesson:
-        """Train the net of a name and number."""
-        with seed_generators(asked.seed + number):
-            net = Responder(name)
-        before = _erf(net, shown, asked.seed)
-        history = _train(f"{name}-{number + 1}", net, learned, checked, asked)
-        return cls(net=net, before=before, after=_erf(net, shown, asked.seed), history=history)
+        taught = []
+        for number in range(asked.pick(long=3, full=1, quick=1, smoke=1)):
+            with seed_generators(asked.seed + number):
+                net = Responder(name)
+            before = _erf(net, shown, asked.seed)
+            history = _train(f"{name}-{number + 1}", net, learned, checked, asked)
+            taught.append((net, before, _erf(net, shown, asked.seed), history))
+        rows.append(_row(name, taught, learned, asked_of))
+    return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
 def _erf(net: Responder, shown: Scenes, seed: int) -> Any:
-    return measure(net.net, images=shown.pictures, measures=["r50", "r90"], seed=seed)
+    return measure(net.net, images=shown.pictures, measures=["r90"], seed=seed)
 
 
-def _row(name: str, lessons: Sequence[_Lesson], learned: Scenes, asked_of: Scenes) -> Row:
-    right = np.stack([_right(lesson.net, asked_of) for lesson in lessons])
-    first = lessons[0]
+def _row(
+    name: str, taught: Sequence[tuple[Responder, Any, Any, Sequence[float]]], learned: Scenes, asked_of: Scenes
+) -> Row:
+    """The row of nets of one kind: each with its ERFs before and after training, and its accuracy after each epoch."""
+    nets, before, after, histories = zip(*taught, strict=True)
+    right = np.stack([_right(net, asked_of) for net in nets])
+    sizes, sizes_before = ([float(result["r90"]) for result in results] for results in (after, before))
     return Row(
         name=name,
-        parameters=sum(parameter.numel() for parameter in first.net.parameters()),
+        parameters=sum(parameter.numel() for parameter in nets[0].parameters()),
         # Side of the theoretical receptive field, in pixels; None if it is the whole image.
-        trf=None if first.after.trf.global_by else first.after.trf.size_px[0],
-        # Radius in pixels that holds 90 % of the ERF of the first net's middle unit, before and after training, and its
-        # standard error.
-        r90_before=float(first.before["r90"]),
-        r90=float(first.after["r90"]),
-        r90_se=first.after["r90"].se,
-        # Share of right answers to relational questions, of all nets and of each; to the others; and to relational ones
-        # without the image.
+        trf=None if after[0].trf.global_by else after[0].trf.size_px[0],
+        # Radius in pixels that holds 90 % of the ERF of the middle unit, before and after training: means over nets;
+        # and the standard error, over nets or over images.
+        r90_before=float(np.mean(sizes_before)),
+        r90=float(np.mean(sizes)),
+        r90_se=max(after[0]["r90"].se or 0.0, float(np.std(sizes, ddof=1)) / len(sizes) ** 0.5 if sizes[1:] else 0.0),
+        # Share of right answers to relational questions, of all nets, its standard error, and of each net; to the
+        # others; and to relational ones without the image.
         relational=float(right[..., 10:].mean()),
+        relational_se=error_of_mean(right[..., 10:].mean(2)),
         of_each=tuple(right[..., 10:].mean((1, 2)).tolist()),
         alone=float(right[..., :10].mean()),
         blind=blind(learned, asked_of),
         published=PUBLISHED[name],
-        # Share of relational questions about further images answered right after each epoch, of all nets; and how many
-        # images a net has seen by then.
-        history=tuple(np.mean([lesson.history for lesson in lessons], 0).tolist()),
-        seen=tuple(len(learned.pictures) * (epoch + 1) for epoch in range(len(first.history))),
-        passed=all(each.before.ok and each.after.ok for each in lessons) and float(right.mean()) > 1 / ANSWERS,
-        maps={"trained": first.after.map.values},
+        # Share of relational questions about further images answered right after each epoch, a mean over nets; and how
+        # many images a net has seen by then.
+        history=tuple(np.mean(histories, 0).tolist()),
+        seen=tuple(len(learned.pictures) * (epoch + 1) for epoch in range(len(histories[0]))),
+        passed=all(result.ok for result in (*before, *after)) and float(right.mean()) > 1 / ANSWERS,
+        maps={"trained": after[0].map.values},
     )
 
 
@@ -216,7 +201,8 @@ def _train(name: str, net: Responder, learned: Scenes, checked: Scenes, asked: S
     return [entry["relational"] for entry in history]
 
 
-def _claims(rows: Sequence[Row], ranked: bool, questions: int) -> list[Claim]:
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    ranked = all(a.r90 < b.r90 and a.r90_before < b.r90_before for a, b in itertools.pairwise(rows))
     places = {row.name: sorted(rows, key=lambda each: each.relational).index(row) for row in rows}
     sizes = " < ".join(
         f"{row.name} {with_error(row.r90, row.r90_se, 0)}" for row in sorted(rows, key=lambda row: row.r90)
@@ -227,7 +213,7 @@ def _claims(rows: Sequence[Row], ranked: bool, questions: int) -> list[Claim]:
             claim(
                 f"answers to relational questions, {row.name}",
                 f"{row.published:g} % ({100 * row.blind:.1f} % without looking)",
-                share_with_error(row.relational, questions) + _of_each(row),
+                percent(row.relational, row.relational_se) + _of_each(row),
                 abs(100 * row.relational - row.published) <= NEAR and places[row.name] == place,
                 has_mechanism=places[row.name] == place,
             )

@@ -164,7 +164,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
         off = max(abs(row.ratio / row.expected - 1) for row in lost)
         blind = max(abs(row.normalised - 1) for row in lost)
         found, runs = sum(row.found for row in lost), sum(row.runs for row in lost)
-        errors = f"{first.ratio_z:.0f} and {first.infidelity_z:.1f} standard errors"
+        errors = f"{_in_errors(first.ratio_z)} and {_in_errors(first.infidelity_z)} standard errors"
         fell = f"{kept.correlation:.2f} to {drawn.correlation:.2f} (overlap {kept.overlap:.2f} to {drawn.overlap:.2f})"
         claims += [
             claim(f"{net}: ratio, nothing detached", "1", with_error(whole.ratio, whole.ratio_se, 4), whole.passed),
@@ -186,6 +186,11 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
             ),
         ]
     return claims
+
+
+def _in_errors(z: float) -> str:
+    """A number of standard errors; one that is measured to seven digits has an error near zero."""
+    return f"{z:.1f}" if z < 1000 else "over 1000"
 
 
 def _picture(rows: Sequence[Row]) -> Picture:
@@ -223,7 +228,7 @@ COLUMNS = (
     Column("ratio", "{ratio:.3f}±{ratio_se:.3f}"),
     Column("expected", "{expected:.3f}"),
     Column("found", "{found}/{runs}"),
-    Column("ratio z", "{ratio_z:.1f}", optional=True),
+    Column("ratio z", lambda row: "" if row.ratio_z is None else _in_errors(row.ratio_z), optional=True),
     Column("infid. z", "{infidelity_z:.1f}", optional=True),
     Column("rank", "{correlation:.3f}"),
     Column("overlap", "{overlap:.3f}"),

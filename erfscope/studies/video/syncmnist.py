@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +25,9 @@ from erfscope.studies.study import (
     StudyFindings,
     StudyOptions,
     claim,
+    error_of_mean,
     measure,
-    share_with_error,
+    percent,
 )
 from erfscope.studies.video.moving_digits import moving_digits
 from erfscope.studies.video.video_nets import (
@@ -42,6 +42,8 @@ from erfscope.studies.video.video_nets import (
     video_net,
 )
 
+#: The numbers of what trained nets answer, where none was trained.
+UNTRAINED = dict.fromkeys(("accuracies", "errors", "gains", "gain_se", "history", "learned"))
 #: The least ratio of r90 of a wider ERF, and the largest spread over cells of an ERF that is uniform over them.
 WIDER, UNIFORM = 1.1, 1e-6
 
@@ -63,51 +65,59 @@ def study(asked: StudyOptions) -> StudyFindings:
     rows, plain = [], None
     for name in asked.each("syncmnist", [name for name in VIDEO_NETS if name != "I3D-L" or asked.effort != "smoke"]):
         net = video_net(name, scale.classes, widths=widths, seed=asked.seed).eval()
-        taught = _taught(name, asked, plain) if name in learning else None
-        plain = taught.right if taught and plain is None else plain
-        rows.append(_row(name, net, videos, taught, asked))
+        first, answered, right = _answers(name, asked, plain) if name in learning else (None, UNTRAINED, None)
+        plain = right if name == "I3D-S" else plain
+        rows.append(_row(name, net, videos, first, answered, asked))
     return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taught:
-    """Nets of one kind that were trained, and what they answer."""
+def _answers(
+    name: str, asked: StudyOptions, plain: FloatArray | None
+) -> tuple[nn.Sequential, dict[str, Any], FloatArray]:
+    """Train nets of one kind, of several seeds if long.
 
-    first: nn.Sequential
-    #: Which answers are right, 0 or 1, (nets, 4 distances, videos).
-    right: FloatArray
-    #: Accuracy at the largest distance after each epoch, a mean over nets.
-    history: tuple[float, ...]
-    #: How much more often each net answers right at the largest distance than the plain net of its number; None for it.
-    gains: tuple[float, ...] | None = None
-    #: Standard error of their mean: over nets or over videos, whichever is larger.
-    gain_se: float | None = None
+    Args:
+        name: One of :data:`VIDEO_NETS`.
+        asked: Effort.
+        plain: Which answers of the plain nets are right; None if it is not trained, or this is it.
 
-
-def _taught(name: str, asked: StudyOptions, plain: FloatArray | None) -> _Taught:
-    """Train nets of one kind, of several seeds if long."""
+    Returns:
+        The first net, the numbers of their row, and which answers are right, 0 or 1, (nets, 4 distances, videos).
+    """
     nets, histories = zip(
-        *(
-            trained(name, asked, number)
-            for number in asked.pick(long=range(3), full=range(1), quick=range(1), smoke=range(1))
-        ),
-        strict=True,
+        *(trained(name, asked, number) for number in range(asked.pick(long=3, full=1, quick=1, smoke=1))), strict=True
     )
     right = np.stack([right_answers(net, asked) for net in nets])
-    found = _Taught(first=nets[0], right=right, history=tuple(np.mean(histories, 0).tolist()))
-    if plain is None:
-        return found
-    more = right[:, -1] - plain[:, -1]
-    errors = [more.mean(0).std(ddof=1) / math.sqrt(more.shape[1])]
-    errors += [more.mean(1).std(ddof=1) / math.sqrt(len(more))] if len(more) > 1 else []
-    return replace(found, gains=tuple(more.mean(1).tolist()), gain_se=float(max(errors)))
+    more = None if plain is None else right[:, -1] - plain[:, -1]
+    chance = 1 / SMALL.classes
+    sure = chance + 2 * math.sqrt(chance * (1 - chance) / right.size)
+    numbers = (
+        # Accuracy at each largest distance, a mean over nets, and its standard error.
+        tuple(right.mean((0, 2)).tolist()),
+        tuple(error_of_mean(right[:, place]) for place in range(len(DISTANCES))),
+        # How much more often each net is right at the largest distance than the plain net, and the mean's error.
+        None if more is None else tuple(more.mean(1).tolist()),
+        None if more is None else error_of_mean(more),
+        # Accuracy at the largest distance after each epoch, a mean over nets, on other videos.
+        tuple(np.mean(histories, 0).tolist()),
+        # Whether the mean accuracy is above chance by two standard errors.
+        bool(right.mean() > sure),
+    )
+    return nets[0], dict(zip(UNTRAINED, numbers, strict=True)), right
 
 
 def _numbers(asked: StudyOptions, part: int) -> np.random.Generator:
     return np.random.default_rng([asked.seed, part])
 
 
-def _row(name: str, net: nn.Sequential, videos: Sequence[Tensor], taught: _Taught | None, asked: StudyOptions) -> Row:
+def _row(
+    name: str,
+    net: nn.Sequential,
+    videos: Sequence[Tensor],
+    taught: nn.Sequential | None,
+    answered: dict[str, Any],
+    asked: StudyOptions,
+) -> Row:
     frames = [_erf(net, x, asked, layer="stage3") for x in videos]
     maps = {"frames": frames[0].map.plane.values}
     block: dict[str, float | None] = {"other_frames": None, "own": None, "spread": None}
@@ -115,42 +125,28 @@ def _row(name: str, net: nn.Sequential, videos: Sequence[Tensor], taught: _Taugh
     if "+" in name:
         found = _erf(net, videos[0], asked, layer="block", wrt="block:in")
         block = of_block(found)
-        if taught:
+        if taught is not None:
             x = moving_digits(4, 30, SMALL, _numbers(asked, 2))[0]
-            found, word = _erf(taught.first, x, asked, layer="block", wrt="block:in"), "block, trained"
+            found, word = _erf(taught, x, asked, layer="block", wrt="block:in"), "block, trained"
             spread_after = of_block(found)["spread"]
         frame, *cell = found.unit.index
         maps[word] = np.array(found.map.values[frame])
         maps[word][tuple(cell)] = 0
-    accuracies = tuple(taught.right.mean((0, 2)).tolist()) if taught else None
-    answers, chance = taught.right.size // len(DISTANCES) if taught else 0, 1 / SMALL.classes
     return Row(
         name=name,
         # In millions.
         parameters=sum(parameter.numel() for parameter in net.parameters()) / 1e6,
         parameters_published=PARAMETERS[name] / 1e6 if name in PARAMETERS else None,
         # With respect to the frames, before training: radius in pixels of 90 % of the ERF on videos of any kind, and on
-        # those that all move alike, and its share beyond a quarter of the diagonal.
+        # those that all move alike.
         r90=float(frames[0]["r90"]),
         r90_same=float(frames[1]["r90"]) if len(frames) > 1 else None,
-        far_mass=float(frames[0]["far_mass"]),
         # With respect to the inserted layers' input: share in other frames, share on the unit itself, and the spread
         # (standard deviation / mean) over all other cells of the frame, before and after training.
         **block,
         spread_trained=spread_after,
-        # Accuracy at each largest distance, a mean over nets, and its binomial standard error; None where none was
-        # trained.
-        accuracies=accuracies,
-        errors=accuracies and tuple(math.sqrt(each * (1 - each) / answers) for each in accuracies),
-        answers=answers,
-        # How much more often each net is right at the largest distance than the plain net, and the mean's error.
-        gains=taught and taught.gains,
-        gain_se=taught and taught.gain_se,
-        # Accuracy at the largest distance after each epoch, a mean over nets, on other videos.
-        history=taught and taught.history,
-        # Whether their mean is above chance by two standard errors.
-        learned=accuracies
-        and float(np.mean(accuracies)) > chance + 2 * math.sqrt(chance * (1 - chance) / (len(DISTANCES) * answers)),
+        # What trained nets of this kind answer; None where none was trained.
+        **answered,
         passed=all(result.ok for result in frames)
         and not block["other_frames"]
         and ("GCN" not in name or (block["spread"] or 0.0) < UNIFORM),
@@ -160,7 +156,7 @@ def _row(name: str, net: nn.Sequential, videos: Sequence[Tensor], taught: _Taugh
 
 def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
     draws = asked.pick(full=2, quick=2, smoke=1)
-    return measure(net, images=x, draws=draws, seed=asked.seed, measures=["r50", "r90", "far_mass"], **where)
+    return measure(net, images=x, draws=draws, seed=asked.seed, measures=["r90"], **where)
 
 
 def of_block(result: Any) -> dict[str, float | None]:
@@ -190,10 +186,10 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
         claim("self-attention looks by what is there: spread", "above 0", looks, (attention.spread or 0.0) > UNIFORM),
     ]
     for row in (row for row in rows if row.accuracies is not None):
-        near, far = (share_with_error(row.accuracies[end], row.answers) for end in (0, -1))
+        near, far = (percent(row.accuracies[end], row.errors[end]) for end in (0, -1))
+        fell, error = row.accuracies[0] - row.accuracies[-1], math.hypot(row.errors[0], row.errors[-1])
         text = f"{row.name} answers less often the further digits are apart, {DISTANCES[0]} and {DISTANCES[-1]} px"
-        falls = row.learned and row.accuracies[0] > row.accuracies[-1]
-        claims.append(claim(text, "falls", f"{near}, {far} ({scale})", falls))
+        claims.append(claim(text, "falls", f"{near}, {far} ({scale})", row.learned and fell > 2 * error))
         if "+" in row.name and row.gains is not None:
             gain, each = float(np.mean(row.gains)), ", ".join(f"{100 * one:+.1f}" for one in row.gains)
             text = f"{row.name} answers more often than I3D-S at {DISTANCES[-1]} px, same videos"
