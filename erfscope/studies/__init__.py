@@ -138,7 +138,7 @@ STUDIES: dict[str, Study] = {
             name="padding",
             source="course report, Table 1; Kayhan & van Gemert 2020",
             shows="six ways of padding: influence at the border, ERFs there, and whether a net reads where things are",
-            seconds=95,
+            seconds=125,
             quick_seconds=17,
             home="padding.padding",
         ),
@@ -157,7 +157,7 @@ STUDIES: dict[str, Study] = {
                 "counting green nodes, in unseen colours too, through attention that is unsupervised, supervised, or"
                 " supervised by removing nodes"
             ),
-            seconds=150,
+            seconds=230,
             quick_seconds=30,
             home="graph_attention.attention_pooling",
         ),

@@ -84,16 +84,14 @@ def lessons(asked: StudyOptions) -> list[Lesson]:
         replace(changed, name="half as deep", net=shallow),
         replace(changed, name=f"{FEW} images", net=deepcopy(net), task=replace(task, train=partial(_some, few))),
         *(
-            [
-                replace(
-                    changed,
-                    name="shapes twice as large",
-                    net=deepcopy(net),
-                    task=segmentation(asked, side, reach=2 * side),
-                )
-            ]
-            if asked.data is None
-            else []
+            replace(
+                changed,
+                name=name,
+                net=deepcopy(net),
+                task=segmentation(asked, side, reach=2 * side),
+                published="100 to 150",
+            )
+            for name in (["shapes twice as large"] if asked.data is None else [])
         ),
     ]
 
