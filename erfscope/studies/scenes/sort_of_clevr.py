@@ -237,11 +237,11 @@ def _picture(rows: Sequence[Row]) -> Picture:
     sizes = (points("before training", rows, "r90_before"), points("after", rows, "r90", error="r90_se"))
     marks = (("relational, without looking", 100 * rows[0].blind),)
     learning = tuple(
-        Curve(label=name, x=row.seen, y=[100 * each for each in row.history])
+        Curve(label=name, x=[count / 1000 for count in row.seen], y=[100 * each for each in row.history])
         for name, row in zip(names, rows, strict=True)
     )
     charts = (
-        Chart(title="Learning relations", x="images seen", y="%", curves=learning, marks=marks),
+        Chart(title="Learning relations", x="images seen (thousands)", y="%", curves=learning, marks=marks),
         Chart(title="Right answers", x="", y="%", curves=answered, names=names, marks=marks),
         Chart(title="ERF size", x="", y="r90 (px)", curves=sizes, names=names),
     )
