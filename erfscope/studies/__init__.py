@@ -234,7 +234,9 @@ def run(
     start = time.perf_counter()
     with _one_thread():
         module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
-        options = StudyOptions(seed=seed, effort=effort, progress=progress, **folders)
+        options = StudyOptions(
+            seed=seed, effort=effort, progress=progress, data=folders["data"], cache=folders["cache"]
+        )
         findings = module.study(options)
     seconds = time.perf_counter() - start + sum(options.spent)
     used = None if data is None else str(data)
