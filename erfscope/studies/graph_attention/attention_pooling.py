@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import mannwhitneyu, spearmanr
+from scipy.stats import rankdata, spearmanr
 from torch import Tensor
 
 import erfscope
@@ -156,7 +156,8 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
     for values, which in zip(scores, green, strict=True):
         ones, zeros = int(which.sum()), int((~which).sum())
         if ones and zeros:
-            found.append(mannwhitneyu(values[which], values[~which], method="asymptotic").statistic / (ones * zeros))
+            # mannwhitneyu, which also computes a p-value, takes seven times as long.
+            found.append((rankdata(values)[which].sum() - ones * (ones + 1) / 2) / (ones * zeros))
     return float(np.mean(found))
 
 
