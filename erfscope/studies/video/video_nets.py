@@ -62,16 +62,13 @@ class Residual(nn.Module):
         return torch.relu(self.skip(x) + y)
 
 
-def video_net(
-    name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256), inner: int = 32, seed: int = 0
-) -> nn.Sequential:
+def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256), seed: int = 0) -> nn.Sequential:
     """One of :data:`VIDEO_NETS` at random weights, videos (B, 1, T, H, W) -> logits.
 
     Args:
         name: Which.
         classes: How many logits.
         widths: Channels of the three stages.
-        inner: Channels of the layers behind the second stage.
         seed: Of the weights.
     """
     blocks, kind = VIDEO_NETS[name]
@@ -87,11 +84,9 @@ def video_net(
             stage2=_stage(widths[0], widths[1], blocks, (2, 2, 2)),
         )
         if kind == "gcn":
-            parts["block"] = Pipeline(
-                widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=inner, layers=2, act="relu"
-            )
+            parts["block"] = Pipeline(widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=32, layers=2, act="relu")
         if kind == "attention":
-            parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=inner, layers=2)
+            parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=32, layers=2)
         parts["stage3"] = _stage(widths[1], widths[2], blocks, (1, 2, 2))
         parts.update(pool=nn.AdaptiveAvgPool3d(1), flat=nn.Flatten(), head=nn.Linear(widths[2], classes))
     return nn.Sequential(parts)
@@ -122,12 +117,13 @@ def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequent
         number: Nets of one number and of different names start from the same seed, and see the same videos.
     """
     net = video_net(name, SMALL.classes, widths=NARROW, seed=asked.seed + number)
-    count, epochs = asked.pick(long=(1536, 28), full=(384, 24), quick=(128, 4), smoke=(32, 1))
+    count, epochs = asked.pick(long=(4800, 50), full=(384, 24), quick=(128, 4), smoke=(32, 1))
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
 
     def losses(epoch: int) -> Iterator[Tensor]:
         made = [small_videos(count // len(DISTANCES), distance, asked, 100 + epoch, number) for distance in DISTANCES]
         videos, classes = (torch.cat(part) for part in zip(*made, strict=True))
+        videos = videos.to(memory_format=torch.channels_last_3d)  # 1.3 times as fast
         parts = batches(len(videos), 32, epoch)
         for done, some in enumerate(parts):
             one_cycle(optimizer, RATE, (epoch + (done + 0.5) / len(parts)) / epochs)
