@@ -107,6 +107,11 @@ def study(
     kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"
     if show:
         result = kept_study(name)
+        if quick or resume or seed or effort != "full" or cache or data:
+            raise ErfscopeError(
+                f"--show prints the kept run of {name} ({result.effort}, seed {result.seed}) and runs nothing; leave"
+                " out --show to run it with other options, or these options"
+            )
     else:
         with progress(quiet, in_lines=effort == "long") as bar:
             options: dict[str, Any] = {"seed": seed, "effort": "quick" if quick else effort, "data": data}
@@ -122,14 +127,16 @@ def _list(chosen: str) -> int:
     from rich.text import Text
 
     from erfscope.cli.console.screen import Screen, print_json, say
-    from erfscope.studies import STUDIES
+    from erfscope.studies import STUDIES, kept_study
     from erfscope.view.grids import text_grid
 
+    kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
         keys = ("name", "source", "shows", "seconds", "quick_seconds", "data")
-        print_json([{key: getattr(entry, key) for key in keys} for entry in STUDIES.values()])
+        entries = STUDIES.values()
+        print_json([{**{key: getattr(entry, key) for key in keys}, "kept_run": kept[entry.name]} for entry in entries])
         return 0
-    titles = ("study", "shows", "seconds", "quick", "source")
+    titles = ("study", "shows", "seconds", "quick", "source", "kept run")
     rows = [
         (
             entry.name,
@@ -137,15 +144,17 @@ def _list(chosen: str) -> int:
             str(entry.seconds),
             str(entry.quick_seconds),
             entry.source,
+            kept[entry.name],
         )
         for entry in STUDIES.values()
     ]
-    numeric = (False, False, True, True, False)
+    numeric = (False, False, True, True, False, False)
     if chosen == "rich":
         # Two columns of sentences are too narrow to be read: the source stands below what a study shows.
         grid = _grid(("study", "shows, and source", "seconds", "quick"), numeric[:4], (False, True, False, False))
-        for name, shows, seconds, quick, source in rows:
-            grid.add_row(Text(name), Text(f"{shows}\n").append(source, style="dim"), Text(seconds), Text(quick))
+        for name, shows, seconds, quick, source, found in rows:
+            shown = Text(f"{shows}\n").append(source, style="dim")
+            grid.add_row(Text(f"{name}\n").append(found, style="dim"), shown, Text(seconds), Text(quick))
         Screen().print(grid)
     else:
         say(text_grid([titles, *rows], left=[not right for right in numeric], format=chosen).rstrip("\n"))
@@ -197,7 +206,7 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     for each in result.claims:
         style = "" if each.verdict == "reproduced" else "yellow"
         claims.add_row(Text(each.claim), Text(each.published), Text(each.ours), Text(each.verdict, style=style))
-    facts = [f"seed {result.seed}", *([] if result.effort == "full" else [result.effort]), f"{result.seconds:.0f} s"]
+    facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]
     facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     return Group(grid, claims, answer, Text(", ".join(facts), style="dim"))

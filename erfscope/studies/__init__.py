@@ -12,6 +12,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
@@ -216,20 +217,23 @@ def run(
         progress: Called with (text, number of cases done, number of cases).
 
     Returns:
-        Its rows, claims and figure; ``passed`` says whether every claim held.
+        Its rows, claims and figure; ``passed`` says whether every check held, as closed forms do. A claim that a
+        smaller training does not reproduce has its verdict, and is no failure.
 
     Raises:
-        ErfscopeError: no study of that name, no such folder of data, data for a study that takes none, a seed below 0,
-            or nothing to resume.
+        ErfscopeError: no study or effort of that name, no such folder of data, data for a study that takes none, a
+            seed below 0, or nothing to resume.
     """
     check(name, seed=seed, data=data)
+    if effort not in get_args(Effort):
+        raise unknown("effort", effort, get_args(Effort))
     folders = {"data": None if data is None else Path(data), "cache": None}
     if cache is not None:
         folders["cache"] = Path(cache) / f"{name}-{effort}-seed-{seed}"
     if resume and not (folders["cache"] and any(folders["cache"].glob("*.pt"))):
         raise ErfscopeError(
-            f"--resume: no net of {name} with effort {effort} and seed {seed} is kept in {cache}; give the options of"
-            " the run that was interrupted, or leave out --resume to begin"
+            f"there is nothing to resume: no net of {name} with effort {effort} and seed {seed} is kept in {cache};"
+            " give the options of the run that was interrupted, or do not resume, to begin"
         )
     start = time.perf_counter()
     with _one_thread():

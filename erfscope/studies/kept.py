@@ -26,7 +26,7 @@ def kept_study(name: str) -> StudyResult:
     """
     file = FOLDER / f"{name}.json"
     if not file.is_file():
-        raise ErfscopeError(f"no run of the study {name} is kept; leave out --show to run it")
+        raise ErfscopeError(f"erfscope keeps no run of a study {name!r}; run it")
     found = json.loads(file.read_text(encoding="utf-8"))
     table, settings = found["table"], found["settings"]
     rows = [Row(**{key: tuples(value) for key, value in row.items()}, maps={}) for row in found["rows"]]

@@ -108,7 +108,7 @@ class Column:
 
 
 #: The last column of studies whose rows are checks.
-VERDICT = Column("", lambda row: "ok" if row.passed else "FAILED", numeric=False)
+VERDICT = Column("check", lambda row: "ok" if row.passed else "FAILED", numeric=False)
 Verdict = Literal["reproduced", "mechanism only", "not reproduced"]
 
 
@@ -139,13 +139,13 @@ def holds(rows: Sequence[Row]) -> bool:
 class StudyFindings:
     """The rows, claims and figure of a study."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...] = field(repr=False)
     #: The number of a row with the heading that it is under; rows of one heading follow each other. None for no
     #: headings.
     section: str | None = None
-    rows: Sequence[Row]
+    rows: Sequence[Row] = field(repr=False)
     claims: Sequence[Claim]
-    picture: Picture
+    picture: Picture = field(repr=False)
 
     @property
     def passed(self) -> bool:

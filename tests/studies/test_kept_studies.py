@@ -60,9 +60,30 @@ def test_a_kept_run_is_printed_and_drawn_and_nothing_is_run(monkeypatch, tmp_pat
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_a_kept_run_is_not_shown_for_options_that_it_was_not_made_with(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", "padding", "--show", "--seed", "3"])
+    assert stopped.value.code == 2
+    assert "prints the kept run of padding (full, seed 0)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_list_says_how_many_claims_each_kept_run_reproduces(capsys):
+    with pytest.raises(SystemExit):
+        main(["study", "--list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    for entry in listed:
+        verdicts = [each.verdict for each in kept_study(entry["name"]).claims]
+        assert entry["kept_run"] == f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced"
+
+
+def test_an_unknown_effort_is_refused():
+    with pytest.raises(ErfscopeError, match="medium"):
+        studies.run("luo-growth", effort="medium")
+
+
 def test_a_study_of_which_no_run_is_kept_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "FOLDER", tmp_path)
-    with pytest.raises(ErfscopeError, match="no run of the study padding is kept; leave out --show"):
+    with pytest.raises(ErfscopeError, match="keeps no run of a study 'padding'; run it"):
         kept_study("padding")
 
 

@@ -65,7 +65,9 @@ def killer(last: int) -> Callable[[int], None]:
 
 
 def test_nets_are_kept_by_run_and_resuming_needs_those_of_the_run(tmp_path):
-    with pytest.raises(ErfscopeError, match=r"--resume: no net of padding with effort smoke and seed 0 is kept in"):
+    with pytest.raises(
+        ErfscopeError, match=r"nothing to resume: no net of padding with effort smoke and seed 0 is kept in"
+    ):
         studies.run("padding", effort="smoke", cache=tmp_path, resume=True)
     first = studies.run("padding", effort="smoke", cache=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["padding-smoke-seed-0"]

@@ -196,7 +196,6 @@ def _claims(rows: Sequence[Row], graphs: int) -> list[Claim]:
             "better",
             ours,
             gain > 2 * np.hypot(*errors),
-            has_mechanism=gain > 0,
         ),
         claim(
             "the attention's AUC explains accuracy (disputed): rank correlation",

@@ -114,13 +114,13 @@ def _row(mode: str, seed: int, accuracies: tuple[float | None, float | None]) ->
     )
 
 
-def line_totals(mode: str, kernel: tuple[float, ...] = (1, 1, 1), length: int = 9) -> tuple[tuple[float, ...], float]:
-    """Return T(i) of a line of inputs under a kernel, and its boundary-bias index."""
+def line_totals(mode: str, kernel: tuple[float, ...] = (1, 1, 1)) -> tuple[tuple[float, ...], float]:
+    """Return T(i) of a line of nine inputs under a kernel, and its boundary-bias index."""
     name, width, *_ = PADDINGS[mode]
     line = nn.Conv1d(1, 1, 3, padding=width, padding_mode=name, bias=False).double()
     line.weight.data[:] = torch.tensor(kernel)
-    nodes = torch.ones(length, 1, dtype=torch.float64)
-    found: Any = erfscope.influence(lambda x: line(x.T).T, nodes, "signed").marginals(interior=range(3, length - 3))
+    nodes = torch.ones(9, 1, dtype=torch.float64)
+    found: Any = erfscope.influence(lambda x: line(x.T).T, nodes, "signed").marginals(interior=range(3, 6))
     return tuple(found.per_input.tolist()), found.boundary_bias
 
 
@@ -269,5 +269,5 @@ COLUMNS = (
     Column("acc. %", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy:.1f}"),
     Column("swapped", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy_swapped:.1f}"),
     Column("publ.", "{published:g}"),
-    Column("held", lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
+    Column("as totals", lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
 )

@@ -233,7 +233,7 @@ def _of_each(row: Row) -> str:
 def _picture(rows: Sequence[Row]) -> Picture:
     names = tuple(row.name.removeprefix("Self-") for row in rows)
     answered = (
-        points("relational", rows, "relational", scale=100),
+        points("relational", rows, "relational", scale=100, error="relational_se"),
         points("relational, published", rows, "published"),
         points("about one object", rows, "alone", scale=100),
     )
@@ -244,12 +244,15 @@ def _picture(rows: Sequence[Row]) -> Picture:
         for name, row in zip(names, rows, strict=True)
     )
     charts = (
-        Chart(title="Learning relations", x="images seen (thousands)", y="%", curves=learning, marks=marks),
+        Chart(
+            title="Learning relations", x="images seen (thousands)", y="% of other images", curves=learning, marks=marks
+        ),
         Chart(title="Right answers", x="", y="%", curves=answered, names=names, marks=marks),
         Chart(title="ERF size", x="", y="r90 (px)", curves=sizes, names=names),
     )
     shown = tuple(Shown(title=f"{row.name}, trained", values=row.maps["trained"], log=True) for row in rows)
-    return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=(charts, shown))
+    note = "Learning: a mean over nets, on validation images. Right answers: on images that chose nothing."
+    return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=(charts, shown), note=note)
 
 
 COLUMNS = (

@@ -196,7 +196,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
             ours = f"{100 * gain:+.1f} ± {100 * row.gain_se:.1f} points" + (
                 f" (nets: {each})" if len(row.gains) > 1 else ""
             )
-            claims.append(claim(text, "more often", ours, gain > 2 * row.gain_se, has_mechanism=gain > 0))
+            claims.append(claim(text, "more often", ours, gain > 2 * row.gain_se))
     return claims
 
 
@@ -218,7 +218,7 @@ def _picture(rows: Sequence[Row]) -> Picture:
         for row in rows
         if row.history
     )
-    title = f"Learning, at {DISTANCES[-1]} px"
+    title = f"Learning, other videos at {DISTANCES[-1]} px"
     curve = Chart(title=title, x="epoch", y="%", curves=learning, marks=chance)
     names = {row.name: row.name.replace("I3D-S +", "+") for row in rows}
     frames = tuple(Shown(title=names[row.name], values=row.maps["frames"], log=True) for row in rows)
