@@ -208,6 +208,8 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
         claims.add_row(Text(each.claim), Text(each.published), Text(each.ours), Text(each.verdict, style=style))
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]
     facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
+    hidden = [column.title for column in result.columns if column not in columns]
+    facts += [f"not shown below {WIDE} characters: {', '.join(hidden)}"] if hidden else []
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     return Group(grid, claims, answer, Text(", ".join(facts), style="dim"))
 
