@@ -121,13 +121,12 @@ def _row(
     frames = [_erf(net, x, asked, layer="stage3") for x in videos]
     maps = {"frames": frames[0].map.plane.values}
     block: dict[str, float | None] = {"other_frames": None, "own": None, "spread": None}
-    spread_after, word = None, "block"
+    small, spread_after, word = moving_digits(4, 30, SMALL, _numbers(asked, 2))[0], None, "block"
     if "+" in name:
         found = _erf(net, videos[0], asked, layer="block", wrt="block:in")
         block = of_block(found)
         if taught is not None:
-            x = moving_digits(4, 30, SMALL, _numbers(asked, 2))[0]
-            found, word = _erf(taught, x, asked, layer="block", wrt="block:in"), "block, trained"
+            found, word = _erf(taught, small, asked, layer="block", wrt="block:in"), "block, trained"
             spread_after = of_block(found)["spread"]
         frame, *cell = found.unit.index
         maps[word] = np.array(found.map.values[frame])
@@ -141,6 +140,8 @@ def _row(
         # those that all move alike.
         r90=float(frames[0]["r90"]),
         r90_same=float(frames[1]["r90"]) if len(frames) > 1 else None,
+        # The same after training, on small videos; None where none was trained.
+        r90_trained=None if taught is None else float(_erf(taught, small, asked, layer="stage3")["r90"]),
         # With respect to the inserted layers' input: share in other frames, share on the unit itself, and the spread
         # (standard deviation / mean) over all other cells of the frame, before and after training.
         **block,
@@ -245,6 +246,7 @@ COLUMNS = (
     Column("publ.", "{parameters_published:.1f}", none="-"),
     Column("r90 px", "{r90:.1f}"),
     Column("alike", "{r90_same:.1f}", optional=True, none="-"),
+    Column("trained", "{r90_trained:.1f}", optional=True, none="-"),
     Column("others", "{other_frames:.0%}", optional=True, none="-"),
     Column("own", "{own:.0%}", optional=True, none="-"),
     Column("spread", "{spread:.0e}", none="-"),
