@@ -108,7 +108,7 @@ class Column:
 
 
 #: The last column of studies whose rows are checks.
-VERDICT = Column("check", lambda row: "ok" if row.passed else "FAILED", numeric=False)
+VERDICT = Column("ok", lambda row: "ok" if row.passed else "FAILED", numeric=False)
 Verdict = Literal["reproduced", "mechanism only", "not reproduced"]
 
 
