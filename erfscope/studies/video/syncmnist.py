@@ -43,7 +43,7 @@ from erfscope.studies.video.video_nets import (
 )
 
 #: The numbers of what trained nets answer, where none was trained.
-UNTRAINED = dict.fromkeys(("accuracies", "errors", "gains", "gain_se", "history", "learned"))
+UNTRAINED = dict.fromkeys(("accuracies", "errors", "gains", "gain_se", "seen", "history", "learned"))
 #: The least ratio of r90 of a wider ERF, and the largest spread over cells of an ERF that is uniform over them.
 WIDER, UNIFORM = 1.1, 1e-6
 
@@ -98,8 +98,9 @@ def _answers(
         # How much more often each net is right at the largest distance than the plain net, and the mean's error.
         None if more is None else tuple(more.mean(1).tolist()),
         None if more is None else error_of_mean(more),
-        # Accuracy at the largest distance after each epoch, a mean over nets, on other videos.
-        tuple(np.mean(histories, 0).tolist()),
+        # Videos seen after each epoch, and the accuracy at the largest distance, a mean over nets, on other videos.
+        tuple(histories[0]),
+        tuple(np.mean([list(each.values()) for each in histories], 0).tolist()),
         # Whether the mean accuracy is above chance by two standard errors.
         bool(right.mean() > sure),
     )
@@ -215,12 +216,12 @@ def _picture(rows: Sequence[Row]) -> Picture:
     title, chance = "Accuracy, small nets", (("chance", 25.0),)
     chart = Chart(title=title, x="largest distance (px)", y="%", curves=curves, marks=chance)
     learning = tuple(
-        Curve(label=row.name, x=range(1, len(row.history) + 1), y=[100 * each for each in row.history])
+        Curve(label=row.name, x=[count / 1000 for count in row.seen], y=[100 * each for each in row.history])
         for row in rows
         if row.history
     )
-    title = f"Learning, other videos at {DISTANCES[-1]} px"
-    curve = Chart(title=title, x="epoch", y="%", curves=learning, marks=chance)
+    title = f"Learning, {DISTANCES[-1]} px"
+    curve = Chart(title=title, x="videos seen (thousands)", y="% of other videos", curves=learning, marks=chance)
     names = {row.name: row.name.replace("I3D-S +", "+") for row in rows}
     frames = tuple(Shown(title=names[row.name], values=row.maps["frames"], log=True) for row in rows)
     blocks = tuple(

@@ -108,8 +108,8 @@ def _separated(in_channels: int, out_channels: int, stride: tuple[int, int, int]
     )
 
 
-def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequential, list[float]]:
-    """A narrow net, trained on small videos of all distances, and its accuracy at the largest one after each epoch.
+def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequential, dict[int, float]]:
+    """A narrow net, trained on small videos of all distances, and its accuracy at the largest one by the videos seen.
 
     Args:
         name: One of :data:`VIDEO_NETS`.
@@ -136,7 +136,7 @@ def trained(name: str, asked: StudyOptions, number: int = 0) -> tuple[nn.Sequent
 
     kept = f"syncmnist-{name.replace(' + ', '-')}-{number + 1}"
     history = train(asked, kept, net, optimizer, epochs, losses, measured=measured, videos=count)
-    return net, [entry["far"] for entry in history]
+    return net, {count * (epoch + 1): entry["far"] for epoch, entry in enumerate(history)}
 
 
 def small_videos(count: int, distance: float, asked: StudyOptions, part: int, number: int = 0) -> tuple[Tensor, Tensor]:
