@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.utils.checkpoint
+from torch.autograd.graph import saved_tensors_hooks
+
+from erfscope.torch_internals import compiler_is_loaded
 
 _lock = threading.Lock()
-_running = 0
+#: Threads that are in a block, once for each.
+_threads: list[int] = []
 _undo = contextlib.ExitStack()
 
 
@@ -26,32 +30,44 @@ def eager() -> Iterator[None]:
 
     Checkpoints of other code than ``torch.utils.checkpoint`` remain.
     """
-    global _running
     with _lock:
-        if not _running:
+        if not _threads:
             _begin()
-        _running += 1
+        _threads.append(threading.get_ident())
     try:
         yield
     finally:
         with _lock:
-            _running -= 1
-            if not _running:
+            _threads.remove(threading.get_ident())
+            if not _threads:
                 _undo.close()
 
 
 def _begin() -> None:
-    # Compiled code has loaded Dynamo; loading it here would take seconds.
-    if "torch._dynamo" in sys.modules:
+    if compiler_is_loaded() and hasattr(torch.compiler, "set_stance"):  # from PyTorch 2.6 on
         _undo.enter_context(torch.compiler.set_stance("force_eager"))
-    # Other modules import checkpoint() by name; what it calls for reentrant and other checkpoints is replaced.
-    checkpoints: Any = torch.utils.checkpoint
-    for name, plain in (
-        ("CheckpointFunction", _Plain),
-        ("_checkpoint_without_reentrant_generator_impl", _nothing_around),
+    # Other modules import checkpoint() by name; what it calls is replaced: the function of reentrant checkpoints, and
+    # the hooks by which the others drop activations.
+    begin, end = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
+    unused: WeakSet[saved_tensors_hooks] = WeakSet()
+
+    def begin_unless_kept(hooks: saved_tensors_hooks) -> None:
+        if threading.get_ident() in _threads:
+            unused.add(hooks)
+        else:
+            begin(hooks)
+
+    def end_unless_kept(hooks: saved_tensors_hooks, *error: object) -> None:
+        if hooks not in unused:
+            end(hooks, *error)
+
+    for owner, name, plain in (
+        (torch.utils.checkpoint, "CheckpointFunction", _Plain),
+        (saved_tensors_hooks, "__enter__", begin_unless_kept),
+        (saved_tensors_hooks, "__exit__", end_unless_kept),
     ):
-        _undo.callback(setattr, checkpoints, name, getattr(checkpoints, name))
-        setattr(checkpoints, name, plain)
+        _undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, plain)
 
 
 class _Plain:
@@ -60,8 +76,3 @@ class _Plain:
     @staticmethod
     def apply(function: Callable[..., Any], _preserve_rng_state: bool, *args: Any) -> Any:
         return function(*args)
-
-
-def _nothing_around(*_args: Any, **_options: Any) -> Iterator[None]:
-    """Replaces the generator around the function of a non-reentrant checkpoint, and does nothing."""
-    yield

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from erfscope.errors import ErfscopeError
-from erfscope.graph.record import tensors_in
+from erfscope.graph.record import map_tensors, tensors_in
 
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 
@@ -63,8 +62,5 @@ def replaced(value: Any, layer: LayerName, text: str, by: Callable[[Tensor], Ten
         ErfscopeError: as :func:`pick`.
     """
     old = pick(value, layer, text)
-    leaves, form = tree_flatten(value)
-    if not any(leaf is old for leaf in leaves):
-        raise ErfscopeError(f"{text!r} returns {type(value).__name__}, whose tensors cannot be replaced")
     new = by(old)
-    return tree_unflatten([new if leaf is old else leaf for leaf in leaves], form)
+    return map_tensors(value, lambda each: new if each is old else each)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Preprocess
+from erfscope.adapters.timm_internals import traits_of
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import EverySide, size_words
@@ -159,7 +160,7 @@ def module_config(
                 model=name,
             )
         return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
-    traits: Any = getattr(module, "_traits", {})
+    traits = traits_of(module)
     patches: Any = getattr(module, "patch_embed", None)
     built = traits.get("img_size") or getattr(patches, "img_size", None)
     fixed = bool(traits.get("fixed_input_size", cfg.get("fixed_input_size", False)))

@@ -14,6 +14,7 @@ from erfscope.adapters.eager import eager
 from erfscope.graph.record import tensors_of
 from erfscope.model_errors import contain_exits
 from erfscope.restore import lent
+from erfscope.torch_internals import inside_compiled
 
 
 @contextlib.contextmanager
@@ -48,8 +49,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while True:
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module
-        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
-            module = module._orig_mod  # type: ignore[assignment]
+        elif (inner := inside_compiled(module)) is not None:
+            module = inner
         else:
             return module
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 def cast_module(
@@ -16,10 +16,8 @@ def cast_module(
     if dtype is None or not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
         return module.to(device=device, dtype=dtype)
 
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(
-            dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype
-        )
-
-    module.to(device=device)._apply(cast)  # type: ignore[no-untyped-call]
+    module.to(device=device)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_complex() or tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype.to_complex() if tensor.is_complex() else dtype)
     return module

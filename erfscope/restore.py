@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-#: Attributes of a module with dictionaries of hooks, to which a forward pass may add some.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from erfscope.torch_internals import buffer_tables, hook_tables
+
 #: States of generators, by the library that has them; equal states give equal numbers.
 States = Mapping[str, Any]
 
@@ -74,13 +74,8 @@ def lent(module: nn.Module) -> Iterator[None]:
 def _module_restored(module: nn.Module) -> Iterator[None]:
     flags = [(part, part.training) for part in module.modules()]
     parameters = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
-    hooks = [
-        (table, set(table))
-        for part in module.modules()
-        for name in _HOOKS
-        if isinstance(table := getattr(part, name), dict)
-    ]
-    buffers = [(table, dict(table)) for part in module.modules() if isinstance(table := part._buffers, dict)]
+    hooks = [(table, set(table)) for part in module.modules() for table in hook_tables(part)]
+    buffers = [(table, dict(table)) for part in module.modules() for table in buffer_tables(part)]
     numbers = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if _is_copied(buffer)]
     try:
         yield

@@ -30,6 +30,7 @@ from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.model_errors import errors_as_one_line
 from erfscope.options.keywords import alphas
 from erfscope.restore import seed_generators
+from erfscope.torch_internals import forward_hooks
 
 #: A block: its name (see ``erfscope.adapters.blocks.BLOCKS``) or ``module:Class``, a module, or a callable that makes
 #: one for a number of channels.
@@ -256,7 +257,7 @@ def _attach(adapter: ModuleAdapter, at: str, name: str, insertion: Insertion) ->
     host = module.get_submodule(at)
     host.register_forward_hook(insertion.after)
     # The hooks of blocks come first, in their order, so that all other hooks see the output with the blocks.
-    hooks: Any = host._forward_hooks
+    hooks = forward_hooks(host)
     for key, hook in list(hooks.items()):
         if not isinstance(getattr(hook, "__self__", None), Insertion):
             hooks.move_to_end(key)

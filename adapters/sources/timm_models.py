@@ -11,6 +11,7 @@ from torch import nn
 from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.timm_internals import load_config_of_folder
 from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.weights import check_room, obtain, on_hub
 from erfscope.errors import ErfscopeError, unknown
@@ -62,12 +63,12 @@ def _is_flexible(kwargs: Mapping[str, object]) -> bool:
 
 def _configuration(spec: str, policy: str) -> tuple[dict[str, Any], Store]:
     """A model's pretrained configuration, and where its weights lie."""
-    from timm.models._hub import load_model_config_from_hf, load_model_config_from_path
+    from timm.models import load_model_config_from_hf
 
     scheme, _, place = spec.partition(":")
     if scheme == "local-dir":
         with errors_as_one_line(f"{spec!r} holds no model that timm saved"):
-            return load_model_config_from_path(place)[0], Store(name=spec, origin=place, cached=True)
+            return load_config_of_folder(place), Store(name=spec, origin=place, cached=True)
     if place:
         with errors_as_one_line(f"the configuration of {spec!r} cannot be had"):
             cfg = on_hub(f"hf-hub:{place}", policy, lambda _local: dict(load_model_config_from_hf(place)[0]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import sys
@@ -20,6 +19,7 @@ from torch import nn
 
 from erfscope.adapter import Source, Weights
 from erfscope.adapters.libraries import silence_libraries
+from erfscope.adapters.timm_internals import hub_from_cache
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.store import Store, hint, ways
 from erfscope.environment import available_bytes
@@ -174,22 +174,17 @@ def no_network() -> Iterator[None]:
     Two switches, because neither is enough: without ``local_files_only`` older hub clients keep a session that does not
     know it is offline, and without the offline constant newer ones fetch a list of user agents before they look into
     the cache."""
-    timm_hub: Any = sys.modules.get("timm.models._hub")
     if "huggingface_hub" not in sys.modules:  # as for torchvision's models
         yield
         return
     from huggingface_hub import constants
 
     offline, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    download: Any = None if timm_hub is None else timm_hub.hf_hub_download
-    if timm_hub is not None:
-        timm_hub.hf_hub_download = functools.partial(download, local_files_only=True)
     try:
-        yield
+        with hub_from_cache():
+            yield
     finally:
         constants.HF_HUB_OFFLINE = offline
-        if timm_hub is not None:
-            timm_hub.hf_hub_download = download
 
 
 def is_fetch_failure(error: Exception) -> bool:

@@ -21,7 +21,7 @@ class File(StringParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-class Text(click.ParamType[Any]):
+class Text(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on, and not before
     """Text that a function may read, or one of some words."""
 
     name = "text"

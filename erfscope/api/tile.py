@@ -10,6 +10,7 @@ from torch import nn
 from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, live
 from erfscope.api.structure import bare
+from erfscope.attribution.batch_norm import BATCH_NORMS
 from erfscope.engine.model import LoadedModel
 from erfscope.geometry.input_size import Size
 from erfscope.graph.graph import name_of
@@ -61,7 +62,7 @@ def tile(
     known = [
         f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
         for name, part in (modules[0].named_modules() if modules else ())
-        if part.training and isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if part.training and isinstance(part, BATCH_NORMS)
     ]
     with restored(*modules):
         return find_plan(open_at, tile=tile, layer=layer, image_size=image_size, known=known[:1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -21,6 +21,9 @@ BY_STATISTICS = (
     torch.instance_norm,
     torch.native_batch_norm,
 )
+
+#: Modules whose statistics in training mode are those of the batch.
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class ExactBatchNorm(TorchFunctionMode):

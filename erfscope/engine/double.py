@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from erfscope.adapter import Adapter
 from erfscope.copies import cast_module
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.graph.record import tensors_in
 from erfscope.restore import default_dtype
+from erfscope.torch_internals import TorchDispatchMode
 
 T = TypeVar("T")
 
@@ -73,9 +73,5 @@ class NarrowerTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _floating_types(value: Any) -> list[torch.dtype]:
     """The types of tensors of real numbers, and of the parts of complex ones."""
-    tensors = (
-        leaf
-        for leaf in tree_leaves(value)
-        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    )
+    tensors = (each for _, each in tensors_in(value) if each.is_floating_point() or each.is_complex())
     return [tensor.dtype.to_real() for tensor in tensors]

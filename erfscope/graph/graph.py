@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from erfscope.torch_internals import schema_arguments
+
 #: Where a tensor is in what a module takes or gives: () for a lone tensor, else the items of tuples, lists and
 #: dictionaries on the way to it. In inputs the first item is the number of a positional argument, or a keyword.
 Path = tuple[int | str, ...]
@@ -67,7 +69,7 @@ def by_name(calls: Iterable[Mark]) -> dict[str, Mark]:
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """Arguments of an operation by the names of its schema, defaults included."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = schema_arguments(node.target)
     found = {each.name: each.default_value if each.has_default_value() else None for each in schema}
     return found | {each.name: given for each, given in zip(schema, node.args, strict=False)} | dict(node.kwargs)
 

@@ -18,16 +18,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.function import BackwardCFunction
-from torch.nn.modules import module as all_modules
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.errors import MeasurementError
 from erfscope.graph.graph import Graph, Mark, Path, by_name
 from erfscope.graph.tape import Form, Tape, map_form
+from erfscope.torch_internals import (
+    TENSOR_TABLES,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    backward_hooks,
+    below_autograd,
+    has_global_backward_hooks,
+    missing,
+)
 
 #: Held while a module is recorded: what is replaced in PyTorch for that time is the process's.
 _lock = threading.RLock()
@@ -65,6 +72,8 @@ def record(
     Raises:
         RecordingError: the module cannot be copied, its forward pass fails, or does what a graph cannot hold.
     """
+    if missing:
+        raise RecordingError(missing)
     given = (inputs, dict(kwargs or {}))
     tensors = [*tensors_of(module).values(), *(tensor for _, tensor in tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
@@ -87,7 +96,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     found = {}
     for prefix, part in module.named_modules():
         for path, tensor in tensors_in(vars(part)):
-            names = [str(each) for each in path if each not in ("_parameters", "_buffers")]
+            names = [str(each) for each in path if each not in TENSOR_TABLES]
             found[".".join([prefix, *names] if prefix else names)] = tensor
     return found
 
@@ -99,6 +108,21 @@ def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     elif isinstance(given, dict | list | tuple):
         for key, each in given.items() if isinstance(given, dict) else enumerate(given):
             yield from tensors_in(each, (*path, key))
+
+
+def map_tensors(given: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Change every tensor in tuples, lists and dictionaries of any class; what holds none is handed on as it is."""
+    if isinstance(given, Tensor):
+        return change(given)
+    if not isinstance(given, dict | list | tuple) or next(tensors_in(given), None) is None:
+        return given
+    if isinstance(given, tuple):
+        items = [map_tensors(each, change) for each in given]
+        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
+    changed = copy.copy(given)
+    for key, each in given.items() if isinstance(given, dict) else enumerate(given):
+        changed[key] = map_tensors(each, change)
+    return changed
 
 
 def _record(
@@ -115,7 +139,7 @@ def _record(
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     copied = copy.deepcopy(module, dict(stand_ins))
-    args, named = pytree.tree_map_only(Tensor, stand_in, (inputs, kwargs))
+    args, named = map_tensors((inputs, kwargs), stand_in)
     for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)
     _drop_backward_hooks(copied, tape)
@@ -155,7 +179,7 @@ def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
     for _ in range(3):  # the tensor itself, or in a tuple or a dictionary
         holders = gc.get_referrers(*holders) if holders else []
         for each in holders:
-            if isinstance(each, functools._lru_cache_wrapper):
+            if isinstance(each, type(functools.cache(len))):
                 each.cache_clear()
         holders = [each for each in holders if isinstance(each, tuple | dict)]
 
@@ -163,11 +187,11 @@ def _clear_caches(made: list[weakref.ref[Tensor]]) -> None:
 def _drop_backward_hooks(copied: nn.Module, tape: Tape) -> None:
     """Backward hooks would ask for gradients, of which the pass has none."""
     for name, part in copied.named_modules():
-        if part._backward_hooks or part._backward_pre_hooks:
+        if any(tables := backward_hooks(part)):
             tape.note("has backward hooks", name)
-            part._backward_hooks.clear()
-            part._backward_pre_hooks.clear()
-    if all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks:
+            for table in tables:
+                table.clear()
+    if has_global_backward_hooks():
         raise ValueError("backward hooks are set on all modules")
 
 
@@ -200,14 +224,12 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
 
     def notice(context: BackwardCFunction) -> None:
         """Begin a call of a hand-written function."""
-        own = getattr(type(context), "_forward_cls", None)
+        name = type(context).__name__.removesuffix("Backward")
         # A checkpoint runs the forward pass again, and has its derivative.
-        if threading.get_ident() == thread and getattr(own, "__module__", "") != "torch.utils.checkpoint":
-            name = type(context).__name__.removesuffix("Backward")
+        if threading.get_ident() == thread and name != "CheckpointFunction":
             tape.note(f"has a hand-written backward pass ({name})")
 
     cached = torch.is_autocast_cache_enabled()
-    below_autograd = torch._C._AutoDispatchBelowAutograd()
     with ExitStack() as stack:
         stack.callback(torch.set_autocast_cache_enabled, cached)
         torch.set_autocast_cache_enabled(False)
@@ -216,7 +238,7 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         numbers = mode or torch.random.fork_rng()
         for kind in ("cpu", "cuda"):  # the caller's own
             stack.enter_context(torch.autocast(kind, enabled=False))
-        for each in (below_autograd, torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
+        for each in (below_autograd(), torch.enable_grad(), numbers, tape, _GradientQuestions(tape)):
             stack.enter_context(each)
         yield
 

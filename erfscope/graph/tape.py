@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from erfscope.graph.graph import arguments, name_of
+from erfscope.torch_internals import FakeTensor, TorchDispatchMode, schema_arguments, unset_fake_temporarily
 
 aten = torch.ops.aten
 #: What is noted of a module that draws random numbers.
@@ -176,7 +176,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _placeholder(self, tensor: Tensor, name: str) -> _Seen:
-        with self.graph.inserting_after(self._placeholders[-1] if self._placeholders else self.graph._root):
+        last = self._placeholders[-1] if self._placeholders else None
+        with self.graph.inserting_after(last) if last else self.graph.inserting_before():
             node = self.graph.placeholder(name)
         self._placeholders.append(node)
         node.meta.update(form=_form(tensor), no_grad=False)
@@ -299,14 +300,14 @@ def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
 
 def _address(tensor: Tensor) -> object:
     """The memory that a tensor looks into; itself where it has none of its own."""
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else tensor
+    return StorageWeakRef(tensor.untyped_storage()).cdata if tensor.layout == torch.strided else tensor
 
 
 @cache
 def _written(func: Any) -> int | None:
     """Which of its arguments an operation writes to; None for none."""
-    arguments = enumerate(func._schema.arguments)
-    found = [(at, str(each.type)) for at, each in arguments if each.alias_info and each.alias_info.is_write]
+    given = enumerate(schema_arguments(func))
+    found = [(at, str(each.type)) for at, each in given if each.alias_info and each.alias_info.is_write]
     if len(found) > 1 or any(kind != "Tensor" for _, kind in found):
         raise NotFollowedError(f"{func} writes to several tensors")
     return found[0][0] if found else None
@@ -315,9 +316,10 @@ def _written(func: Any) -> int | None:
 @cache
 def _functional(func: Any) -> Any:
     """The operation that gives what an operation in place writes; None where there is none of the same arguments."""
-    namespace, name = func._schema.name.split("::")
+    namespace, _, full_name = func.name().partition("::")
+    name, _, overload = full_name.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
-    return None if name.startswith("_") else getattr(packet, func._overloadname, None)
+    return None if name.startswith("_") else getattr(packet, overload or "default", None)
 
 
 def _draws(node: fx.Node) -> bool:

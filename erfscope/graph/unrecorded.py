@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ class _ForwardPass:
 
     __name__ = "forward_pass"
     tags = ()
-    _schema = SimpleNamespace(arguments=())
 
     def __str__(self) -> str:
         return "forward pass"

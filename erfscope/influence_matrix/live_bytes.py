@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from erfscope.graph.record import tensors_in
+from erfscope.torch_internals import TorchDispatchMode
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -43,6 +43,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(values: object) -> Iterator[torch.UntypedStorage]:
-    for value in tree_leaves(values):
-        if isinstance(value, Tensor) and value.layout is torch.strided:
+    for _, value in tensors_in(values):
+        if value.layout is torch.strided:
             yield value.untyped_storage()

@@ -23,6 +23,7 @@ from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
+from erfscope.torch_internals import inside_compiled
 
 #: timm's averages of weights, by name, since the core does not know timm.
 _AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
@@ -213,8 +214,8 @@ def _inner(model: Live) -> Live:
     while True:
         if isinstance(model, wrappers) or type(model).__name__ in _AVERAGES:
             inner: Any = model.module
-        elif hasattr(model, "_orig_mod"):
-            inner = model._orig_mod
+        elif (compiled := inside_compiled(model)) is not None:
+            inner = compiled
         else:
             return model
         model = inner

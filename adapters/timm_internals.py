@@ -1,0 +1,53 @@
+"""The private names of timm that erfscope uses; no other module names them.
+
+``load_model_config_from_path`` is in timm 1.0.16 to 1.0.31, ``_hub.hf_hub_download`` and ``_traits`` where found; what
+an older release lacks is refused, or left out."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from erfscope.errors import ErfscopeError
+
+
+def load_config_of_folder(folder: str) -> dict[str, Any]:
+    """Return the pretrained configuration of a folder that timm saved.
+
+    Raises:
+        ErfscopeError: this release of timm reads no folders.
+    """
+    import timm
+    from timm.models import _hub
+
+    load = getattr(_hub, "load_model_config_from_path", None)
+    if load is None:
+        raise ErfscopeError(f"timm {timm.__version__} reads no folders (local-dir:); install timm 1.0.16 or newer")
+    config: dict[str, Any] = load(folder)[0]
+    return config
+
+
+@contextlib.contextmanager
+def hub_from_cache() -> Iterator[None]:
+    """Let timm take files of the hub from the local cache alone, inside the block."""
+    hub: Any = sys.modules.get("timm.models._hub")
+    download = getattr(hub, "hf_hub_download", None)
+    if download is None:
+        yield
+        return
+    hub.hf_hub_download = functools.partial(download, local_files_only=True)
+    try:
+        yield
+    finally:
+        hub.hf_hub_download = download
+
+
+def traits_of(module: nn.Module) -> Mapping[str, Any]:
+    """Return what timm notes of the input that a model was built for; empty for other models and releases."""
+    traits: Mapping[str, Any] = getattr(module, "_traits", {})
+    return traits
