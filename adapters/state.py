@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from erfscope.adapters.eager import eager
 from erfscope.graph.record import tensors_of
 from erfscope.model_errors import contain_exits
-from erfscope.restore import lent
+from erfscope.restore import lent, set_training
 from erfscope.torch_internals import inside_compiled
 
 
@@ -25,7 +25,7 @@ def borrowed(module: nn.Module) -> Iterator[None]:
     are never needed. Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
     """
     with lent(module):
-        module.eval()
+        set_training(module, False)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
         with eager(), contain_exits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import io
@@ -15,7 +16,7 @@ from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
-from click.exceptions import Exit, NoSuchCommand, NoSuchOption
+from click.exceptions import Exit, NoSuchOption
 
 import erfscope
 from erfscope.cli import config
@@ -56,7 +57,17 @@ EPILOG = "\\\n\n".join(
 SHARED = ("analyze", "compare")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+class Commands(click.RichGroup):
+    """The commands; a name like none of theirs is taken for a model."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command that is called."""
+        if self.get_command(ctx, args[0]) is None and not difflib.get_close_matches(args[0], self.commands):
+            raise click.UsageError(f"No such command {args[0]!r}; did you mean `erfscope analyze {args[0]}`?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
 @click.command_panel("Measure", commands=["analyze", "compare", "explore", "layers", "tile", "merge"])
 @click.command_panel("Guard", commands=["check"])
@@ -184,8 +195,6 @@ def _usage(error: click.ClickException) -> str:
         return f"--{former[error.option_name]} stands in the place of --no-{error.option_name.rpartition('-')[2]}"
     if isinstance(error, NoSuchOption) and error.option_name.replace("_", "-").startswith("--random"):
         return f"there is no {error.option_name}; write `--weights random`"
-    if isinstance(error, NoSuchCommand) and not error.possibilities:
-        return f"{text}; did you mean `erfscope analyze {error.command_name}`?"
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None:
         return text

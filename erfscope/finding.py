@@ -64,6 +64,7 @@ CODES = {
     "shard": Code("pictures"),
     "smaller_batches": Code("model"),
     "stopped": Code("pictures"),
+    "tf32_error": Code("model"),
     "trf_inexact": Code("map", "notice"),
     "unreadable_images": Code("pictures"),
     "unsafe_load": Code("model"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from erfscope.precision import float32_precision
 from erfscope.torch_internals import buffer_tables, hook_tables
 
 #: States of generators, by the library that has them; equal states give equal numbers.
@@ -38,13 +40,14 @@ generators_lock = threading.RLock()
 def restored(*modules: nn.Module) -> Iterator[None]:
     """Lend modules to one measurement, and put them and PyTorch's state back as found, also after an exception.
 
-    Put back are the state that :func:`lent` names, the random states of PyTorch, NumPy and Python, the default dtype
-    and the gradient mode. Other changes by a forward pass stay."""
+    Put back are the state that :func:`lent` names, the random states of PyTorch, NumPy and Python, the default dtype,
+    the gradient mode and the switches of TF32, which is off inside the block. Other changes by a forward pass stay."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
             stack.enter_context(lent(module))
         stack.enter_context(same_random_numbers())
+        stack.enter_context(float32_precision(tf32=False))
         try:
             yield
         finally:
@@ -81,7 +84,7 @@ def _module_restored(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         # Some models, such as LeViT, cache numbers that they compute from their weights until train() is called.
-        module.train(flags[0][1])
+        set_training(module, flags[0][1])
         for part, flag in flags:
             part.training = flag
         for parameter, needs_gradient, gradient in parameters:
@@ -97,6 +100,38 @@ def _module_restored(module: nn.Module) -> Iterator[None]:
             buffer_table.update(before)
         for buffer, copied in numbers:
             _set_numbers(buffer, copied)
+
+
+def set_training(module: nn.Module, mode: bool) -> None:
+    """Set the training flags of a module and its parts, by ``train(mode)`` if all of them have PyTorch's own contract.
+
+    A ``train`` of another kind, such as ultralytics', which starts a training, is not called, nor is one that fails, as
+    of an exported program: the flags alone are set.
+    """
+    parts = list(module.modules())
+    if all(map(_sets_training_flags, parts)):
+        with contextlib.suppress(NotImplementedError):
+            module.train(mode)
+            return
+    for part in parts:
+        part.training = mode
+
+
+def _sets_training_flags(part: nn.Module) -> bool:
+    """Whether ``train`` takes a mode, which is a flag, as PyTorch's does."""
+    train: Any = part.train
+    if getattr(train, "__func__", None) is nn.Module.train or isinstance(part, torch.jit.ScriptModule):
+        return True
+    try:
+        first, *others = inspect.signature(train).parameters.values()
+    except (TypeError, ValueError):  # not callable, or without arguments
+        return False
+    collects = (first.VAR_POSITIONAL, first.VAR_KEYWORD)
+    return (
+        first.name == "mode"
+        and (first.default is first.empty or isinstance(first.default, bool))
+        and all(other.default is not other.empty or other.kind in collects for other in others)
+    )
 
 
 def _is_copied(buffer: Tensor) -> bool:

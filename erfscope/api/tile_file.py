@@ -52,7 +52,7 @@ def tile_file(
     with restored(*live(model)):
         asked = sizes(options.get("input_size"))
         loaded = load_model(model, options, size=asked[0], weights=str(options.get("weights", "auto")))
-        module = next(iter(with_blocks(loaded, options)), loaded).adapter.module.eval()
+        module = next(iter(with_blocks(loaded, options)), loaded).adapter.module
         if found is None:
             mark.unlink(missing_ok=True)
             first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)

@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from erfscope.engine.autocast import amp_errors
 from erfscope.engine.batch import accumulate
 from erfscope.engine.batch_size import Need, device_and_dtype, estimate, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result
 from erfscope.engine.plan import plan_run
 from erfscope.engine.positions.every_unit import positions_of
+from erfscope.engine.precision_errors import precision_findings
 from erfscope.engine.resume import resume_run
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.gradient_check import check_gradient
@@ -29,6 +29,7 @@ from erfscope.measures import with_errors
 from erfscope.model_errors import wrap_model_errors
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel.reduce import all_reduce_sums
+from erfscope.precision import float32_precision
 from erfscope.restore import same_random_numbers
 from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
@@ -73,9 +74,8 @@ def measure(
         widths.own = sums.planned
     hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
     rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
-    with prefetched(
-        plan, [index for first, last in rounds for index in _share(plan, first, last)], keep=sums.planned
-    ) as read:
+    shares = [index for first, last in rounds for index in _share(plan, first, last)]
+    with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
         for first, last in rounds:
             with plan.process_group.agreeing() as stops:
                 accumulate(plan, sums, _share(plan, first, last), read)
@@ -122,7 +122,7 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
     model = plan.model
     some_readable = len(sums.unreadable) < sums.seen
     report = RunReport(
-        amp_errors=amp_errors(plan, sums, plan.indices[: sums.seen]) if plan.settings.amp_dtype is not None else (),
+        precision_findings=precision_findings(plan, sums, plan.indices[: sums.seen]),
         weights_findings=tuple(model.weights_findings()),
         observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
@@ -154,7 +154,8 @@ def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Res
     """The result of one unit with the sizes of all units of its layer; a failed one as it is."""
     if result.status == "error":
         return result
-    found = positions_of(plan, sums, hooks)
+    with float32_precision(tf32=plan.settings.tf32):
+        found = positions_of(plan, sums, hooks)
     if found is None:
         missing = Finding(
             code="stopped",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -136,8 +136,8 @@ class Sums:
 class RunReport:
     """Observations on a run that its sums do not hold."""
 
-    #: A sentence on what autocast changes in each unit's map, where it was asked for.
-    amp_errors: tuple[str, ...] = ()
+    #: For each unit, what autocast and TF32 change in its map, where they were asked for.
+    precision_findings: Sequence[Sequence[Finding]] = ()
     #: Findings about the weights that were measured.
     weights_findings: tuple[Finding, ...] = ()
     #: What a forward pass on the first image showed, in sentences.

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.errors import MeasurementError
@@ -226,7 +227,7 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         """Begin a call of a hand-written function."""
         name = type(context).__name__.removesuffix("Backward")
         # A checkpoint runs the forward pass again, and has its derivative.
-        if threading.get_ident() == thread and name != "CheckpointFunction":
+        if threading.get_ident() == thread and not hasattr(checkpoint, name):
             tape.note(f"has a hand-written backward pass ({name})")
 
     cached = torch.is_autocast_cache_enabled()

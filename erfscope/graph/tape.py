@@ -23,6 +23,11 @@ DRAWS = "draws random numbers"
 #: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
 #: is their last argument.
 _FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
+#: Operations that give back the very tensor that they took where they drop nothing.
+_DROPOUTS = (
+    *(aten.dropout.default, aten.feature_dropout.default),
+    *(aten.alpha_dropout.default, aten.feature_alpha_dropout.default),
+)
 #: Views that leave the order of the cells as it is.
 _SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
 
@@ -132,7 +137,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         given, named = (fx.node.map_aggregate(each, as_node) for each in (args, kwargs))
         written = _written(func)
-        out = func(*args, **kwargs)
+        out = _result(func, args, kwargs)
         if written is not None:
             self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
         elif func in _FILLED:
@@ -280,6 +285,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _flat(self, node: fx.Node) -> fx.Node:
         form = node.meta["form"]
         return self._emit(aten.reshape.default, (node, (-1,)), {}, Form((math.prod(form.shape),), (1,), form.dtype))
+
+
+def _result(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives on real tensors, where PyTorch 2.6 gives something else on those without numbers."""
+    if func in _DROPOUTS and not (args[1] and args[2]):
+        return args[0]
+    out = func(*args, **kwargs)
+    if func is aten.lstm.input:
+        return out[0], *(state.reshape(given.shape) for state, given in zip(out[1:], args[1], strict=True))
+    return out
 
 
 def _form(out: Any) -> Any:

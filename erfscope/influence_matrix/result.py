@@ -109,7 +109,8 @@ class Influence:
         return hop_profiles(self.values, adjacency, self.outputs if sources is None else sources)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self.values, dtype=dtype, copy=copy)
+        # NumPy 1 has no copy=None.
+        return np.asarray(self.values, dtype) if copy is None else np.array(self.values, dtype, copy=copy)
 
     def __repr__(self) -> str:
         rows, n = self.values.shape

@@ -47,7 +47,8 @@ class ErfMap:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The values, as :func:`numpy.asarray` takes them; read-only unless they are copied."""
-        return np.array(self.values, dtype=dtype, copy=copy)
+        # NumPy 1 has no copy=None.
+        return np.asarray(self.values, dtype) if copy is None else np.array(self.values, dtype, copy=copy)
 
     @property
     def magnitude(self) -> FloatArray:

@@ -125,10 +125,10 @@ def _links(adjacency: Any) -> Any:
         raise ErfscopeError(
             f"the adjacency has shape {given.shape}; it must be (n, n), with a row for each receiving node"
         )
-    links = scipy.sparse.csr_array(given)
+    links = scipy.sparse.csr_matrix(given)  # whose indices fit all routines of csgraph, also in SciPy 1.11
     if not np.isfinite(links.data).all():
         raise ErfscopeError("the adjacency holds numbers that are not finite")
-    return scipy.sparse.csr_array(links != 0).astype(np.float64)
+    return scipy.sparse.csr_matrix(links != 0).astype(np.float64)
 
 
 def _nodes(sources: Sequence[int] | None, n: int) -> NDArray[np.intp]:

@@ -161,6 +161,14 @@ class Settings:
             is_closed=True,
         ),
     ] = None
+    tf32: Annotated[
+        bool,
+        Option(
+            "Allow TF32, which NVIDIA GPUs compute faster and with three digits; by default float32 is full precision.",
+            COMPUTATION,
+            counts="recorded",
+        ),
+    ] = False
     batch_size: Annotated[
         int | None,
         Option(
@@ -273,6 +281,9 @@ def _refuse_contradictions(settings: Settings) -> None:
         "verify compares with float64, which amp-dtype is not: leave --verify or --amp-dtype out": (
             settings.verify and settings.amp_dtype is not None
         ),
+        f"{asked} needs full precision, which TF32 is not: leave --{asked} or --tf32 out": (
+            (settings.trust or settings.verify) and settings.tf32
+        ),
         "a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se": (
             settings.shard is not None and settings.until_se is not None
         ),
@@ -328,6 +339,7 @@ class Options(Choices, Building, Running, total=False):
     device: str
     dtype: str
     amp_dtype: str | None
+    tf32: bool
     batch_size: int | None
     workers: int
     plain: bool

@@ -10,6 +10,7 @@ from erfscope.graph.rules.mixing import CLOSED
 from erfscope.graph.rules.parts import Step, Values, cut, runs, whole
 from erfscope.graph.rules.reading import OPERATIONS, Call, Edge, broadcast, is_tensor, pointwise, rule, weights
 
+rule("leaky_relu", "ldexp", "_conj_physical")(pointwise)  # PyTorch 2.6 has no tag for them
 rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivative=False)(pointwise)
 
 

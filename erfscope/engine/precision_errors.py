@@ -1,0 +1,84 @@
+"""The change by autocast and by TF32: the map of one image computed with them and without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from erfscope.engine.batch import accumulate
+from erfscope.engine.batch_size import device_and_dtype
+from erfscope.engine.state import Plan, Sums, map_of
+from erfscope.errors import MeasurementError
+from erfscope.finding import Finding
+from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import measure
+from erfscope.options.settings import Settings
+from erfscope.precision import float32_precision
+
+
+def precision_findings(plan: Plan, sums: Sums, seen: Sequence[int]) -> Sequence[Sequence[Finding]]:
+    """How far autocast and TF32, where asked for, move each unit's map of the first image that can be used.
+
+    The same random signs are drawn in both precisions.
+
+    Args:
+        plan: What is measured.
+        sums: Of the measurement, which are not touched.
+        seen: Indices of the images measured.
+
+    Returns:
+        For each unit, a finding for each of them: the difference of the two maps, each of sum 1, in relative L1, and
+        the change of r50. Empty where neither was asked for, and where no image can be used.
+    """
+    settings = plan.settings
+    without = [
+        ("amp_error", settings.amp_dtype, replace(settings, amp_dtype=None)),
+        ("tf32_error", "TF32" if settings.tf32 else None, replace(settings, tf32=False)),
+    ]
+    lost = {
+        *sums.unreadable,
+        *(image for average in sums.averages for image in (*average.zero_gradient_images, *average.nan_images)),
+    }
+    usable = [index for index in seen if index not in lost]
+    if not usable:
+        return ()
+    findings: list[list[Finding]] = [[] for _ in plan.units]
+    for code, name, finer in without:
+        if name is not None:
+            for own, text in zip(findings, _changes(plan, usable[0], name, finer), strict=True):
+                own.append(Finding(code=code, text=text))
+    return findings
+
+
+def _changes(plan: Plan, index: int, name: str, finer: Settings) -> Sequence[str]:
+    """A sentence for each unit on what changes its map from finer settings to those asked for."""
+    try:
+        maps = [_maps(plan, index, settings) for settings in (plan.settings, finer)]
+    except MeasurementError as error:
+        return (f"what {name} changes is not known: {error}",) * len(plan.units)
+    return [f"{name} changes the map of the first image by {_change(*pair)}" for pair in zip(*maps, strict=True)]
+
+
+def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
+    """The map of every unit from one image."""
+    sums = Sums(averages=[MapAccumulator(plan.convention, 1, trf.reference_px, trf) for trf in plan.trfs])
+    with float32_precision(tf32=settings.tf32):
+        accumulate(replace(plan, settings=settings), sums, [index], plan.read)
+    if not all(average.groups for average in sums.averages):
+        raise MeasurementError(
+            f"a gradient in {settings.amp_dtype or device_and_dtype(plan)[1]} is zero or not finite"
+        )
+    return [map_of(plan, sums, number) for number in range(len(plan.units))]
+
+
+def _change(coarse: ErfMap, fine: ErfMap) -> str:
+    """From one map to the other."""
+    share = float(np.abs(coarse.values - fine.values).sum() / np.abs(fine.values).sum())
+    before, after = (measure(erf, ["r50"])["r50"] for erf in (fine, coarse))
+    text = f"{share:.2%} (relative L1)"
+    if not isinstance(before, float) or not isinstance(after, float) or before == 0:
+        return text
+    return f"{text} and its r50 by {abs(after / before - 1):.2%}"
