@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from erfscope.adapter import Weights
+from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.module import Forward, ModuleAdapter
-from erfscope.adapters.preprocess import module_config, preprocess
-from erfscope.adapters.sources.source import Source
+from erfscope.adapters.preprocess import preprocess
+from erfscope.adapters.sources import exported
+from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.sources.sources import build
-from erfscope.adapters.state import unwrapped
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.needed import needed_keys
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.errors import FallbackWarning
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.input_size import input_size as input_size_of
@@ -124,7 +126,7 @@ def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | N
 
 @torch.inference_mode(False)
 def wrap(
-    module: nn.Module,
+    module: nn.Module | ExportedProgram,
     *,
     forward: Forward | None = None,
     transform: Transform | None = None,
@@ -139,7 +141,8 @@ def wrap(
     """Make the adapter of a live module. A measurement hands the module back as it found it.
 
     Args:
-        module: Any module, in training mode or not, on its own device, compiled or data-parallel.
+        module: Any module, in training mode or not, on its own device, compiled or data-parallel, or what
+            ``torch.export.export`` makes of one.
         forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
         transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised.
         input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for
@@ -156,44 +159,30 @@ def wrap(
         The adapter; the plain module inside any wrapper is ``.module``.
 
     Raises:
-        ErfscopeError: a module with lazy parameters that has not run yet, an invalid size, no size for a model of
-            clips or volumes, or parameters that are sharded over processes.
+        ErfscopeError: a module that cannot be measured, as :func:`refuse_unmeasurable` says, an invalid size, or no
+            size for a model of clips or volumes.
     """
-    plain = unwrapped(module)
-    _refuse_sharded(plain)
-    name, size = name or type(plain).__name__, input_size_of(input_size)
-    source = Source(
-        module=plain,
-        spec=name,
-        weights=Weights(source="given", sha256=sha256(plain)),
-        config=module_config(plain, name, input_size=size, in_chans=in_chans, mean=mean, std=std),
-        adapter=None if forward is None else partial(ModuleAdapter, forward=forward),
-    )
-    return _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens)
-
-
-def _refuse_sharded(module: nn.Module) -> None:
-    """Refuse parameters that are sharded over processes: a pass would wait for the other processes, or see one
-    shard."""
-    wrapped = any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
-    if wrapped or any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
-        raise ErfscopeError(
-            f"the parameters of {type(module).__name__} are sharded over processes (FSDP or a tensor-parallel plan);"
-            " gather them with get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of"
-            " torch.distributed.checkpoint.state_dict, load them into an unsharded copy of the model, and measure that"
+    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, mean=mean, std=std)
+    if isinstance(module, ExportedProgram):
+        source = exported.source_of(module, name or "ExportedProgram", options)
+    else:
+        plain = unwrapped(module)
+        name = name or type(plain).__name__
+        refuse_unmeasurable(plain, name)
+        source = Source(
+            module=plain,
+            spec=name,
+            weights=Weights(source="given", sha256=sha256(plain)),
+            config=options.input_config(plain, name),
+            adapter=None if forward is None else partial(ModuleAdapter, forward=forward),
         )
+    return _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens)
 
 
 def _adapter(source: Source, transform: Transform | None, **options: Any) -> ModuleAdapter:
     """Make the adapter of the class that a source names, or that fits its module; ``options`` are keywords of
     :class:`ModuleAdapter`."""
     module = source.module
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        raise ErfscopeError(
-            "is TorchScript, which hides its layers; give the nn.Module that it was made of, or torch.export it and"
-            " name the .pt2 file",
-            model=source.spec,
-        )
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         # No gradient flows through tensors that were made in inference mode.
         module = copy.deepcopy(module)

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from erfscope.adapter import Preprocess
 from erfscope.adapters.timm_internals import traits_of
@@ -139,13 +138,8 @@ def module_config(
         std: As there.
 
     Raises:
-        ErfscopeError: as :func:`input_config`, no size for a first convolution with three axes, or lazy parameters that
-            have no shape yet.
+        ErfscopeError: as :func:`input_config`, or no size for a first convolution with three axes.
     """
-    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
-        raise ErfscopeError(
-            "has lazy parameters without a shape yet; call it once on an example input first", model=name
-        )
     found = getattr(module, "pretrained_cfg", None)
     cfg: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
     if not cfg:

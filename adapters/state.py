@@ -14,7 +14,6 @@ from erfscope.adapters.eager import eager
 from erfscope.graph.record import tensors_of
 from erfscope.model_errors import contain_exits
 from erfscope.restore import lent, set_training
-from erfscope.torch_internals import inside_compiled
 
 
 @contextlib.contextmanager
@@ -41,18 +40,6 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     finally:
         for handle in kept:
             handle.remove()
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: hooks and gradients need the plain
-    one."""
-    while True:
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            module = module.module
-        elif (inner := inside_compiled(module)) is not None:
-            module = inner
-        else:
-            return module
 
 
 def shared_copy(module: nn.Module) -> nn.Module:

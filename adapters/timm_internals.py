@@ -1,7 +1,7 @@
 """The private names of timm that erfscope uses; no other module names them.
 
-``load_model_config_from_path`` is in timm 1.0.16 to 1.0.31, ``_hub.hf_hub_download`` and ``_traits`` where found; what
-an older release lacks is refused, or left out."""
+``_hub.hf_hub_download`` is in timm 1.0.12 to 1.0.31, ``_hub.load_model_config_from_path`` from 1.0.16 on and
+``_traits`` from 1.0.26 on. What a release lacks is refused, or left out."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def load_config_of_folder(folder: str) -> dict[str, Any]:
     from timm.models import _hub
 
     load = getattr(_hub, "load_model_config_from_path", None)
-    if load is None:
-        raise ErfscopeError(f"timm {timm.__version__} reads no folders (local-dir:); install timm 1.0.16 or newer")
+    # Older releases read safetensors in a folder as a pickle.
+    if load is None or tuple(map(int, timm.__version__.split(".")[:3])) < (1, 0, 26):
+        raise ErfscopeError(f"timm {timm.__version__} reads no folders (local-dir:); install timm 1.0.26 or newer")
     config: dict[str, Any] = load(folder)[0]
     return config
 

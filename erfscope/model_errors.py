@@ -29,6 +29,12 @@ _NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered interna
 
 _WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
 
+#: The hint for models of sound that have no channel axis.
+WITHOUT_CHANNELS = (
+    "if the model takes (B, T), without a channel axis: erfscope.wrap(model, forward=lambda m, x: m(x[:, 0]),"
+    " in_chans=1, input_size=(T,))"
+)
+
 #: Pattern of an error -> hint, the first match: CHANNELS is the number of channels of the input, FORWARD the name of
 #: the model's forward, {0} the last group.
 _HINTS = (
@@ -36,6 +42,7 @@ _HINTS = (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
         "it takes {0} channels: in_chans={0} (--in-chans {0})",
     ),
+    (r'missing the required "forward" function', f"give the part of it that computes, model.PART, or {_WRAP}"),
     (r"(?<!\w)FORWARD\(\) missing \d+ required", _WRAP),
     (r"(?i:you (?:have to|must) specify)|'(?:Tensor|NoneType)'|\(got str\)|too many indices|values to unpack", _WRAP),
     (r"scalar types: Long, Int|used as indices must be long", f"it takes integer ids, which have no gradient; {_WRAP}"),
@@ -88,7 +95,7 @@ def _hint(adapter: Adapter, text: str) -> str:
     for pattern, hint in _HINTS:
         if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
             return hint.format(found[found.lastindex or 0])
-    return ""
+    return WITHOUT_CHANNELS if channels == "1" and len(adapter.preprocess.size) == 1 else ""
 
 
 @contextlib.contextmanager

@@ -75,7 +75,7 @@ def lent(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _module_restored(module: nn.Module) -> Iterator[None]:
-    flags = [(part, part.training) for part in module.modules()]
+    flags = [(part, getattr(part, "training", False)) for part in module.modules()]  # a frozen scripted one has none
     parameters = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
     hooks = [(table, set(table)) for part in module.modules() for table in hook_tables(part)]
     buffers = [(table, dict(table)) for part in module.modules() for table in buffer_tables(part)]

@@ -70,7 +70,8 @@ def schema_arguments(operation: Any) -> list[Any]:
 
 def forward_hooks(module: nn.Module) -> OrderedDict[int, Any]:
     """Return the table of a module's forward hooks, in the order in which they run."""
-    return getattr(module, "_forward_hooks", OrderedDict())
+    hooks: Any = getattr(module, "_forward_hooks", None)
+    return hooks if isinstance(hooks, OrderedDict) else OrderedDict()
 
 
 def hook_tables(module: nn.Module) -> list[dict[int, Any]]:

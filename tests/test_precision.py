@@ -32,7 +32,7 @@ NEWER_SETTINGS = [
     "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
     "torch.backends.fp32_precision = 'tf32'; torch.backends.cudnn.conv.fp32_precision = 'ieee'",
 ]
-SCRIPT = '''
+SCRIPT = """
 import torch, warnings
 warnings.simplefilter("error")
 
@@ -69,7 +69,7 @@ for _ in range(2):
             assert "refused" in before[0] or older() == [True, True, "high"], older()
         assert {*newer()} <= {"ieee"}, newer()
     assert (older(), newer()) == before, (before, older(), newer())
-'''
+"""
 
 
 @pytest.mark.parametrize("setting", SETTINGS + NEWER_SETTINGS * HAS_NEWER)

@@ -8,28 +8,65 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.export import ExportedProgram
 
 from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError
-from erfscope.model_errors import first_line
+from erfscope.model_errors import errors_as_one_line, first_line
 
 
 def build(spec: str, options: SourceOptions) -> Source:
-    """Build the model in a .pt2 file, for the channels and the size that it was exported for, or that are asked for.
+    """Build the model in a .pt2 file, as ``torch.export.save`` writes it.
 
     Raises:
-        ErfscopeError: as :func:`open_program`; options, or an input that the program does not take.
+        ErfscopeError: no such file, one that is not trusted, one that torch cannot read; options, or as
+            :func:`source_of`.
     """
     if options.model_kwargs:
         raise ErfscopeError(
             f"is an exported program: it takes no options ({', '.join(options.model_kwargs)})", model=spec
         )
-    module, (batch, *sides), weights = open_program(Path(spec), unsafe=options.unsafe_load)
+    path = Path(spec)
+    program = _program_in(path, unsafe=options.unsafe_load)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return source_of(program, spec, options, Weights(source="exported", sha256=digest, origin=spec))
+
+
+def store(_spec: str) -> None:
+    """No store: a program holds its weights."""
+
+
+def source_of(program: ExportedProgram, spec: str, options: SourceOptions, weights: Weights | None = None) -> Source:
+    """The model in an exported program, for the channels and the size that it was exported for, or that are asked for.
+
+    Its modules have the names they had when it was exported; one that was called several times is there once per call,
+    as ``NAME@1`` and so on.
+
+    Args:
+        program: In evaluation mode, of one input (B, C, *space).
+        spec: Its name in messages.
+        options: Input size and channels, where its shapes are dynamic.
+        weights: Where its weights come from; given with the program if None.
+
+    Raises:
+        ErfscopeError: a program of several inputs or in training mode, or an input that it does not take.
+    """
+    names = program.graph_signature.user_inputs
+    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 3:
+        raise ErfscopeError(
+            f"takes {', '.join(map(str, names))}; export it again as a model of one batch of images", model=spec
+        )
+    if any(node.target is torch.ops.aten.batch_norm.default and node.args[5] for node in program.graph.nodes):
+        raise ErfscopeError("was exported in training mode; call model.eval() first and export it again", model=spec)
+    batch, *sides = inputs[0].shape
     channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
     size = size * (len(sides) - 1) if len(size) == 1 else size
     if len(sides) != len(size) + 1 or any(
@@ -40,34 +77,20 @@ def build(spec: str, options: SourceOptions) -> Source:
             f" {'x'.join(map(str, size))}; export it again with dynamic_shapes",
             model=spec,
         )
+    with errors_as_one_line("its modules cannot be told apart; export a model that has it as a part", model=spec):
+        module = torch.export.unflatten(program)
+    _forget_example(module)
     words = {"input_size": tuple(map(int, (channels, *size)))}
-    config = input_config(words, mean=options.mean, std=options.std)
-    adapter = functools.partial(ModuleAdapter, most_images=batch if isinstance(batch, int) else None)
-    return Source(module=module, spec=spec, weights=weights, config=config, adapter=adapter)
+    return Source(
+        module=module,
+        spec=spec,
+        weights=weights or Weights(source="given", sha256=sha256(module)),
+        config=input_config(words, mean=options.mean, std=options.std),
+        adapter=functools.partial(ModuleAdapter, most_images=batch if isinstance(batch, int) else None),
+    )
 
 
-def store(_spec: str) -> None:
-    """No store: a program holds its weights."""
-
-
-def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[Any, ...], Weights]:
-    """The model in a .pt2 file.
-
-    Its modules have the names they had when it was exported; one that was called several times is there once per call,
-    as ``NAME@1`` and so on.
-
-    Args:
-        path: The file, as ``torch.export.save`` writes it.
-        unsafe: Whether the file may run the code in it; PyTorch reads no program without.
-
-    Returns:
-        The module in its exported dtype, the shape (B, C, *space) of its input with a symbol for every side that may
-        differ, and where its weights come from.
-
-    Raises:
-        ErfscopeError: no such file, one that is not trusted, one that torch cannot read, or a program of several inputs
-            or in training mode.
-    """
+def _program_in(path: Path, *, unsafe: bool) -> ExportedProgram:
     if not path.is_file():
         raise ErfscopeError(f"there is no exported program {str(path)!r}")
     if not unsafe:
@@ -77,25 +100,12 @@ def open_program(path: Path, *, unsafe: bool = False) -> tuple[nn.Module, tuple[
         )
     try:
         with silence_libraries():
-            program = torch.export.load(str(path))
-            module = torch.export.unflatten(program)
+            return torch.export.load(str(path))
     except Exception as error:  # files of other versions fail in many ways
         fix = "write it with this version of torch, torch.export.save(program, FILE)"
         raise ErfscopeError(
             f"torch {torch.__version__} cannot read {str(path)!r} ({first_line(error)[:120]}); {fix}"
         ) from error
-    names = program.graph_signature.user_inputs
-    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 3:
-        raise ErfscopeError(
-            f"{str(path)!r} takes {', '.join(map(str, names))}; export it again as a model of one batch of images"
-        )
-    if any(node.target is torch.ops.aten.batch_norm.default and node.args[5] for node in program.graph.nodes):
-        raise ErfscopeError(f"{str(path)!r} was exported in training mode; call model.eval() first and export it again")
-    _forget_example(module)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return module, tuple(inputs[0].shape), Weights(source="exported", sha256=digest, origin=str(path))
 
 
 def _forget_example(module: Any) -> None:

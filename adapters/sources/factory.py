@@ -16,6 +16,7 @@ from types import ModuleType
 from torch import nn
 
 from erfscope.adapter import Weights
+from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
@@ -26,7 +27,8 @@ from erfscope.restore import restored, seed_generators
 
 def build(spec: str, options: SourceOptions) -> Source:
     """Build a model by the user's own code; see :func:`run`."""
-    module = run(spec, seed=options.seed, kwargs=options.model_kwargs)
+    module = unwrapped(run(spec, seed=options.seed, kwargs=options.model_kwargs))
+    refuse_unmeasurable(module, spec)
     config = options.input_config(module, spec)
     weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
     return Source(module=module, spec=spec, weights=weights, config=config)

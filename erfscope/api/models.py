@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image, Resampling
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
@@ -19,7 +21,7 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.model_errors import first_line
+from erfscope.model_errors import WITHOUT_CHANNELS, first_line
 from erfscope.options.keywords import MODEL, Options, is_size
 from erfscope.options.settings import OPTIONS, SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
@@ -28,7 +30,7 @@ from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
 
-Model = str | nn.Module | ModuleAdapter
+Model = str | nn.Module | ExportedProgram | ModuleAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,11 @@ def load_model(
         name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)
     }
     images = options.get("images")
+    if isinstance(images, Tensor) and images.dim() < 3:
+        raise ErfscopeError(
+            f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor is (B, C, *space), with a channel"
+            f" axis: give images[:, None]; {WITHOUT_CHANNELS}"
+        )
     if isinstance(images, Tensor) and size is None:
         size = tuple(images.shape[2:])
         if not isinstance(model, ModuleAdapter):
@@ -77,9 +84,10 @@ def load_model(
                 f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to"
                 " erfscope.wrap"
             )
-    elif not isinstance(model, nn.Module):
+    elif not isinstance(model, nn.Module | ExportedProgram):
         raise ErfscopeError(
-            f"a model is a spec, an nn.Module or what erfscope.wrap makes of one, not {type(model).__name__}"
+            "a model is a spec, an nn.Module, an exported program or what erfscope.wrap makes of a module, not"
+            f" {type(model).__name__}{_other_object(model)}"
         )
     else:
         for option in ("checkpoint", "model_kwargs", "unsafe_load"):
@@ -104,6 +112,17 @@ def load_model(
         weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
     )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
+
+
+def _other_object(model: object) -> str:
+    """What to do with an object that is no model."""
+    if isinstance(model, type):
+        return f"; {model.__name__} is a class: give what calling it makes"
+    if isinstance(model, Mapping):
+        return "; load a state_dict into the module that it is of, and give that"
+    if callable(model):
+        return "; give the module that it calls: erfscope.wrap(module, forward=lambda m, x: ...)"
+    return ""
 
 
 def _squashing(preprocess: Preprocess) -> Preprocess:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
-from torch import nn
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, live

@@ -13,7 +13,7 @@ from erfscope.api.models import Model, live, load_model
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import Options, sizes
-from erfscope.restore import restored
+from erfscope.restore import restored, set_training
 from erfscope.tiling import TilePlan, run_tiled
 
 
@@ -53,6 +53,7 @@ def tile_file(
         asked = sizes(options.get("input_size"))
         loaded = load_model(model, options, size=asked[0], weights=str(options.get("weights", "auto")))
         module = next(iter(with_blocks(loaded, options)), loaded).adapter.module
+        set_training(module, False)
         if found is None:
             mark.unlink(missing_ok=True)
             first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)

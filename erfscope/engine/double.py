@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from erfscope.adapter import Adapter
 from erfscope.copies import cast_module

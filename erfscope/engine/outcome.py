@@ -21,6 +21,7 @@ from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.cost import cropped_giga_multiply_adds
+from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
 from erfscope.options.settings import Settings
@@ -95,6 +96,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         unreadable=tuple(sums.unreadable),
         names={index: plan.feed.name(index) for index in sorted(lost)},
         # Shown only where no image has a gradient.
+        zero_cause=_zero_cause(plan) if average.zero_gradient_images and not average.groups else None,
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.text,
@@ -183,6 +185,18 @@ def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
     space = trf.reference_px
     node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
     return plan.model.adapter.hops(plan.settings.wrt, space, node)
+
+
+def _zero_cause(plan: Plan) -> str | None:
+    """The operation that lets no gradient through to the unit, and what to do; None where there is none."""
+    if plan.model.recording.graph.by == UNRECORDED:
+        return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
+    if (cut := plan.model.recording.gradient_cut(plan.layer, plan.settings.wrt)) is None:
+        return None
+    operation, is_switched_off = cut
+    if is_switched_off:
+        return f"{operation} runs without gradients, as under torch.no_grad(); take that out of the forward pass"
+    return f"{operation} has no gradient; take it out, or measure a layer before it"
 
 
 def _not_finite(plan: Plan) -> str:

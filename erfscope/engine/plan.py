@@ -63,10 +63,12 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
     """Refuse settings that do not go together, and a model without numbers."""
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
-    if any(parameter.is_meta for parameter in model.adapter.module.parameters()):
+    parameters = dict(model.adapter.module.named_parameters())
+    if empty := [name for name, parameter in parameters.items() if parameter.is_meta]:
         raise ErfscopeError(
-            f"{model.label} is on the meta device and has no numbers: build it outside torch.device('meta'); "
-            "only erfscope.layers and theoretical need none"
+            f"{model.label} has no numbers: {len(empty)} of its {len(parameters)} parameters are on the meta device,"
+            f" {empty[0]!r} first; load them, or build it outside torch.device('meta'); only erfscope.layers and"
+            " theoretical need none"
         )
     if settings.shard is not None and by_removal(settings):
         raise ErfscopeError(

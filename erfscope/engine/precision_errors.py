@@ -68,9 +68,7 @@ def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
     with float32_precision(tf32=settings.tf32):
         accumulate(replace(plan, settings=settings), sums, [index], plan.read)
     if not all(average.groups for average in sums.averages):
-        raise MeasurementError(
-            f"a gradient in {settings.amp_dtype or device_and_dtype(plan)[1]} is zero or not finite"
-        )
+        raise MeasurementError(f"a gradient in {settings.amp_dtype or device_and_dtype(plan)[1]} is zero or not finite")
     return [map_of(plan, sums, number) for number in range(len(plan.units))]
 
 

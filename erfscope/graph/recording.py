@@ -282,6 +282,20 @@ class Recording(Pass):
                 found[describe(node, "random numbers")] = module_of(node)
         return found | {why: module for why, module in self.graph.unfaithful.items() if not why.endswith(DRAWS)}
 
+    def gradient_cut(self, layer: str, wrt: str = IMAGE) -> tuple[str, bool] | None:
+        """The first operation without a gradient where every path to a layer has one, and whether gradients are
+        switched off there, as by ``torch.no_grad``; None where a path has none."""
+        start, cut = self._layer(layer)[0].node, None
+        reached = {self._fields_of(layer, start, wrt).reference}
+        for node in self._way(layer, wrt):
+            if reached.isdisjoint(node.all_input_nodes):
+                continue
+            if not node.meta["no_grad"] and call_of(node).operation.has_derivative:
+                reached.add(node)
+            else:
+                cut = cut or node
+        return None if start in reached or cut is None else (describe(cut), cut.meta["no_grad"])
+
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)
         reading = self.reading_of(seen)

@@ -315,7 +315,9 @@ def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
 
 def _address(tensor: Tensor) -> object:
     """The memory that a tensor looks into; itself where it has none of its own."""
-    return StorageWeakRef(tensor.untyped_storage()).cdata if tensor.layout == torch.strided else tensor
+    if tensor.layout != torch.strided:
+        return tensor
+    return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -123,12 +123,9 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     """ok, degenerate or error, and why."""
     average, seen = part.average, part.seen
     if average.groups == 0 and len(average.zero_gradient_images) > len(average.nan_images):
-        hint = (
-            "try another layer or unit"
-            if average.convention.random
-            else "try another layer, unit, or --convention jacobian"
-        )
-        return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen)}; {hint}"
+        hint = "" if average.convention.random else ", or --convention jacobian"
+        why = f": {part.zero_cause}" if part.zero_cause else f"; try another layer or unit{hint}"
+        return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen)}{why}"
     if average.groups == 0 and average.nan_images:
         return (
             "error",
@@ -149,11 +146,9 @@ def noise_floor(dtype: str) -> float:
 
 
 def _count(images: Sequence[int], seen: int) -> str:
-    return (
-        f"all {seen} images"
-        if len(images) == seen
-        else f"{len(images)} of {seen} images and none of the others can be used"
-    )
+    if len(images) < seen:
+        return f"{len(images)} of {seen} images and none of the others can be used"
+    return "the only image" if seen == 1 else f"all {seen} images"
 
 
 def _text(part: PartialSums) -> str:

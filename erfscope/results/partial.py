@@ -28,6 +28,8 @@ class PartialSums:
     names: Mapping[int, str] = field(default_factory=dict)
     #: Why gradients are not finite and what to do, if no image has a finite one.
     nan_cause: str | None = None
+    #: Why the gradients of all images are zero, where an operation says so.
+    zero_cause: str | None = None
     #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None = None
     #: The text for the images of the whole run.
@@ -72,6 +74,7 @@ def concatenate(parts: Sequence[PartialSums]) -> PartialSums:
         unreadable=tuple(sorted(index for part in parts for index in part.unreadable)),
         names={index: name for part in parts for index, name in part.names.items()},
         nan_cause=next((part.nan_cause for part in parts if part.nan_cause is not None), None),
+        zero_cause=next((part.zero_cause for part in parts if part.zero_cause is not None), None),
         ratio=next((part.ratio for part in parts if part.ratio is not None), None),
         text=first.text,
         measures=first.measures,

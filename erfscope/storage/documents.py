@@ -112,6 +112,8 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     nan: tuple[Count, ...]
     #: Why gradients are NaN, if no image has another.
     nan_cause: str | None = None
+    #: Why the gradients of all images are zero, where an operation says so.
+    zero_cause: str | None = None
     unreadable: tuple[Count, ...]
     #: Names of the lost images, by index.
     names: Mapping[int, str]

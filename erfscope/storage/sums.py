@@ -13,7 +13,7 @@ from erfscope.results.partial import PartialSums
 from erfscope.storage.documents import StoredSums
 
 #: Fields of a part that are stored as they are.
-SAME = ("n_all", "seen", "unreadable", "names", "nan_cause", "ratio", "text", "measures", "stopped")
+SAME = ("n_all", "seen", "unreadable", "names", "nan_cause", "zero_cause", "ratio", "text", "measures", "stopped")
 
 
 def sums_of_part(part: PartialSums) -> StoredSums:

@@ -419,7 +419,7 @@ class Pipeline(nn.Module):
 def test_a_module_on_the_meta_device_has_a_field_but_no_numbers():
     model = net(2).to("meta")
     assert erfscope.theoretical(model, input_size=SPACE[2]) == erfscope.theoretical(net(2), input_size=SPACE[2])
-    with pytest.raises(ErfscopeError, match="Sequential is on the meta device and has no numbers"):
+    with pytest.raises(ErfscopeError, match="Sequential has no numbers: 6 of its 6 parameters are on the meta device"):
         erfscope.analyze(model, input_size=SPACE[2], samples=2)
 
 
@@ -476,5 +476,5 @@ def test_a_line_has_units_of_one_number():
     assert erfscope.theoretical(net(1), unit=3, input_size=SPACE[1]) == erfscope.theoretical(
         net(1), unit=(3,), input_size=SPACE[1]
     )
-    with pytest.raises(ErfscopeError, match=r"an nn\.Module or what erfscope\.wrap makes of one, not int"):
+    with pytest.raises(ErfscopeError, match="what erfscope.wrap makes of a module, not int"):
         erfscope.theoretical(3)
