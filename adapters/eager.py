@@ -66,8 +66,9 @@ def _begin() -> None:
         (saved_tensors_hooks, "__enter__", begin_unless_kept),
         (saved_tensors_hooks, "__exit__", end_unless_kept),
     ):
-        _undo.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, plain)
+        if hasattr(owner, name):
+            _undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, plain)
 
 
 class _Plain:

@@ -116,6 +116,92 @@ def test_heavy_packages_have_one_door(package, homes):
     assert found <= homes
 
 
+#: The modules that may name what another library calls private.
+INTERNALS = {"erfscope/torch_internals.py", "adapters/timm_internals.py"}
+#: What the standard library's named tuples offer to everybody.
+OFFERED = {"_replace", "_fields", "_asdict"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in OFFERED
+
+
+def own_names() -> set[str]:
+    """Private names that erfscope itself gives, to functions, classes and attributes."""
+    found: set[str] = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(node.target.id)
+    return found
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Private names that a file reaches: by import, as an attribute, or by a text given to ``getattr`` and its like."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            if not module.startswith("erfscope"):
+                found |= {part for alias in node.names for part in (*module.split("."), *alias.name.split("."))}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if called in ("getattr", "setattr", "hasattr", "delattr", "attrgetter", "import_module"):
+                texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                found |= {part for text in texts if isinstance(text, str) for part in text.split(".")}
+    return {name for name in found if is_private(name)}
+
+
+def test_private_names_of_other_libraries_stand_in_one_module_a_library():
+    own = own_names()
+    found = {
+        path.relative_to(ROOT).as_posix(): names
+        for path in FILES
+        if (names := private_names(ast.parse(path.read_text(encoding="utf-8"))) - own)
+    }
+    assert {path: names for path, names in found.items() if path not in INTERNALS} == {}
+    assert found.keys() == INTERNALS, "the walk must find those that there are"
+
+
+#: Names of PyTorch that are taken away, and how a model is measured then.
+TAKEN_AWAY = {
+    "torch._subclasses.fake_tensor.FakeTensorMode": "plain",
+    "torch.utils.checkpoint.CheckpointFunction": "graph",
+}
+WITHOUT = """
+import importlib, warnings
+warnings.simplefilter("ignore")
+import timm, torch
+owner, _, name = TAKEN.rpartition(".")
+place, found = importlib.import_module("torch"), None
+for part in owner.split(".")[1:]:
+    place = getattr(place, part)
+delattr(place, name)
+import erfscope
+result = erfscope.analyze("test_resnet", weights="random", samples=1, input_size=64, measures="r50")
+assert result.ok, result.error
+print(result.computed.path, result.computed.because)
+print(erfscope.theoretical("test_resnet", weights="random", input_size=64).size_px)
+"""
+
+
+@pytest.mark.parametrize("name", TAKEN_AWAY)
+def test_a_private_name_that_is_missing_is_no_internal_error(name):
+    """The model is run whole, for a reason that is said, or what the name served is left out."""
+    script = WITHOUT.replace("TAKEN", repr(name))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    path, _, because = done.stdout.splitlines()[0].partition(" ")
+    assert path == TAKEN_AWAY[name]
+    assert bool(because) == (path == "plain")
+
+
 def test_no_module_has_grown_two_subjects():
     """Statements and docstrings are counted, so that a narrower page makes no file longer."""
     lengths = {}

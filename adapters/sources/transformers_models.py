@@ -138,7 +138,7 @@ def _library() -> ModuleType:
         with silence_libraries():
             import transformers
 
-            _ = transformers.AutoBackbone, transformers.PretrainedConfig  # found when they are asked for
+            _ = transformers.MODEL_FOR_BACKBONE_MAPPING, transformers.PretrainedConfig  # found when they are asked for
     except (ImportError, RuntimeError, OSError) as error:
         text = f"models of transformers need the package transformers ({first_line(error)})"
         raise ErfscopeError(f"{text}; pip install 'erfscope[hf]'") from error
@@ -148,7 +148,7 @@ def _library() -> ModuleType:
 def _config(library: ModuleType, spec: str, given: Mapping[str, Any], options: Mapping[str, object]) -> Any:
     """The configuration of a backbone whose stages all come out."""
     kind = given.get("model_type")
-    known = sorted(config.model_type for config in library.AutoBackbone._model_mapping if hasattr(config, "model_type"))
+    known = sorted(config.model_type for config in library.MODEL_FOR_BACKBONE_MAPPING if hasattr(config, "model_type"))
     if kind in ("timm_backbone", "timm_wrapper"):
         raise ErfscopeError(
             f"{spec!r} is a model of timm; write {given.get('backbone') or given.get('architecture') or 'its name'}"
@@ -188,7 +188,7 @@ def _loaded(library: ModuleType, config: Any, place: _Place, unsafe: bool, notes
     from huggingface_hub import constants
 
     trust: dict[str, Any] = {"weights_only": False} if unsafe else {"use_safetensors": True}
-    module, found = library.AutoBackbone._model_mapping[type(config)].from_pretrained(
+    module, found = library.MODEL_FOR_BACKBONE_MAPPING[type(config)].from_pretrained(
         place.name,
         config=config,
         local_files_only=bool(constants.HF_HUB_OFFLINE),

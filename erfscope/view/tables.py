@@ -70,7 +70,11 @@ def dataframe(table: str) -> Any:
             "a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')"
         ) from error
     return pandas.read_csv(
-        io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""]
+        io.StringIO(table),
+        dtype=dict.fromkeys(CONDITIONS, str),
+        keep_default_na=False,
+        na_values=[""],
+        float_precision="round_trip",
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from releases import needs_channels
 from timm.data import create_transform, resolve_data_config
 from torch import nn
 from torchvision import models
@@ -214,6 +215,7 @@ def test_a_size_asked_for_is_recognised_in_the_full_one(
     assert is_size(asked, size) is same
 
 
+@needs_channels
 def test_a_live_module_states_its_own_size_and_channels() -> None:
     fixed = timm.create_model("test_vit2", img_size=96, in_chans=2, dynamic_img_size=False)
     config = module_config(fixed, "net")

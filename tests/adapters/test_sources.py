@@ -17,7 +17,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from timm.models import save_for_hf
+from releases import needs_folders, needs_meta_transformers
 
 from erfscope.adapters.libraries import import_library
 from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
@@ -102,6 +102,7 @@ def test_an_exported_program_that_is_not_there_is_named() -> None:
     assert "there is no exported program 'net.pt2'" in fails("net.pt2")
 
 
+@needs_meta_transformers
 def test_a_model_too_large_for_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.layers, "trunc_normal_", lambda *_, **__: pytest.fail("numbers were drawn"))
     # A table of positions for 62,500 x 62,500 tokens: 930 GiB.
@@ -111,9 +112,10 @@ def test_a_model_too_large_for_memory_is_refused_before_it_is_built(monkeypatch:
     assert "is too large at this size" in fails("torchvision:vit_b_16", input_size=(1_000_000, 1_000_000))
 
 
+@needs_folders
 def test_a_local_folder_brings_no_code(tmp_path: Path) -> None:
     model = timm.create_model("test_resnet")
-    save_for_hf(model, "saved", safe_serialization=True)
+    timm.models.save_for_hf(model, "saved", safe_serialization=True)
     file = Path("saved/config.json")
     config = json.loads(file.read_text())
     code = {
@@ -131,9 +133,10 @@ def test_a_local_folder_brings_no_code(tmp_path: Path) -> None:
     assert not Path("sprung").exists()
 
 
+@needs_folders
 def test_pickled_code_in_a_local_folder_is_never_executed(tmp_path: Path) -> None:
     model = timm.create_model("test_resnet")
-    save_for_hf(model, "saved", safe_serialization=False)
+    timm.models.save_for_hf(model, "saved", safe_serialization=False)
     Path("saved/pytorch_model.bin").write_bytes(pickle.dumps({"state_dict": Trap("sprung")}))
     text = fails("local-dir:saved", weights="pretrained")
     assert "weights_only" in text or "cannot be had" in text
@@ -184,7 +187,7 @@ def test_a_folder_or_a_python_file_as_model_says_how_to_name_it() -> None:
         ("no_such_package.nets:make", "no Python module 'no_such_package'"),
         ("nowhere/net.py:make", "there is no Python file 'nowhere/net.py'"),
         ("hf-hib:owner/name", "nothing begins with 'hf-hib' and a colon; a model is a timm name (resnet18, "),
-        ("local-dir:nowhere", "config.json"),
+        pytest.param("local-dir:nowhere", "config.json", marks=needs_folders),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_or_the_right_form(spec: str, text: str) -> None:
@@ -224,17 +227,24 @@ def test_other_channels_reach_the_model_and_the_configuration() -> None:
     assert (source.config.channels, source.config.mean, source.config.std[4]) == (5, (0.4,) * 5, 0.5)
 
 
+@needs_folders
 @pytest.mark.parametrize("policy", ["auto", "pretrained"])
 def test_a_local_folder_brings_its_own_weights_and_configuration(tmp_path: Path, policy: str) -> None:
     torch.manual_seed(5)
     model = timm.create_model("test_resnet", num_classes=7)
-    save_for_hf(
+    timm.models.save_for_hf(
         model, tmp_path / "saved", model_config={"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, safe_serialization=True
     )
     source = build(f"local-dir:{tmp_path / 'saved'}", weights=policy)
     assert (source.weights.source, source.weights.sha256) == ("pretrained", sha256(model))
     assert source.config.mean == (0.1, 0.2, 0.3)
     assert build(f"local-dir:{tmp_path / 'saved'}", weights="random").weights.source == "random"
+
+
+def test_a_release_that_reads_no_folders_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("saved").mkdir()
+    monkeypatch.setattr(timm, "__version__", "1.0.19")
+    assert "timm 1.0.19 reads no folders (local-dir:); install timm 1.0.26 or newer" in fails("local-dir:saved")
 
 
 def test_torchvision_models_are_built_with_their_own_preset() -> None:

@@ -22,6 +22,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from releases import needs_folders
 
 import erfscope
 from erfscope.cli import doctor as doctor_module
@@ -843,6 +844,7 @@ def test_results_of_differing_settings_are_refused_by_name(run):
     assert "same settings" in err
 
 
+@needs_folders
 def test_trained_and_random_models_are_not_mixed(run, scene):
     saved = scene / "saved"
     timm.models.save_for_hf(timm.create_model("test_resnet"), saved, safe_serialization=True)
@@ -993,6 +995,7 @@ def test_the_doctor_says_how_weights_of_a_model_are_brought_here(run, monkeypatc
     assert "local-dir:PATH" in line
 
 
+@needs_folders
 def test_the_doctor_has_nothing_to_fix_where_weights_are_the_models_own(run, tmp_path):
     timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path / "saved", safe_serialization=True)
     _, out, _ = run("doctor", "--fix-hint", f"local-dir:{tmp_path / 'saved'}")

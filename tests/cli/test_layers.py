@@ -476,5 +476,5 @@ def test_a_line_has_units_of_one_number():
     assert erfscope.theoretical(net(1), unit=3, input_size=SPACE[1]) == erfscope.theoretical(
         net(1), unit=(3,), input_size=SPACE[1]
     )
-    with pytest.raises(ErfscopeError, match="what erfscope.wrap makes of a module, not int"):
+    with pytest.raises(ErfscopeError, match=r"what erfscope\.wrap makes of a module, not int"):
         erfscope.theoretical(3)

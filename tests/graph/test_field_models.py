@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from nets import attention, conv
 from oracle import FIRST, Net, Seen, check, opened
+from releases import needs_meta_transformers
 from torch import nn
 
 from erfscope.errors import ErfscopeError
@@ -58,6 +59,7 @@ def test_squeeze_excite_is_global_with_a_local_size():
     assert field.center_px == (96.0, 96.0)
 
 
+@needs_meta_transformers
 def test_a_vision_transformer_is_global_and_its_unit_is_a_patch():
     model = Model("vit_tiny_patch16_224")
     _node, layout = model.layer("blocks.5")
