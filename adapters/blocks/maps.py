@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from erfscope.attribution.batch_norm import ExactBatchNorm
+from erfscope.attribution.sound_kernels import SoundKernels
 from erfscope.errors import ErfscopeError, unknown
 
 #: Activations between layers, by the name that PyTorch's functions have.
@@ -93,7 +93,7 @@ def on_nodes(block: nn.Module, height: int, width: int) -> Callable[[Tensor], Te
             )
         nodes = x if x.dim() == 3 else x.unsqueeze(0)
         # One sample as a map has strides on which PyTorch's frozen batch norms give wrong gradients.
-        with ExactBatchNorm():
+        with SoundKernels():
             y: Tensor = block(torch.unflatten(nodes.transpose(1, 2), 2, (height, width)))
         out = y.flatten(2).transpose(1, 2)
         return out if x.dim() == 3 else out.squeeze(0)

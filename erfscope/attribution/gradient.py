@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Adapter, Features, Reference
-from erfscope.attribution.batch_norm import ExactBatchNorm
 from erfscope.attribution.convention import Convention, random_signs
 from erfscope.attribution.readout import as_leaf, unit_rows
+from erfscope.attribution.sound_kernels import SoundKernels
 from erfscope.errors import MeasurementError
 from erfscope.geometry.box import around, box_at, inside
 from erfscope.geometry.layout import Layout
@@ -53,11 +53,11 @@ class Contribution:
 
 
 @contextlib.contextmanager
-def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, exact_norms: bool = True) -> Iterator[None]:
+def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, whole_model: bool = True) -> Iterator[None]:
     """Gradients on and sound, inference mode off, and autocast only if asked for; whatever the caller's own mode is.
 
-    Batch norms of a model are computed as :class:`ExactBatchNorm` does it; its graph (not ``exact_norms``) does so by
-    itself.
+    Norms and recurrent layers of a model are computed as :class:`SoundKernels` does it; its graph (not ``whole_model``)
+    does so by itself.
     """
     has_autocast = torch.amp.is_autocast_available(device.type)
     autocast = (
@@ -65,8 +65,8 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, exact
         if has_autocast
         else contextlib.nullcontext()
     )
-    norms = ExactBatchNorm() if exact_norms else contextlib.nullcontext()
-    with torch.inference_mode(False), torch.enable_grad(), norms, autocast:
+    kernels = SoundKernels() if whole_model else contextlib.nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), kernels, autocast:
         yield
 
 
@@ -159,7 +159,7 @@ def graph_draws(
             if around([plan.image, box_at(first, x.shape[2:])]) != box_at(first, x.shape[2:]):
                 text = "a batch needs more of its images than one image alone"
                 raise MeasurementError(f"{text}; use --batch-size 1 or --plain (batch_size=1, plain=True)")
-            with guarded(x.device, exact_norms=False):
+            with guarded(x.device, whole_model=False):
                 image = x[inside(plan.image, first)]
                 channels, reference = forward(as_leaf(image, faster_order(image)) if plan.is_of_image else image)
             edge = Reference(name="", edge=reference, layout=plan.reference.layout, shape=tuple(reference.shape))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapter import Adapter, Features
-from erfscope.attribution.batch_norm import ExactBatchNorm
 from erfscope.attribution.convention import ContributionRule, Convention, Readout, convention_of, random_signs
+from erfscope.attribution.sound_kernels import SoundKernels
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
@@ -92,7 +92,7 @@ class UnitReadout(nn.Module):
     def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
         """The layer's map and the reference, in one graph."""
         known = self._layouts(x, wrt)
-        with ExactBatchNorm():
+        with SoundKernels():
             return self.adapter.features(x, self.layer, wrt, known=known)
 
     def _layouts(self, x: Tensor, wrt: str) -> Mapping[str, Layout] | None:

@@ -120,7 +120,7 @@ class UnitFunction:
     def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True, most: int = 1) -> Features:
         """The unit's channels, or the layer's map, for copies of the image with noise on the reference."""
         plan, adapter, wrt = self.plan, self.adapter, self.plan.settings.wrt
-        with guarded(x.device, exact_norms=self._crop is None), torch.set_grad_enabled(with_gradients):
+        with guarded(x.device, whole_model=self._crop is None), torch.set_grad_enabled(with_gradients):
             if self._crop is not None:
                 index = [plan.units[self.number].index]
                 try:

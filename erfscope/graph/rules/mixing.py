@@ -27,6 +27,7 @@ from erfscope.graph.rules.reading import (
     taps,
     weights,
 )
+from erfscope.precision import without_cudnn
 
 #: Names of reductions in results, by operation.
 REDUCTIONS = {
@@ -163,6 +164,13 @@ def recurrent(call: Call) -> list[Edge] | None:
         read = up_to(along_, shape_of(x)[along_])
     reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))
     return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
+
+
+@runs("lstm", "gru", "rnn_tanh", "rnn_relu")
+def run_recurrent(step: Step, values: Values) -> Tensor:
+    """A recurrent layer, of which cuDNN has no gradient in evaluation mode."""
+    with without_cudnn():
+        return run_as_it_is(step, values)
 
 
 @rule("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")

@@ -131,7 +131,8 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
     """
     call, edges = call_of(node, numbers), edges_of(node, numbers)
     inputs = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
-    everything = Step(node, call, edges, whole(shape_of(node)), inputs, run_as_it_is)
+    as_a_whole = RUNS.get(call.name, run_as_it_is) if call.operation.stateful else run_as_it_is
+    everything = Step(node, call, edges, whole(shape_of(node)), inputs, as_a_whole)
     if not _is_divisible(call, edges):
         return everything
     run = RUNS.get(call.name, run_by_moves if call.operation.moves else run_as_it_is)

@@ -1,8 +1,9 @@
-"""Batch norms whose gradient is right whatever its layout.
+"""Batch norms and recurrent layers that have a gradient, and the right one.
 
-On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory in
-another order than the input, as after ``flatten(2).transpose(1, 2)``; seen in PyTorch 2.15, in float32 and float64, for
-frozen batch norms and for instance norms, and off by as much as the gradient is large. LeViT's stem meets it."""
+cuDNN has none of a recurrent layer in evaluation mode, as of sequencer2d_s. On the CPU, PyTorch's gradient of a batch
+norm mixes up the positions where the gradient that arrives lies in memory in another order than the input, as after
+``flatten(2).transpose(1, 2)``; seen in PyTorch 2.15, in float32 and float64, for frozen batch norms and for instance
+norms, and off by as much as the gradient is large. LeViT's stem meets it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from erfscope.precision import without_cudnn
+
 #: Norms by the statistics of a batch, which take other routes to the same kernels.
 BY_STATISTICS = (
     functional.batch_norm,
@@ -22,21 +25,27 @@ BY_STATISTICS = (
     torch.native_batch_norm,
 )
 
+#: Recurrent layers.
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 #: Modules whose statistics in training mode are those of the batch.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-class ExactBatchNorm(TorchFunctionMode):
+class SoundKernels(TorchFunctionMode):
     """Within it a frozen batch norm is computed as the affine map that it is, which also keeps its input out of the
     graph.
 
-    Norms by statistics get their gradient in the order of memory that their kernels take.
+    Norms by statistics get their gradient in the order of memory that their kernels take. Recurrent layers are computed
+    without cuDNN.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         words = kwargs or {}
         if func is functional.batch_norm and len(args) > 2 and args[1] is not None and not words.get("training"):
             return affine(args[0], args[1], args[2], words.get("weight"), words.get("bias"), words.get("eps", 1e-5))
+        if func in RECURRENT:
+            with without_cudnn():
+                return func(*args, **words)
         out = func(*args, **words)
         if func in BY_STATISTICS:
             normed = out[0] if isinstance(out, tuple) else out
