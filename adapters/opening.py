@@ -174,8 +174,9 @@ def wrap(
             spec=name,
             weights=Weights(source="given", sha256=sha256(plain)),
             config=options.input_config(plain, name),
-            adapter=None if forward is None else partial(ModuleAdapter, forward=forward),
         )
+    if forward is not None:
+        source = replace(source, adapter=partial(source.adapter or ModuleAdapter, forward=forward))
     return _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens)
 
 

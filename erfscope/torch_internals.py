@@ -99,6 +99,11 @@ def has_global_backward_hooks() -> bool:
     return any(getattr(all_modules, name, ()) for name in names)
 
 
+def is_of_checkpoint(context: object) -> bool:
+    """Return whether a call of a hand-written autograd function is one of ``torch.utils.checkpoint``."""
+    return getattr(getattr(context, "_forward_cls", None), "__module__", "") == "torch.utils.checkpoint"
+
+
 def inside_compiled(module: object) -> nn.Module | None:
     """Return the module that ``torch.compile`` has wrapped; None for any other."""
     inner = getattr(module, "_orig_mod", None)

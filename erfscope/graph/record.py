@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.errors import MeasurementError
@@ -34,6 +33,7 @@ from erfscope.torch_internals import (
     backward_hooks,
     below_autograd,
     has_global_backward_hooks,
+    is_of_checkpoint,
     missing,
 )
 
@@ -119,7 +119,7 @@ def map_tensors(given: Any, change: Callable[[Tensor], Any]) -> Any:
         return given
     if isinstance(given, tuple):
         items = [map_tensors(each, change) for each in given]
-        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
+        return type(given)(*items) if hasattr(given, "_fields") else type(given)(items)
     changed = copy.copy(given)
     for key, each in given.items() if isinstance(given, dict) else enumerate(given):
         changed[key] = map_tensors(each, change)
@@ -225,9 +225,9 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
 
     def notice(context: BackwardCFunction) -> None:
         """Begin a call of a hand-written function."""
-        name = type(context).__name__.removesuffix("Backward")
         # A checkpoint runs the forward pass again, and has its derivative.
-        if threading.get_ident() == thread and not hasattr(checkpoint, name):
+        if threading.get_ident() == thread and not is_of_checkpoint(context):
+            name = type(context).__name__.removesuffix("Backward")
             tape.note(f"has a hand-written backward pass ({name})")
 
     cached = torch.is_autocast_cache_enabled()

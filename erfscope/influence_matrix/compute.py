@@ -19,6 +19,7 @@ from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.influence_matrix.products import Pace, Products
 from erfscope.influence_matrix.result import Influence
 from erfscope.maps.erf_map import FloatArray
+from erfscope.precision import float32_precision
 from erfscope.restore import drawn_since, random_states
 
 NodeMap = Callable[[Tensor], Tensor]
@@ -89,7 +90,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     run = _Run(fn=fn, rule=RULES[convention], asked=outputs, pace=Pace(samples=len(samples)))
     mean = _Mean()
     for number, sample in enumerate(samples):
-        mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
+        with float32_precision(tf32=False):
+            mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
     return Influence(
         values=mean.values,
         se=mean.se(),
