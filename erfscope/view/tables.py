@@ -69,13 +69,14 @@ def dataframe(table: str) -> Any:
         raise ErfscopeError(
             "a data frame needs pandas, which is not installed: pip install pandas, or take table(format='csv')"
         ) from error
-    return pandas.read_csv(
-        io.StringIO(table),
-        dtype=dict.fromkeys(CONDITIONS, str),
-        keep_default_na=False,
-        na_values=[""],
-        float_precision="round_trip",
+    frame = pandas.read_csv(
+        io.StringIO(table), dtype=dict.fromkeys(CONDITIONS, str), keep_default_na=False, na_values=[""]
     )
+    # Some releases read the last digit of a number otherwise.
+    texts = pandas.read_csv(io.StringIO(table), dtype=str, keep_default_na=False)
+    for name in frame.select_dtypes("float"):
+        frame[name] = [float(text or "nan") for text in texts[name]]
+    return frame
 
 
 def _conditions(row: Row) -> list[str]:
