@@ -59,7 +59,7 @@ def _table(file: Path) -> dict[str, Any] | None:
     """The settings in a TOML file; None for a ``pyproject.toml`` without any."""
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ErfscopeError(f"cannot read the settings in {file.name}: {str(error)[:120]}; correct the file") from error
     if file.name != "pyproject.toml":
         return found

@@ -167,6 +167,8 @@ def _one_line(error: BaseException) -> tuple[str, int]:
         return text, 2
     if isinstance(error, MemoryError):
         return "there is not enough memory for this; try a smaller --input-size, --batch-size or --samples", 3
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "the working directory is no longer there; change to another folder", 2
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Every call of the system with such a name fails, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
@@ -183,6 +185,13 @@ def _one_line(error: BaseException) -> tuple[str, int]:
         )
 
     return f"internal error, {first_line(error)}; run again with -v and report the traceback", 3
+
+
+def _has_working_directory() -> bool:
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _usage(error: click.ClickException) -> str:

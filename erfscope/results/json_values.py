@@ -70,8 +70,14 @@ def parse(text: str, **hooks: Any) -> Any:
         ValueError: it is none; NaN and the infinities are not.
         RecursionError: it is nested without end.
     """
-    return json.loads(text, parse_constant=_refuse_constant, **hooks)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, **hooks)
 
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a finite number")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):  # as of 1e999
+        _refuse_constant(text)
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import Trust
@@ -16,7 +17,7 @@ from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.json_values import convert, plain, to_json
 from erfscope.results.pairing import partners
 from erfscope.results.report import Report
-from erfscope.results.result import Result, image_cell, with_provenance
+from erfscope.results.result import Result, UnitRecord, image_cell, with_provenance
 from erfscope.storage.documents import (
     SAME,
     StoredDifference,
@@ -32,6 +33,9 @@ from erfscope.storage.sums import part_from_sums, sums_of_part
 SCHEMA = "erfscope.report/1"
 #: Shared by the many results that have none.
 _NO_OPTIONS: Mapping[str, Any] = {}
+
+#: No place of a unit or a field lies further from the origin, in cells of the reference.
+FARTHEST = 1 << 40
 
 
 def report_to_json(report: Report, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -126,6 +130,8 @@ def result_from_json(
     arrays = arrays or {}
     stored: Any = convert(entry, StoredResult, "result")
     trf, unit, hops = stored.trf, stored.unit, stored.hops
+    if trf is not None and unit is not None:
+        _refuse_other_axes(trf, unit, arrays.get("map"))
     erf = None
     if "map" in arrays and unit is not None:
         if stored.map is None:
@@ -162,6 +168,23 @@ def result_from_json(
         seconds=stored.seconds,
     )
     return result if stored.versions is None else with_provenance(result, stored.versions)
+
+
+def _refuse_other_axes(trf: Trf, unit: UnitRecord, values: np.ndarray[Any, Any] | None) -> None:
+    """Refuse a unit, a field and a map that cannot be of one reference.
+
+    Raises:
+        ValueError: they have other axes, coordinates that no pixel has, or a map that is empty or not finite.
+    """
+    sizes = (trf.reference_px, trf.size_px, trf.local_size_px)
+    places = (trf.center_px, unit.center_px, *zip(*trf.box_px, strict=True), *zip(*trf.local_box_px, strict=True))
+    for each in (*sizes, trf.stride_px, unit.stride_px, *places, trf.box_px, trf.local_box_px):
+        if len(each) != len(trf.reference_px):
+            raise ValueError(f"{list(each)} are not {len(trf.reference_px)} axes")
+    if any(side < 1 for each in sizes for side in each) or any(abs(at) > FARTHEST for each in places for at in each):
+        raise ValueError("sizes are positive, and coordinates those of pixels")
+    if values is not None and (values.shape != trf.reference_px or not np.isfinite(values).all()):
+        raise ValueError(f"its map of shape {values.shape} is not a finite one of {trf.reference_px}")
 
 
 def _stored_trust(trust: Trust) -> StoredTrust:

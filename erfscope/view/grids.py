@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from erfscope.errors import unknown
-from erfscope.printable import one_line
+from erfscope.printable import one_line, printable
 from erfscope.view.latex_text import escaped
 
 
@@ -47,8 +47,11 @@ def csv_grid(lines: Iterable[Sequence[object]]) -> str:
 
 
 def _harmless(item: object) -> object:
-    """Text that a spreadsheet would run as a formula is quoted."""
-    return f"'{item}" if isinstance(item, str) and item.startswith(("=", "+", "-", "@")) else item
+    """Text that steers no terminal, and is quoted where a spreadsheet would run it as a formula."""
+    if not isinstance(item, str):
+        return item
+    text = printable(item, keep="\n")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def plain_grid(lines: Iterable[Sequence[str]]) -> str:
