@@ -7,13 +7,13 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fuzzing import VALUES, fuzz, works_or_refuses
+from fuzzing import VALUES, command, fuzz, works_or_refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -104,6 +104,62 @@ def test_arrays_made_to_harm_are_refused(document, place, tmp_path, monkeypatch,
     finally:
         file.write_bytes(kept)
     assert not list(tmp_path.iterdir())
+
+
+MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "NaN": lambda values: np.where(values == values.max(), np.nan, values),
+    "infinite": lambda values: np.where(values == values.max(), np.inf, values),
+    "0-d": lambda _: np.float64(1),
+    "empty": lambda _: np.zeros((0, 16)),
+    "of one axis": lambda values: values[0],
+    "of another size": lambda values: values[1:],
+}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_maps_that_are_not_those_of_their_field_are_refused(document, place, kind):
+    name, file = document["results"][0]["id"], place / document["results"][0]["map_file"]
+    kept = file.read_bytes()
+    try:
+        with np.load(io.BytesIO(kept)) as arrays:
+            members = {key: arrays[key] for key in arrays}
+        write_signed(
+            place,
+            document,
+            archive({f"{k}.npy": npy(v) for k, v in (members | {name: MAPS[kind](members[name])}).items()}),
+        )
+        code, _, said = command("compare", str(place), str(place))
+        assert (code, "its map of shape" in said) == (2, True)
+    finally:
+        file.write_bytes(kept)
+        (place / "report.json").write_text(json.dumps(document))
+
+
+def places(value: object, path: tuple = ()) -> Iterator[tuple]:
+    """The way to every field of a stored report."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key, each in list(value.items() if isinstance(value, dict) else enumerate(value))[:60]:
+            yield from places(each, (*path, key))
+
+
+@fuzz(60)
+@given(data=st.data(), value=VALUES | st.sampled_from(["INFINITE", "\x1b[31mred", [], [[]], -1, 1e308]))
+def test_any_value_in_any_field_is_a_result_or_one_line(document, place, data, value):
+    path = data.draw(st.sampled_from(sorted(places(document), key=str)))
+    edited = json.loads(json.dumps(document))
+    owner = edited
+    for key in path[:-1]:
+        owner = owner[key]
+    owner[path[-1]] = value
+    (place / "report.json").write_text(json.dumps(edited).replace('"INFINITE"', "1e999"))
+    try:
+        command(
+            "compare", str(place), "--format", data.draw(st.sampled_from(["csv", "json", "markdown", "latex", "plain"]))
+        )
+    finally:
+        (place / "report.json").write_text(json.dumps(document))
 
 
 NAMES = ["../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\x00b", "x" * 300, ".hidden", "con\x1b"]
