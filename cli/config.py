@@ -120,17 +120,20 @@ def _joined(value: Any) -> Any:
 
 def asked_models(given: Sequence[str]) -> Sequence[str]:
     """The models on the command line, or those of the report that the settings are from."""
-    found: Sequence[str] = given or click.get_current_context().meta.get(MODELS, ())
+    context: Any = click.get_current_context()
+    found: Sequence[str] = given or context.meta.get(MODELS, ())
     return found
 
 
-def refuse_code(context: click.Context) -> None:
-    """Refuse code that a settings file or a report names, and the command line or a variable does not.
+def refuse_code() -> None:
+    """Refuse code that a settings file or a report names for the running command, and its command line or a variable
+    does not.
 
     Raises:
         ErfscopeError: the file names a factory, a block by its class, text for the function that builds the model (of a
             report any arguments of it), or with --unsafe-load a checkpoint or a model's file.
     """
+    context: Any = click.get_current_context()
     for name, value in _from_file(context).items():
         for text in value if isinstance(value, list | tuple) else [value]:
             if _may_run(name, text, context):
