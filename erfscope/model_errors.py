@@ -40,7 +40,7 @@ WITHOUT_CHANNELS = (
 _HINTS = (
     (
         r"fork-based multiprocessing",
-        "this process was forked from one that has computed gradients: start it by spawn or forkserver, or fork earlier",
+        "this process was forked from one that has computed gradients: start it by spawn, or fork earlier",
     ),
     (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
