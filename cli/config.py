@@ -14,6 +14,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli.console.param_types import File
+from erfscope.cli.options import pair
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import COMPUTATION
 from erfscope.options.settings import OPTIONS
@@ -118,31 +119,60 @@ def _joined(value: Any) -> Any:
 
 
 def asked_models(given: Sequence[str]) -> Sequence[str]:
-    """The models on the command line, or those of the report that the settings are from, which may not name code.
+    """The models on the command line, or those of the report that the settings are from."""
+    context: Any = click.get_current_context()
+    found: Sequence[str] = given or context.meta.get(MODELS, ())
+    return found
+
+
+def refuse_code() -> None:
+    """Refuse code that a settings file or a report names for the running command, and its command line or a variable
+    does not.
 
     Raises:
-        ErfscopeError: the report names code that the command line does not: a factory, a block by its class,
-            arguments of the function that builds the model, or with --unsafe-load a file.
+        ErfscopeError: the file names a factory, a block by its class, text for the function that builds the model (of a
+            report any arguments of it), or with --unsafe-load a checkpoint or a model's file.
     """
     context: Any = click.get_current_context()
-    if MODELS not in context.meta:
-        return given
-    from erfscope.adapters import split_label
-    from erfscope.adapters.insertion.insertion import parse
-    from erfscope.adapters.sources.kinds import kind_of
+    for name, value in _from_file(context).items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if _may_run(name, text, context):
+                what = "model" if name == "of" else name.replace("_", " ")
+                said = f"{context.meta[SOURCE]} asks for the {what} {text}, which may run code"
+                raise ErfscopeError(f"{said}; if you trust it, name it on the command line too")
 
-    asked, unsafe, models = context.params, context.params["unsafe_load"], context.meta[MODELS]
-    code = {
-        "model": [] if given else [model for model in models if unsafe or kind_of(split_label(model)[1]).runs_code],
-        "checkpoint": [asked["checkpoint"]] if unsafe and asked["checkpoint"] else [],
-        "insert": [block for block in asked["insert"] if ":" in str(parse(block).block)],
-        "model_kwargs": asked["model_kwargs"],
-    }
-    for name, values in code.items():
-        if values and context.get_parameter_source(name) not in FROM_USER:
-            text = f"{context.meta[SOURCE]} asks for the {name.replace('_', ' ')} {values[0]}, which may run code"
-            raise ErfscopeError(f"{text}; if you trust it, name it on the command line too")
-    return given or models
+
+def _from_file(context: click.Context) -> dict[str, Any]:
+    """The models and the options of a command that a settings file or a report has set."""
+    asked = context.params
+    models = [] if asked.get("model") or asked.get("models") else context.meta.get(MODELS, [])
+    source = {name: context.get_parameter_source(name) for name in asked}
+    return {"model": models} | {name: asked[name] for name in asked if source[name] is ParameterSource.DEFAULT_MAP}
+
+
+def _may_run(name: str, text: Any, context: click.Context) -> bool:
+    """Whether this value of an option lets code run."""
+    unsafe = bool(context.params.get("unsafe_load"))
+    match name:
+        case "model" | "of":
+            from erfscope.adapters import split_label
+            from erfscope.adapters.sources.kinds import kind_of
+
+            return unsafe or kind_of(split_label(text)[1]).runs_code
+        case "checkpoint":
+            return unsafe
+        case "insert":
+            return ":" in text.partition("@")[0]
+        case "model_kwargs":
+            return MODELS in context.meta or not _is_plain(pair(text)[1])
+    return False
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is of numbers alone: text may be the name of a file or a class."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int | float)
 
 
 def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict[str, dict[str, Any]]:

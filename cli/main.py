@@ -98,6 +98,7 @@ def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
     def run(*args: Any, **options: Any) -> Any:
         try:
+            config.refuse_code()
             with streams.redirecting_prints():
                 return callback(*args, **options)
         except SystemExit as stop:

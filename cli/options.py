@@ -168,7 +168,7 @@ def keywords(*layers: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in merged.items() if value not in (None, ()) and value is not False}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
     if "model_kwargs" in kept:
-        kept["model_kwargs"] = dict(map(_pair, kept["model_kwargs"]))
+        kept["model_kwargs"] = dict(map(pair, kept["model_kwargs"]))
     return kept
 
 
@@ -198,7 +198,7 @@ def chosen_format(asked: str, as_json: bool) -> str:
     return "json" if as_json and json <= format else asked
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def pair(text: str) -> tuple[str, Any]:
     """``k=v`` with v read as a Python literal where it is one."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip().isidentifier():

@@ -39,6 +39,10 @@ WITHOUT_CHANNELS = (
 #: the model's forward, {0} the last group.
 _HINTS = (
     (
+        r"fork-based multiprocessing",
+        "this process was forked from one that has computed gradients: start it by spawn, or fork earlier",
+    ),
+    (
         r"to have (\d+) channels, but got CHANNELS channels|should contain CHANNELS elements not (\d+)",
         "it takes {0} channels: in_chans={0} (--in-chans {0})",
     ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import os
 import random
 import threading
 from collections.abc import Iterator, Mapping
@@ -42,6 +44,7 @@ def restored(*modules: nn.Module) -> Iterator[None]:
 
     Put back are the state that :func:`lent` names, the random states of PyTorch, NumPy and Python, the default dtype,
     the gradient mode and the switches of TF32, which is off inside the block. Other changes by a forward pass stay."""
+    _use_one_thread_after_forks()
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
@@ -53,6 +56,17 @@ def restored(*modules: nn.Module) -> Iterator[None]:
         finally:
             torch.set_grad_enabled(grad)
             torch.set_default_dtype(dtype)
+
+
+@functools.cache
+def _use_one_thread_after_forks() -> None:
+    """Let children that are forked from now on compute on one thread, as DataLoader's workers do.
+
+    A child has none of the threads with which PyTorch has computed here, and would wait for them for ever. The call
+    comes before the child can start a thread: of several that set their number at once, one finds no pool and dies.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @contextmanager

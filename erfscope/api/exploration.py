@@ -15,6 +15,7 @@ from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Hooks
 from erfscope.errors import ErfscopeError
+from erfscope.explorer.asked import Asked
 from erfscope.explorer.live import LiveExplorer, LiveModel
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
 from erfscope.explorer.stages import GRID, StagePlan, block_sizes, explore_stage, plan_stage
@@ -115,7 +116,7 @@ def serve(
     with restored(*modules), torch.inference_mode(False):
         loaded = [_live(_load(each, label, options), options) for label, each in named]
         explorer = LiveExplorer(loaded, modules, _colours())
-        explorer.page({})
+        explorer.page(Asked())
     serve_explorer(explorer, host, port, ready)
 
 

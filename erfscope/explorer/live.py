@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError
+from erfscope.explorer.asked import Asked
 from erfscope.explorer.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
 from erfscope.explorer.projective import projective_fields
 from erfscope.explorer.stages import Stage, explored_unit, plan_of_planes, stage_of
@@ -31,8 +32,6 @@ from erfscope.restore import restored
 from erfscope.stimuli.decode import decode
 from erfscope.stimuli.feed import Feed, PictureFeed
 
-#: The fields of a request: all values of each.
-Asked = Mapping[str, Sequence[str]]
 Found = TypeVar("Found")
 #: Blocks along a side of a map, at most.
 BLOCKS = 512
@@ -72,6 +71,11 @@ class LiveExplorer:
         self._models, self._modules, self._colours = models, modules, colours
         self._pictures = {"": [_held(live.feed) for live in models]}
 
+    @property
+    def models(self) -> int:
+        """How many models there are."""
+        return len(self._models)
+
     def run(self, stop: threading.Event, answer: Callable[..., Found], *asked: Any) -> Found:
         """Compute one answer, which ends at the model's next operation after ``stop`` is set.
 
@@ -90,9 +94,9 @@ class LiveExplorer:
         try:
             return self._explorer(asked).to_html()
         except ErfscopeError as error:
-            if not asked:
+            if asked == Asked():
                 raise
-            explorer = self._explorer({"picture": [key for key in asked.get("picture", []) if key in self._pictures]})
+            explorer = self._explorer(Asked(picture=asked.picture if asked.picture in self._pictures else ""))
             assert explorer.live is not None
             return replace(explorer, live=replace(explorer.live, error=str(error))).to_html()
 
@@ -103,28 +107,31 @@ class LiveExplorer:
             ErfscopeError: unknown layer, unit or convention.
             MeasurementError: the model fails, or the unit has no gradient.
         """
-        live, feed, settings = self._asked(asked, int(asked["model"][0]))
-        (result,) = measure(live.model, feed, replace(settings, unit=asked["unit"][0]), layer=asked["stage"][0])
+        live, feed, settings = self._asked(asked, asked.model)
+        unit = ",".join(map(str, asked.unit))
+        (result,) = measure(live.model, feed, replace(settings, unit=unit), layer=asked.stages[0])
         if result.map is None or result.trf is None or result.unit is None:
             raise ErfscopeError(result.error or "the unit has no gradient on this picture")
         field = result.trf.clipped_box_px
         kept = result.map.values[tuple(slice(first, last + 1) for first, last in field)]
         block = _block(result.trf.reference_px)
-        unit = explored_unit(result.unit.index, result.trf, field, replace(result.map, values=kept), block)
-        return unit_document(unit, block)
+        explored = explored_unit(result.unit.index, result.trf, field, replace(result.map, values=kept), block)
+        return unit_document(explored, block)
 
     def field(self, asked: Asked) -> dict[str, Any]:
         """How strongly the pixels of a box, its first and last row and column, move the units of some layers.
 
         Raises:
-            ErfscopeError: unknown layer.
+            ErfscopeError: unknown layer, or a box that is not on the image.
             MeasurementError: the model fails, or has an operation without a forward derivative.
         """
-        live, feed, settings = self._asked(asked, int(asked["model"][0]))
-        layers = asked["stage"]
-        top, bottom, left, right = map(int, asked["box"][0].split(","))
+        live, feed, settings = self._asked(asked, asked.model)
+        layers, (top, bottom, left, right) = asked.stages, asked.box
         device, dtype = device_and_dtype(plan_of_planes(live.model, feed, settings, layers[0]))
         image = feed.batch([0]).to(device=device, dtype=dtype)
+        height, width = image.shape[2:]
+        if bottom >= height or right >= width:
+            raise ErfscopeError(f"the image has {height} rows and {width} columns; point at a box inside of it")
         box = ((top, bottom + 1), (left, right + 1))
         found = projective_fields(live.model, image, box, layers, draws=BOX_DRAWS, seed=settings.seed)
         return {"stages": [base64.b64encode(found[layer].astype("<f4").tobytes()).decode() for layer in layers]}
@@ -146,16 +153,16 @@ class LiveExplorer:
         return {"picture": key}
 
     def _asked(self, asked: Asked, number: int) -> tuple[LiveModel, Feed, Settings]:
-        live, key = self._models[number], _picture(asked)
+        live, key = self._models[number], asked.picture
         if key not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
         settings = live.settings
-        wrt = [*asked.get("wrt", []), *[settings.wrt] * len(self._models)][number]
-        convention = asked.get("convention", [settings.convention])[0]
+        wrt = [*asked.references, *[settings.wrt] * len(self._models)][number]
+        convention = asked.convention or settings.convention
         return live, self._pictures[key][number], replace(settings, wrt=wrt, convention=convention)
 
     def _explorer(self, asked: Asked) -> Explorer:
-        chosen = [*asked.get("layer", []), *[""] * len(self._models)]
+        chosen = [*asked.layers, *[""] * len(self._models)]
         models, choices = [], []
         for number, layer in enumerate(chosen[: len(self._models)]):
             live, feed, settings = self._asked(asked, number)
@@ -169,12 +176,8 @@ class LiveExplorer:
         convention = Choice(
             name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(settings.convention)
         )
-        page = Live(choices=(convention, *choices), picture=_picture(asked))
+        page = Live(choices=(convention, *choices), picture=asked.picture)
         return Explorer(models=tuple(models), colours=self._colours, live=page)
-
-
-def _picture(asked: Asked) -> str:
-    return next(iter(asked.get("picture", ())), "")
 
 
 class _Stoppable(TorchFunctionMode):

@@ -11,18 +11,20 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-from urllib.parse import parse_qs
+from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.live import Asked, LiveExplorer
+from erfscope.explorer.asked import BadRequest, Parameters, field_asked, page_asked, unit_asked
+from erfscope.explorer.live import LiveExplorer
 from erfscope.model_errors import first_line
 from erfscope.stimuli.decode import LARGEST_FILE
 
@@ -30,6 +32,10 @@ from erfscope.stimuli.decode import LARGEST_FILE
 GRACE_S = 1
 #: Connections at once, from which more are refused.
 CONNECTIONS = 500
+#: Connections at once, from which a new one ends the oldest that waits for a request.
+ROOM = 400
+#: Seconds that the head of a request may take, and each pause in its body: at most twice as many.
+IDLE_S = 3
 HEADERS = [
     ("Cache-Control", "no-store"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -61,7 +67,7 @@ def serve(explorer: LiveExplorer, host: str, port: int, ready: Callable[[str], N
         app = Guard(_app(explorer, thread), hosts={f"{each}:{port}" for each in names}, token=token)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Impatient,
             ws="none",
             lifespan="off",
             log_level="critical",
@@ -88,14 +94,49 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request of the page on."""
-        headers = Request(scope).headers
-        host, token = headers.get("host", ""), scope["path"].removeprefix("/").partition("/")[0]
-        is_own = host in self._hosts and headers.get("origin", f"http://{host}") == f"http://{host}"
+        headers, token = Request(scope).headers, scope["path"].removeprefix("/").partition("/")[0]
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        # A header may be there several times: each of them must be the page's own.
+        is_own = len(hosts) == 1 and hosts[0] in self._hosts and {*origins} <= {f"http://{hosts[0]}"}
         if is_own and secrets.compare_digest(token.encode(), self._token.encode()):
             await self._app(scope, receive, send)
         else:
             refusal = PlainTextResponse("open the address that erfscope shows in the terminal\n", 403)
             await refusal(scope, receive, send)
+
+
+class Impatient(H11Protocol):
+    """End a connection whose client leaves the server waiting.
+
+    That is one whose request has no whole head after some seconds, or whose body does not go on. Where there are many
+    connections, the oldest of those that wait for a request makes room for a new one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for a connection, and begin to watch it."""
+        self._received, self._since = 0, self.loop.time()
+        if len(self.connections) >= ROOM:
+            others = [cast("Impatient", each) for each in self.connections]
+            waiting = [each for each in others if each.conn.their_state is h11.IDLE and not each.transport.is_closing()]
+            if waiting:
+                min(waiting, key=lambda each: each._since).transport.abort()
+        super().connection_made(transport)
+        self._watch(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes."""
+        self._received += len(data)
+        super().data_received(data)
+
+    def _watch(self, before: tuple[object, int] | None) -> None:
+        """Every few seconds: is the server still waiting for what it was waiting for before?"""
+        state = self.conn.their_state
+        # Of a head the whole, however slowly it comes; of a body the next part. None while it is the server's turn.
+        waits_for = {h11.IDLE: (self.cycle, 0), h11.SEND_BODY: (self.cycle, self._received)}.get(state)
+        if waits_for is not None and waits_for == before:
+            self.transport.abort()
+        if not self.transport.is_closing():
+            self.loop.call_later(IDLE_S, self._watch, waits_for)
 
 
 def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
@@ -112,13 +153,15 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
             stop.set()
 
     async def page(request: Request) -> Response:
-        found = await compute(explorer.page, _fields(request))
+        found = await compute(explorer.page, page_asked(request.url.query, explorer.models))
         return HTMLResponse(found) if isinstance(found, str) else JSONResponse(found, 500)
 
-    def answering(answer: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+    def answering(read: Callable[..., Any], answer: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
+            asked = read(request.url.query, explorer.models)
+
             async def text() -> AsyncIterator[str]:
-                yield json.dumps(await compute(answer, _fields(request)), allow_nan=False)
+                yield json.dumps(await compute(answer, asked), allow_nan=False)
 
             # A stream ends where its connection is closed.
             return StreamingResponse(text(), media_type="application/json")
@@ -126,6 +169,7 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
         return respond
 
     async def picture(request: Request) -> Response:
+        name = Parameters(request.url.query).one("name")
         data = bytearray()
         if int(request.headers.get("content-length", 0)) <= LARGEST_FILE:
             async for part in request.stream():
@@ -133,21 +177,22 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
                 if len(data) > LARGEST_FILE:
                     break
             else:
-                return JSONResponse(await compute(explorer.add_picture, bytes(data), request.query_params["name"]))
+                return JSONResponse(await compute(explorer.add_picture, bytes(data), name))
         return JSONResponse({"error": f"more than {LARGEST_FILE >> 20} MiB are too large for an image"}, 413)
 
     return Starlette(
         routes=[
             Route("/{token}/", page),
-            Route("/{token}/unit", answering(explorer.unit)),
-            Route("/{token}/field", answering(explorer.field)),
+            Route("/{token}/unit", answering(unit_asked, explorer.unit)),
+            Route("/{token}/field", answering(field_asked, explorer.field)),
             Route("/{token}/picture", picture, methods=["POST"]),
-        ]
+        ],
+        exception_handlers={BadRequest: _refuse},
     )
 
 
-def _fields(request: Request) -> Asked:
-    return parse_qs(request.url.query, keep_blank_values=True)
+def _refuse(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
 
 
 def _listening(host: str, port: int) -> socket.socket:

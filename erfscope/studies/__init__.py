@@ -254,11 +254,13 @@ def _one_thread() -> Iterator[None]:
     import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    # Not where it changes nothing, such as in a forked child.
+    set_threads = torch.set_num_threads if threads > 1 else lambda _: None
+    set_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        set_threads(threads)
 
 
 def check(name: str, *, seed: int = 0, data: str | Path | None = None) -> None:

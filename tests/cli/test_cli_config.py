@@ -364,6 +364,81 @@ def test_a_block_by_its_class_and_what_builds_a_model_are_named_by_the_reader(fo
     assert run("analyze", "--config", file, *given, "-q")[0] == 0
 
 
+@pytest.mark.parametrize("command", ["analyze", "compare", "layers", "tile", "check"])
+@pytest.mark.parametrize("file", ["erfscope.toml", "pyproject.toml"])
+def test_a_settings_file_names_no_block_by_its_class(folder, run, file, command):
+    (folder / "code.py").write_text(CODE)
+    head = "[tool.erfscope]\n" if file == "pyproject.toml" else ""
+    (folder / file).write_text(f"{head}insert = 'code.py:Block@layer2'\n")
+    code, out, err = run(command, "test_resnet")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{file} asks for the insert code.py:Block@layer2, which may run code; if you trust it, name it on" in err
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "named"),
+    [
+        ("[layers]\ninsert = ['gcn@layer2', 'code:Block@layer3']\n", ["layers"], "insert code:Block@layer3"),
+        ("[analyze.model-kwargs]\nact_layer = 'code.py:Block'\n", ["analyze"], "model kwargs act_layer=code.py:Block"),
+        ("model-kwargs = { a = ['b'] }\n", ["analyze"], "model kwargs a=['b']"),
+        ("checkpoint = 'evil.pth'\n", ["analyze", "--unsafe-load"], "checkpoint evil.pth"),
+    ],
+)
+def test_a_settings_file_names_no_code_anywhere(folder, run, text, given, named):
+    (folder / "code.py").write_text(CODE)
+    torch.save({"trap": Trap()}, "evil.pth")
+    (folder / "erfscope.toml").write_text(text)
+    code, out, err = run(given[0], "test_resnet", *given[1:])
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"erfscope.toml asks for the {named}, which may run code" in err
+    assert not (folder / "ran").exists()
+
+
+def test_a_settings_file_names_no_factory_whose_checkpoints_are_compared(folder, run):
+    (folder / "code.py").write_text(CODE)
+    (folder / "erfscope.toml").write_text("[compare]\nof = 'code.py:tiny'\n")
+    code, out, err = run("compare", "a.pth", "b.pth")
+    assert (code, out) == (2, "")
+    assert "asks for the model code.py:tiny, which may run code" in err
+    assert not (folder / "ran").exists()
+
+
+def test_a_toml_file_that_is_named_names_no_code_either(folder, run):
+    (folder / "code.py").write_text(CODE)
+    (folder / "other.toml").write_text("insert = 'code.py:Block@layer2'\n")
+    code, _, err = run("analyze", "test_resnet", "--config", "other.toml")
+    assert code == 2
+    assert "other.toml asks for the insert" in err
+    assert not (folder / "ran").exists()
+
+
+LAYERS = ("layers", "test_resnet", "--json")
+
+
+def test_the_command_line_and_variables_name_blocks_by_their_class(folder, run, monkeypatch):
+    (folder / "code.py").write_text(CODE)
+    (folder / "erfscope.toml").write_text("insert = 'code.py:Block@layer2'\n")
+    assert '"block"' in run(*LAYERS, "--insert", "code.py:Block@layer3", "--all")[1]
+    monkeypatch.setenv("ERFSCOPE_INSERT", "code.py:Block@layer3")
+    assert '"block"' in run(*LAYERS, "--all")[1]
+
+
+def test_a_settings_file_names_erfscopes_own_blocks(folder, run):
+    (folder / "erfscope.toml").write_text("insert = 'gcn@layer2'\n")
+    assert '"gcn"' in run(*LAYERS, "--all")[1]
+
+
+def test_checks_name_a_factory_and_a_block_by_its_class(folder, run):
+    (folder / "code.py").write_text(CODE)
+    (folder / "erfscope.toml").write_text(
+        "input-size = 32\n[[check]]\nname = 'a'\nmodel = 'code.py:tiny'\nmodel-kwargs = { width = 6 }\ninsert ="
+        " ['code.py:Block@0']\n"
+    )
+    assert run("check", "--trf-only", "--allow-new", "--quiet")[::2] == (0, "")
+    assert (folder / "ran").exists()
+
+
 def test_a_report_asks_for_no_unsafe_load_and_for_no_file_beside_it(folder, run):
     torch.save({"trap": Trap()}, "evil.pth")
     file = stored_with(folder, unsafe_load=True, checkpoint="evil.pth")

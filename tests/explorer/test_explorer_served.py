@@ -24,6 +24,9 @@ import numpy as np
 import pytest
 import uvicorn
 import warm
+from fuzzing import fuzz
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
@@ -211,13 +214,116 @@ def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path)
         ("unit", {"model": 0, "stage": "far", "unit": "99,1"}, "99"),
         ("unit", {"model": 0, "stage": "far", "unit": "1,1", "convention": "x"}, "unknown convention 'x'"),
         ("unit", {"model": 0, "stage": "far", "unit": "1,1", "picture": "x"}, "not held any more"),
-        ("unit", {}, "internal error, KeyError"),
+        ("field", {"model": 0, "stage": "far", "box": "0,99,0,3"}, "rows and"),
     ],
 )
 def test_what_cannot_be_answered_comes_as_one_line(served, path, query, text):
     error = served.ask(path, **query)["error"]
     assert text in error
     assert "\n" not in error
+
+
+UNIT = {"model": "0", "stage": "far", "unit": "1,1"}
+FIELD = {"model": "0", "stage": "far", "box": "1,1,1,1"}
+#: Values of no form that a page sends.
+ODD = [
+    "",
+    " ",
+    "x",
+    "-1",
+    "1.5",
+    "nan",
+    "inf",
+    "1e9",
+    "9" * 30,
+    "9" * 5000,
+    "\u0663",
+    "\x00",
+    "[0]",
+    "1,1,1",
+    "-1,-1",
+    ",",
+]
+
+
+@pytest.mark.parametrize(("path", "good"), [("unit", UNIT), ("field", FIELD)])
+def test_a_missing_a_repeated_or_an_odd_parameter_is_a_bad_request(served, path, good):
+    before = list(served.begun)
+    for name in good:
+        missing = {key: value for key, value in good.items() if key != name}
+        odd = [{**good, name: value} for value in (ODD if name != "stage" else [""])]
+        repeated = {**good, name: [good[name]] * 2}
+        for query in [missing, *odd, *([] if (path, name) == ("field", "stage") else [repeated])]:
+            status, body = served.exchange(served.request(f"{served.path}{path}?{urlencode(query, doseq=True)}"))
+            assert status == 400, query
+            assert re.fullmatch(r"[^\n]+; [^\n]+", json.loads(body)["error"])
+    assert served.begun == before
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("unit?model=1&stage=far&unit=1,1", "there is no model 1; the page has 1, counted from 0"),
+        ("field?model=0&stage=far&box=3,1,0,0", "the box 3,1,0,0 ends before it begins"),
+        ("unit?model=0&stage=far&unit=1", "unit is '1'; write 2 whole numbers, such as 0,0"),
+        ("unit?model=0&stage=far&unit=1,1&convention=", "the request has no convention"),
+        ("?wrt=image&wrt=image", "wrt is given 2 times; give it 1 times at most"),
+        ("?picture=&picture=", "picture is given 2 times"),
+    ],
+)
+def test_a_bad_request_says_what_to_send(served, query, text):
+    status, body = served.exchange(served.request(f"{served.path}{query}"))
+    assert status == 400
+    assert text in json.loads(body)["error"]
+
+
+WORDS = st.sampled_from([*ODD, "0", "1", "far", "near", "far.0", "far[0]", "image", "near:in", "luo", "1,1", "0,3,0,3"])
+NAMES = st.sampled_from(["model", "stage", "unit", "box", "layer", "wrt", "convention", "picture", "name", "x[]"])
+
+
+@fuzz(60)
+@given(path=st.sampled_from(["", "unit", "field"]), query=st.lists(st.tuples(NAMES, WORDS | st.text(max_size=4))))
+def test_no_query_is_an_internal_error(served, path, query):
+    pairs = [(name, value.encode(errors="ignore")) for name, value in query]
+    if path:
+        pairs += [pair for pair in (UNIT | FIELD).items() if pair[0] not in dict(pairs)]
+    status, body = served.exchange(served.request(f"{served.path}{path}?{urlencode(pairs)}"))
+    assert status in (200, 400), pairs
+    assert b"internal error" not in body
+
+
+@pytest.mark.parametrize("query", ["", "?name=", "?name=a&name=b", "?x=1"])
+def test_a_picture_without_a_name_is_a_bad_request(served, query):
+    request = served.request(f"{served.path}picture{query}", b"x", method="POST", content_length="1")
+    status, body = served.exchange(request)
+    assert status == 400
+    assert "name" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("length", [None, "x", "-1", "+1", "1.5", "", "9" * 30, "9" * 5000, "1, 1", "1, 2"])
+def test_an_odd_length_is_no_internal_error(served, length):
+    named = {} if length is None else {"content_length": length}
+    status, body = served.exchange(served.request(f"{served.path}picture?name=x", b"x", method="POST", **named))
+    assert status in ((200,) if length in (None, "1, 1") else (400, 413))
+    assert b"internal error" not in body
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "", "HTTP://{host}", "https://{host}", "http://{name}"]
+)
+def test_one_of_two_origins_that_is_foreign_is_refused(served, origin, order):
+    foreign = origin.format(host=served.host, name=served.name)
+    origins = [f"origin: http://{served.host}", f"origin: {foreign}"][::order]
+    head = [f"GET {served.path} HTTP/1.1", f"host: {served.host}", "connection: close", *origins]
+    assert served.exchange("\r\n".join([*head, "", ""]).encode())[0] == 403
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_second_host_is_refused(served, order):
+    hosts = [f"host: {served.host}", "host: evil.example"][::order]
+    head = [f"GET {served.path} HTTP/1.1", "connection: close", *hosts]
+    assert served.exchange("\r\n".join([*head, "", ""]).encode())[0] in (400, 403)
 
 
 def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
@@ -339,6 +445,64 @@ def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
             connection.close()
     assert all(each == found[0] for each in found)
     assert found[0]["blocks"]
+
+
+def test_idle_connections_keep_nobody_out(served):
+    unit = served.request(f"{served.path}unit?{urlencode(UNIT)}")
+    idle = [served.connect() for _ in range(server.CONNECTIONS + 20)]
+    try:
+        assert served.exchange(unit)[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nhost: ", "slowly", "body", "answered"])
+def test_a_connection_that_sends_no_whole_request_is_ended(served, monkeypatch, sent):
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+    begun = time.monotonic()
+    with served.connect() as connection, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        if sent == "body":
+            request = served.request(f"{served.path}picture?name=x", b"x", method="POST", content_length="9")
+            connection.sendall(request)
+        elif sent == "answered":
+            connection.sendall(served.request("/", connection="keep-alive"))
+        elif sent == "slowly":
+            for character in "GET / HTTP/1.1\r\n" * 20:
+                connection.sendall(character.encode())
+                time.sleep(0.03)
+        else:
+            connection.sendall(sent.encode())
+        answered(connection)
+    assert time.monotonic() - begun < 3
+
+
+def test_a_slow_body_that_goes_on_arrives(served, monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+    body = png(np.zeros((8, 8, 3), dtype=np.uint8))[:40]
+    with served.connect() as connection:
+        length = {"content_length": str(len(body))}
+        connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", **length))
+        for byte in body:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        status, found = answered(connection)
+    assert status == 200
+    assert "cannot read 'x'" in json.loads(found)["error"]
+
+
+def test_an_answer_that_takes_long_is_not_idle(slow, monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    with slow.connect() as connection:
+        connection.sendall(slow.request(f"{slow.path}unit?{urlencode(UNIT)}"))
+        connection.settimeout(1)
+        head = connection.recv(1 << 16)
+        with pytest.raises(TimeoutError):
+            connection.recv(1 << 16)
+    assert b" 200 " in head
+    slow.begun.clear()
+    wait_for(lambda: slow.raised)
+    slow.raised.clear()
 
 
 def test_an_answer_ends_when_its_connection_is_closed(slow):
