@@ -304,7 +304,8 @@ def test_a_picture_without_a_name_is_a_bad_request(served, query):
 def test_an_odd_length_is_no_internal_error(served, length):
     named = {} if length is None else {"content_length": length}
     status, body = served.exchange(served.request(f"{served.path}picture?name=x", b"x", method="POST", **named))
-    assert status in ((200,) if length in (None, "1, 1") else (400, 413))
+    # A body that no length announces is the beginning of another request, which older servers answer first.
+    assert status in {None: (200, 400), "1, 1": (200,)}.get(length, (400, 413))
     assert b"internal error" not in body
 
 
