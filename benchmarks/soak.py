@@ -44,8 +44,6 @@ import erfscope.figures
 from erfscope import gate
 from erfscope.cli.console.screen import Screen
 from erfscope.cli.main import _run
-from erfscope.storage.rows import is_report
-from erfscope.storage.writing import ROWS
 
 NETS = """
 from torch import nn
@@ -54,18 +52,25 @@ def tiny(width=4):
     return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 3, 2, 1))
 """
 QUICK = ("--input-size", "32", "--device", "cpu", "--samples", "4", "--quiet")
+TILES = ("--input-size", "32", "--device", "cpu", "--weights", "random", "--tile", "8")
 #: What is killed. Each runs in a folder of its own, where `out` or the baseline is written again and again.
 COMMANDS = {
     "analyze": ("analyze", "nets.py:tiny", *QUICK, "-o", "out", "-o", "out.json", "--force"),
     "compare": ("compare", "nets.py:tiny", "B=nets.py:tiny", *QUICK, "-o", "out", "-o", "table.csv", "--force"),
     "merge": ("merge", "shard2", "shard1", "--quiet", "-o", "out", "-o", "map.npz", "--force"),
     "check": ("check", "nets.py:tiny", *QUICK, "--update", "--artifacts", "found"),
+    "tile": ("tile", "nets.py:tiny", *TILES, "--run", "image.npy", "-o", "out.npy", "--force"),
 }
+#: Results of the report that each writes again and again: once there is one, there is always the old or the new.
+ROWS_OF = {"analyze": 1, "compare": 2, "merge": 1}
+#: The files that each leaves at its end.
+WANTED = {"check": ("erf-baseline.json", "found/check.json"), "tile": ("out.npy",)}
 #: What must be there before.
 BEFORE = {
     "merge": [
         ("analyze", "nets.py:tiny", *QUICK, "--shard", f"{number}/2", "-o", f"shard{number}") for number in (1, 2)
-    ]
+    ],
+    "tile": [("tile", "nets.py:tiny", *TILES, "--run", "image.npy", "-o", "whole.npy")],
 }
 AT_ONCE = 2
 POLL_SECONDS = 0.001
@@ -178,6 +183,8 @@ def prepared(place: Path, name: str) -> tuple[float, int]:
     """Make a command's folder and run the command once; how long that took, and how often it wrote."""
     place.mkdir()
     (place / "nets.py").write_text(NETS)
+    if name == "tile":
+        np.save(place / "image.npy", np.random.default_rng(0).random((3, 64, 64), dtype=np.float32))
     for arguments in BEFORE.get(name, ()):
         if finished(forked(place, arguments)):
             raise SystemExit(f"soak: {' '.join(arguments)} failed")
@@ -233,7 +240,8 @@ def over(child: Child, tally: Tally) -> bool:
     left = [*temporary(child.place)]
     tally.left += bool(left)
     tally.faults += faults(child.place)
-    for path in left:
+    # A run on tiles takes away what the one before left of its count.
+    for path in left if child.name != "tile" else ():
         remove(path)
     return True
 
@@ -267,12 +275,15 @@ def faults(place: Path, *, complete: bool = False) -> list[str]:
             look(path)
         except Exception as error:  # whatever is wrong with a file is what is looked for
             found.append(f"{place.name}: {path.relative_to(place)}: {type(error).__name__}: {error}")
-    for folder in place.glob("out"):
-        if not is_report(folder) and not (folder / ROWS).is_dir():
-            found.append(f"{place.name}: {folder.name} holds neither a report nor rows of one")
-    wanted = (
-        ["erf-baseline.json", "found/check.json"] if place.name == "check" else ["out/report.json", "out/index.html"]
-    )
+    rows = ROWS_OF.get(place.name)
+    try:
+        if rows is not None and len(erfscope.read(place / "out")) != rows:
+            found.append(f"{place.name}: out does not hold {rows} results")
+    except erfscope.ErfscopeError as error:
+        found.append(f"{place.name}: {error}")
+    if place.name == "tile" and complete:
+        found += [f"tile: {path.name} is left" for path in place.iterdir() if "out.npy" in path.name[:-1]]
+    wanted = WANTED.get(place.name, ("out/report.json", "out/index.html"))
     return found + [f"{place.name}: {name} is missing" for name in wanted if complete and not (place / name).is_file()]
 
 
@@ -288,6 +299,9 @@ def look(path: Path) -> None:
             raise ValueError(f"the entries are {list(gate.read(path))}")
     elif path.suffix == ".json":
         json.loads(path.read_text())
+    elif path.name == "out.npy":
+        if np.load(path).tobytes() != np.load(path.with_name("whole.npy")).tobytes():
+            raise ValueError("it is not the output of one go")
     elif path.suffix == ".npz":
         with np.load(path) as arrays:
             assert [arrays[name].shape for name in arrays.files]

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 import erfscope
 from erfscope.cli.main import _run
 from erfscope.storage.rows import is_report
@@ -50,6 +52,7 @@ ASKED = (
     "--dtype",
     "float64",
 )
+TILES = ("--input-size", "32", "--device", "cpu", "--weights", "random", "--tile", "8")
 QUIET = ("--quiet", "--format", "csv")
 #: Exit codes of a run that its environment has ended, and of one that a signal has.
 ENDED = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGTERM)
@@ -150,8 +153,10 @@ class Trial:
         self.place, self.nets = place, place / "nets.py"
         self.nets.write_text(NETS)
         self.expected: dict[str, dict[str, float]] = {}
-        #: How long a run takes that nothing befalls.
-        self.seconds = 0.0
+        #: The output of tiles in one go.
+        self.tiled = b""
+        #: How long runs take that nothing befalls.
+        self.seconds = self.tile_seconds = 0.0
 
     def models(self) -> tuple[str, ...]:
         """What is compared."""
@@ -161,8 +166,20 @@ class Trial:
         """A comparison into a folder."""
         return ("compare", *self.models(), *ASKED, *QUIET, "-o", str(folder), *more)
 
+    def tiles(self, output: Path, *more: str) -> tuple[str, ...]:
+        """A run on tiles."""
+        image = str(self.place / "image.npy")
+        return ("tile", f"{self.nets}:a", *TILES, "--run", image, "-o", str(output), *more)
+
     def learn(self) -> None:
-        """Measure once, undisturbed."""
+        """Measure once, undisturbed, and run once on tiles."""
+        np.save(self.place / "image.npy", np.random.default_rng(0).random((3, 96, 96), dtype=np.float32))
+        started = time.monotonic()
+        ended = Command(self.tiles(self.place / "whole.npy")).finish()
+        self.tile_seconds = time.monotonic() - started
+        if ended.code:
+            raise SystemExit(f"soak: an undisturbed run on tiles ended with {ended.code}: {ended.said}")
+        self.tiled = (self.place / "whole.npy").read_bytes()
         started = time.monotonic()
         ended = Command(self.command(self.place / "whole")).finish()
         self.seconds = time.monotonic() - started
@@ -303,7 +320,35 @@ def filled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, lis
         return ended.code != 0, wrong(ended, (0, 2, 3)) + completed(trial, target, *extra)
 
 
-SCENARIOS = {"resume": resumed, "isolate": isolated, "ranks": ranked, "full disk": filled}
+def tiled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list[str]]:
+    """A run on tiles that gets SIGINT, SIGTERM or SIGKILL at a random moment, up to three times, in a third of the
+    rounds over an old output, which stays until the new one is whole."""
+    output, old = folder.with_suffix(".npy"), b"the old output"
+    is_forced = chance.random() < 1 / 3
+    if is_forced:
+        output.write_bytes(old)
+    disturbed, faults = False, []
+    for _ in range(chance.randint(1, 3)):
+        is_begun = Path(f"{output}.tiles.json").exists()
+        if output.exists() and not (is_begun or output.read_bytes() == old):
+            break
+        run = Command(trial.tiles(output, "--resume" if is_begun else "--force"))
+        if not run.ended(chance.uniform(0, trial.tile_seconds)):
+            disturbed = True
+            run.signal(chance.choice(SIGNALS))
+        faults += wrong(run.finish())
+        if is_forced and output.read_bytes() not in (old, trial.tiled):
+            faults.append("the old output has gone, and the new one is not whole")
+    if not output.exists() or output.read_bytes() != trial.tiled:
+        is_begun = Path(f"{output}.tiles.json").exists()
+        faults += wrong(Command(trial.tiles(output, "--resume" if is_begun else "--force")).finish(), (0,))
+    if output.read_bytes() != trial.tiled:
+        faults.append("the output is not that of one go")
+    left = [path.name for path in output.parent.iterdir() if output.name in path.name[:-1]]
+    return disturbed, faults + [f"{name} is left" for name in left]
+
+
+SCENARIOS = {"resume": resumed, "isolate": isolated, "ranks": ranked, "full disk": filled, "tiles": tiled}
 
 
 def below(pid: int) -> list[int]:

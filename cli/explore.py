@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,12 +78,12 @@ def explore(
     from erfscope.cli.console.screen import Screen, complain
     from erfscope.cli.run.output import progress
     from erfscope.cli.run.startup import importing_torch
-    from erfscope.storage.writing import check_output
+    from erfscope.storage.writing import check_file
 
     if (output is None) is not serve:
         raise ErfscopeError("give either -o FILE, which writes a page, or --serve, which computes what you point at")
     if output is not None:
-        check_output(output, (".html",), force=force)
+        check_file(output, (".html",), force=force)
     with importing_torch():
         from erfscope.api.exploration import explore as run
         from erfscope.api.exploration import serve as run_server
@@ -93,9 +92,11 @@ def explore(
     if isinstance(asked.get("images"), list) and len(asked["images"]) == 1:
         asked["images"] = asked["images"][0]
     if output is None:
-        # Ctrl-C is how it ends.
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)
+        except KeyboardInterrupt as stop:
+            # Ctrl-C is how it ends.
+            return getattr(stop, "code", 0)
         return 0
     with progress(quiet=False) as bar:
         found = run(list(models), grid=grid, tell=complain, progress=bar, **asked)

@@ -8,10 +8,12 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import rich_click as click
@@ -31,6 +33,7 @@ from erfscope.cli.explore import explore
 from erfscope.cli.layers import layers
 from erfscope.cli.merge import merge
 from erfscope.cli.models import models
+from erfscope.cli.run.interruption import SIGNALLED, Interrupted
 from erfscope.cli.study import study
 from erfscope.cli.tile import tile
 from erfscope.errors import ErfscopeError, MeasurementError, loop_text
@@ -122,11 +125,18 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 all ok, 1 a check or a claim failed, 2 nothing could be started, 3 a result
     cannot be used."""
     given = sys.argv[1:] if arguments is None else arguments
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # What is being written is taken away, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A narrow encoding must not make a ± fail.
             stream.reconfigure(errors="replace")
     sys.exit(_run(given))
+
+
+def _terminate(number: int, _: FrameType | None) -> None:
+    raise Interrupted(SIGNALLED + number)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -149,7 +159,8 @@ def _run(given: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 0
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
-        return getattr(stop, "code", 130)
+        # Click raises an Abort while it handles a KeyboardInterrupt.
+        return getattr(stop.__context__ or stop, "code", SIGNALLED + signal.SIGINT)
     except BaseException as error:
         if _wants_traceback(given):
             print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)

@@ -23,6 +23,6 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)
-    check_outputs(wanted)
+    check_outputs(wanted, shards)
     report = run(list(shards))
     return deliver(report, wanted)

@@ -137,14 +137,14 @@ def tile(
     code 3). That needs no weights and no images: they are for --tolerance and --run."""
     if image is not None and output is None:
         raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
+    if resume and image is None:
+        raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE.npy")
     if output is not None:
-        from erfscope.storage.formats import suffixes
-        from erfscope.storage.writing import check_output
+        from erfscope.cli.run.output import refuse_inputs
 
-        suffixed = (".npy",) if image is not None else (".json", *suffixes("figure"))
-        # Only a run that was stopped has this file beside its output.
-        is_begun = resume and Path(f"{output}.tiles.json").exists()
-        check_output(output, suffixed, force=force or is_begun)
+        _check_output(output, image, resume=resume, force=force)
+        images = given.get("images") or ()
+        refuse_inputs(output, [images] if isinstance(images, str) else images)
     from erfscope.cli.run.startup import importing_torch
 
     with importing_torch():
@@ -186,6 +186,20 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
         return halo_budget(model, plan, **measuring, progress=show)
 
 
+def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
+    from erfscope.storage.formats import suffixes
+    from erfscope.storage.writing import check_file
+
+    if image is None:
+        check_file(output, (".json", *suffixes("figure")), force=force)
+        return
+    # Only a run that was stopped has this file beside its output.
+    is_begun = Path(f"{output}.tiles.json").exists()
+    if is_begun and not (resume or force):
+        raise ErfscopeError(f"{output} holds a run that was stopped; add --resume to go on, or --force to start again")
+    check_file(output, (".npy",), force=force or is_begun)
+
+
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
     from erfscope.cli.console.screen import complain
@@ -207,5 +221,10 @@ def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, aske
 
     with progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
-        tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
+        try:
+            tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
+        except KeyboardInterrupt:
+            if Path(f"{output}.tiles.json").exists():
+                complain("the same command with --resume goes on")
+            raise
     complain(f"wrote {output}")

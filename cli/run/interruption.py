@@ -109,13 +109,13 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     """
     if not wanted.resume:
         return {}
-    from erfscope.storage.reports import read
+    from erfscope.storage.reports import read_begun
     from erfscope.storage.rows import is_report
 
     found = wanted.folders
     if len(found) != 1:
         raise ErfscopeError("--resume continues the run in one folder; name it with -o DIR")
-    return {"resume": read(found[0])} if is_report(Path(found[0])) else {}
+    return {"resume": read_begun(found[0])} if is_report(Path(found[0])) else {}
 
 
 def explain_interruption(report: Report, *, stored: bool) -> None:

@@ -18,7 +18,7 @@ from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
 from erfscope.storage.formats import TABLES, suffixes
-from erfscope.storage.writing import check_output, is_folder
+from erfscope.storage.writing import check_output, is_folder, refuse_input
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 ProgressCall = Callable[[str, int, int], None]
 
 
-def check_outputs(wanted: OutputOptions) -> None:
+def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
+    Args:
+        wanted: The options of the output.
+        inputs: Files, folders and patterns that are read: ``--force`` replaces none of them.
+
     Raises:
-        ErfscopeError: a target exists, its folder does not, its suffix is unknown, or it is named twice; a kind of
-            figure without an output for it; or an option of maps with a kind of figure that shows none.
+        ErfscopeError: a target exists, its folder does not, its suffix is unknown, it is named twice, or it is an
+            input; a kind of figure without an output for it; or an option of maps with a kind of figure that shows
+            none.
     """
     seen: set[Path] = set()
     for text in wanted.output:
@@ -44,6 +49,7 @@ def check_outputs(wanted: OutputOptions) -> None:
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(text))
+        refuse_inputs(text, inputs)
     figure = wanted.figure
     if figure is not None and on_command_line("figure") and not (wanted.folders or _figures(wanted)):
         raise ErfscopeError(
@@ -54,6 +60,25 @@ def check_outputs(wanted: OutputOptions) -> None:
             raise ErfscopeError(
                 f"--{option} works only with figures that show maps ({', '.join(MAPS)}); --figure {figure} shows none"
             )
+
+
+def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
+    """Refuse an output that is one of the inputs: files, folders and patterns.
+
+    Raises:
+        ErfscopeError: it is.
+    """
+    refuse_input(output, _files(inputs) if Path(output).is_file() else inputs)
+
+
+def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
+    """The files that inputs name, those in folders and of patterns among them."""
+    from erfscope.stimuli.search import find
+
+    for each in inputs:
+        # What is not there is refused where it is read.
+        with contextlib.suppress(ErfscopeError):
+            yield from find(each).files
 
 
 def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
-from erfscope.storage.reports import read
+from erfscope.storage.reports import read_begun
 from erfscope.storage.rows import begin_rows, store_rows
 
 
@@ -252,7 +252,7 @@ def with_earlier(options: Options) -> Options:
         if folder is not None:
             begin_rows(Path(folder))
         return options
-    report = resume if isinstance(resume, Report) else read(resume)
+    report = resume if isinstance(resume, Report) else read_begun(resume)
     asked = asked_settings("", options)
     unlike = [
         name

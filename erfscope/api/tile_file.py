@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erfscope.api.blocks import with_blocks
 from erfscope.api.models import Model, live, load_model
@@ -14,7 +15,10 @@ from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
 from erfscope.options.keywords import Options, sizes
 from erfscope.restore import restored, set_training
+from erfscope.storage.files import DAMAGED
+from erfscope.storage.writing import refuse_input
 from erfscope.tiling import TilePlan, run_tiled
+from erfscope.tiling.run import check_image
 
 
 def tile_file(
@@ -29,24 +33,29 @@ def tile_file(
 ) -> None:
     """Run a model tile by tile on an image in a .npy file, and write its output to another.
 
+    The output stands in its place from the first tile on, with the count of tiles beside it until it is whole. One that
+    was there before stays until then: the new one is called ``TARGET.part`` meanwhile.
+
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan.
         source: (C, *space) or (B, C, *space), as the model takes it.
-        target: The file is written as the run goes on; how many tiles it holds is kept beside it meanwhile.
+        target: The file that is written; one of that name is replaced.
         goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.
         **options: Those that build the model, its weights and device.
 
     Raises:
-        ErfscopeError: a file that cannot be read, or as :func:`erfscope.run_tiled`.
+        ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.
+        MeasurementError: the model fails.
     """
-    mark = Path(f"{target}.tiles.json")
-    try:
-        x = np.load(source, mmap_mode="r")
-        found = np.load(target, mmap_mode="r+") if goes_on and mark.exists() else None
-    except (OSError, ValueError) as error:
-        raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
+    target, mark, part = Path(target), Path(f"{target}.tiles.json"), Path(f"{target}.part")
+    for each in (target, mark, part):
+        refuse_input(each, [source])
+    filled = part if part.exists() or (target.exists() and not mark.exists()) else target
+    x = _image(source)
+    check_image(x, len(plan.axes))
+    found = _begun(filled) if goes_on and mark.exists() else None
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
     with restored(*live(model)):
@@ -55,8 +64,34 @@ def tile_file(
         module = next(iter(with_blocks(loaded, options)), loaded).adapter.module
         set_training(module, False)
         if found is None:
-            mark.unlink(missing_ok=True)
             first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
             shape = (*first.shape[: -len(size)], *size)
-            found = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=shape)
+            mark.unlink(missing_ok=True)
+            found = np.lib.format.open_memmap(filled, mode="w+", dtype=first.dtype, shape=shape)
         run_tiled(module, x, plan, out=found, resume=mark, progress=called)
+    if filled != target:
+        filled.replace(target)
+
+
+def _image(source: str | Path) -> Any:
+    """An array on disk."""
+    try:
+        x = np.load(source, mmap_mode="r")
+    except DAMAGED as error:
+        raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
+    if not isinstance(x, np.ndarray):
+        with x:
+            names = ", ".join(x.files[:3])
+        raise ErfscopeError(f"{source} is an archive of arrays ({names}); np.save the one that is the image as .npy")
+    return x
+
+
+def _begun(filled: Path) -> NDArray[Any]:
+    """The output of a run that was stopped."""
+    try:
+        # As it is: opened for writing, a file that is cut off would grow to its old length.
+        np.load(filled, mmap_mode="r")
+        found: NDArray[Any] = np.load(filled, mmap_mode="r+")
+    except DAMAGED as error:
+        raise ErfscopeError(f"cannot go on with {filled} ({first_line(error)}); start again with --force") from error
+    return found

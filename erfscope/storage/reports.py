@@ -14,13 +14,22 @@ from erfscope.storage.writing import REPORT
 
 def read(path: str | Path) -> Report:
     """A report stored by :meth:`Report.save`: a folder, or its .json file. Of a run that was killed these are the rows
-    that it had finished.
+    that it had finished, where there is no older report.
 
     Raises:
         ErfscopeError: no such file, or not a report.
     """
     path = Path(path)
     return _read_report(path) if (path / REPORT).is_file() or not rows_of(path) else _read_rows(path)
+
+
+def read_begun(path: str | Path) -> Report:
+    """The run that a folder holds: its rows where it has not ended, even beside an older report, else its report.
+
+    Raises:
+        ErfscopeError: as :func:`read`.
+    """
+    return _read_rows(Path(path)) if rows_of(Path(path)) else read(path)
 
 
 def _read_report(path: Path) -> Report:

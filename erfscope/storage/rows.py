@@ -1,7 +1,7 @@
 """The rows of a run that has not ended: stored one by one in the folder of its report, until that is there.
 
-A folder with a ``report.json`` is finished, even if rows are left beside it. Without one, the rows are all that is
-known of the run."""
+A folder with a ``report.json`` and no rows is finished. With rows, its report is an older one that a run is about to
+replace, and stays until then; without a report, the rows are all that is known of the run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,12 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
         ErfscopeError: they cannot be stored; what was stored before is there.
     """
     try:
-        is_first = (path / REPORT).is_file()
-        if is_first:
-            # From now on the rows hold the run: those of the report are stored among them before it is deleted.
-            begin_rows(path)
-        for each in (earlier, rows) if is_first and earlier is not None else (rows,):
+        begun = bool(rows_of(path))
+        # What the run continues lies among its rows before its report is deleted: they hold the run from then on.
+        for each in (rows,) if begun or earlier is None else (earlier, rows):
             _store(path, each)
-        if is_first:
-            (path / REPORT).unlink()
+        if earlier is not None and not begun:
+            (path / REPORT).unlink(missing_ok=True)
     except (ErfscopeError, OSError) as error:
         with contextlib.suppress(OSError):
             (path / ROWS).rmdir()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
@@ -61,6 +63,34 @@ def check_output(
         )
 
 
+def check_file(path: str | Path, suffixes: Sequence[str], *, force: bool) -> None:
+    """Refuse an output that is no file with one of these suffixes, or cannot be written; called before anything is
+    measured.
+
+    Raises:
+        ErfscopeError: as :func:`check_output`, which takes folders too.
+    """
+    target = Path(path)
+    refuse_broken_link(target)
+    if target.suffix.lower() not in suffixes or str(path).endswith(("/", os.sep)):
+        raise ErfscopeError(f"cannot write {str(path)!r}; this output is a file ending in {', '.join(suffixes)}")
+    check_target(target, force=force)
+
+
+def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse an output that is one of the inputs, by whatever name or link.
+
+    Raises:
+        ErfscopeError: it is.
+    """
+    with _one_line(Path(path)):
+        for each in inputs if Path(path).exists() else ():
+            if Path(each).exists() and Path(path).samefile(each):
+                raise ErfscopeError(
+                    f"the output {path} and the input {each} are one; name another output: --force replaces no input"
+                )
+
+
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse a file that exists, or whose folder does not exist; called before anything is measured.
 
@@ -98,7 +128,7 @@ def check_directory(
     if path.is_dir():
         if path.resolve() == Path.cwd():
             raise ErfscopeError(f"{path} is the working directory; name a folder in it, such as {path / 'erf'}")
-        if (path / ROWS).is_dir() and not force and not (path / holding).is_file():
+        if (path / ROWS).is_dir() and not force:
             raise ErfscopeError(
                 f"{path} exists already, with a run that has not ended; add --resume to continue it, or --force to"
                 " start again"
@@ -199,9 +229,13 @@ def _to_disk(file: Path) -> None:
 
 
 def _take_place(new: Path, path: Path) -> None:
-    """Give ``new`` the name ``path``; the old folder is put aside first, and back if that fails."""
+    """Give ``new`` the name ``path``; the old folder has it until then, or is put aside first, and back if that fails,
+    where the system cannot exchange two names."""
     if not path.is_dir():
         new.replace(path)
+        return
+    if _exchanged(new, path):
+        shutil.rmtree(new, ignore_errors=True)
         return
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
     old = path.rename(aside / "old")
@@ -212,6 +246,14 @@ def _take_place(new: Path, path: Path) -> None:
         aside.rmdir()
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders at once, as Linux can on most file systems; whether it did."""
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    names = os.fsencode(one), os.fsencode(other)
+    # From linux/fcntl.h: AT_FDCWD, and RENAME_EXCHANGE of linux/fs.h.
+    return exchange is not None and exchange(-100, names[0], -100, names[1], 2) == 0
 
 
 def _fill(path: Path, new: Path, holding: str) -> None:
@@ -237,7 +279,9 @@ def _fill(path: Path, new: Path, holding: str) -> None:
             each.rename(path / each.name)
         aside.rmdir()
         raise
-    shutil.rmtree(path / ROWS, ignore_errors=True)
+    if (path / ROWS).is_dir():
+        # At once, since rows that are there in part would be continued.
+        (path / ROWS).rename(aside / ROWS)
     shutil.rmtree(aside, ignore_errors=True)
     new.rmdir()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from erfscope.errors import ErfscopeError
-from erfscope.storage.writing import write_bytes
+from erfscope.environment import ran_out
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.box import size_text
+from erfscope.model_errors import contain_exits, first_line
+from erfscope.tiling.mark import Mark, shares_memory
 from erfscope.tiling.plan import TilePlan, Window
 
 Progress = Callable[[int, int], None]
@@ -41,15 +42,17 @@ def run_tiled(
         batch_size: How many crops are run together.
         out: Where the output is written, by slices; a new tensor or array, as ``x`` is one, if None.
         resume: A small file that counts the tiles that were written: a run that was stopped goes on after them. It
-            needs ``out`` on disk, and is removed at the end.
+            needs ``out`` on disk, and is removed at the end. It knows the plan, the model's weights and the image: a
+            memmap by its file's size and time, an array in memory by its digest, anything else by its shape alone.
         progress: Called with the number of tiles done and of all.
 
     Returns:
         The output (C, *space) or (B, C, *space): ``out`` where it is given.
 
     Raises:
-        ErfscopeError: no tiles are possible, sizes do not fit the plan, the model is in training mode, or ``resume``
-            belongs to another run.
+        ErfscopeError: no tiles are possible, sizes do not fit the plan, ``x`` has no real numbers or is ``out``, the
+            model is in training mode, or ``resume`` is damaged or belongs to another run or output.
+        MeasurementError: the model fails on a crop.
     """
     plan.require_possible()
     if isinstance(model, nn.Module) and model.training:
@@ -57,15 +60,16 @@ def run_tiled(
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
     rank = len(plan.axes)
-    if len(x.shape) - rank not in (1, 2):
+    check_image(x, rank)
+    if out is not None and shares_memory(x, out):
         raise ErfscopeError(
-            f"the plan is for images (C, *space) or (B, C, *space) of {rank} axes; x has shape {tuple(x.shape)}"
+            "out is x itself, and later tiles need what earlier ones would write over; give another out"
         )
     lead = tuple(x.shape[: len(x.shape) - rank - 1])
     space, images = tuple(x.shape[len(lead) + 1 :]), lead[0] if lead else 1
     jobs = list(itertools.product(range(images), plan.windows(space)))
-    mark = Mark(resume, plan, tuple(x.shape), len(jobs))
-    done = mark.done
+    mark = Mark(resume, model, x, plan, jobs)
+    done = mark.done(out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
@@ -87,37 +91,29 @@ def run_tiled(
     return out
 
 
-class Mark:
-    """How many tiles of a run are written, in a file where one is named."""
+def check_image(x: Any, rank: int) -> None:
+    """Refuse what is not one image of real numbers, or several, of so many axes.
 
-    def __init__(self, file: str | Path | None, plan: TilePlan, shape: tuple[int, ...], tiles: int) -> None:
-        self.file = None if file is None else Path(file)
-        self.run = sha256(repr((plan, shape, tiles)).encode()).hexdigest()
-        self.done = 0
-        if self.file is not None and self.file.exists():
-            found = json.loads(self.file.read_text(encoding="utf8"))
-            if found.get("run") != self.run:
-                raise ErfscopeError(
-                    f"{self.file} belongs to another plan or image; remove it, or name another file with resume"
-                )
-            self.done = found["done"]
-
-    def set(self, done: int, out: Any) -> None:
-        """Note that so many tiles are written, and on the disk."""
-        if self.file is not None:
-            if hasattr(out, "flush"):
-                out.flush()
-            write_bytes(self.file, json.dumps({"run": self.run, "done": done}).encode(), force=True)
-
-    def remove(self) -> None:
-        """Remove the file of a run that is done."""
-        if self.file is not None:
-            self.file.unlink(missing_ok=True)
+    Raises:
+        ErfscopeError: it is not.
+    """
+    shape = tuple(x.shape)
+    if len(shape) - rank not in (1, 2):
+        raise ErfscopeError(f"the plan is for images (C, *space) or (B, C, *space) of {rank} axes; x has shape {shape}")
+    if 0 in shape:
+        raise ErfscopeError(f"x has shape {shape}, which holds no numbers; give an image (C, *space)")
+    # Of other libraries' types nothing is known.
+    if x.dtype.is_complex if isinstance(x, Tensor) else getattr(x.dtype, "kind", "f") not in "fiub":
+        raise ErfscopeError(f"x holds {x.dtype}, and an image holds real numbers; convert it")
 
 
 def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
     part = x[(*lead, slice(None), *window.crop)]
-    return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    if isinstance(part, Tensor):
+        return part
+    array = np.array(part)
+    # PyTorch knows the machine's own order of bytes, and nothing longer than float64.
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=") if array.dtype.itemsize <= 8 else np.float64))
 
 
 def _place(model: Any) -> tuple[torch.device, torch.dtype] | tuple[()]:
@@ -140,12 +136,12 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
             lambda _module, _args, output: kept.append(output)
         )
         try:
-            model(crops)
+            _run(model, crops, plan)
         finally:
             handle.remove()
         found = kept[-1]
     else:
-        found = model(crops)
+        found = _run(model, crops, plan)
         for key in plan.path:
             found = found[key]
     if not isinstance(found, Tensor):
@@ -156,3 +152,13 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
     if found.shape[2:] != space:
         raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(found.shape)}")
     return found
+
+
+def _run(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Any:
+    try:
+        with contain_exits():
+            return model(crops)
+    except Exception as error:  # anything a model may raise
+        hint = "give smaller tiles" if ran_out(error) else "give images (C, *space) as the model takes them"
+        text = f"{plan.model} fails on a crop of {crops.shape[1]} channels at {size_text(tuple(crops.shape[2:]))}"
+        raise MeasurementError(f"{text}: {first_line(error)}; {hint}") from error

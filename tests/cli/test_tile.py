@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import warm
 
 import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.tile import TOOLS
 from erfscope.tiling import recipes
-from erfscope.tiling.run import Mark
+from erfscope.tiling.mark import Mark
 
 NETS = """
 from torch import nn
@@ -172,3 +177,147 @@ def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
 def test_a_plan_prints_its_answer() -> None:
     plan = erfscope.tile("nets.py:stack", 32, input_size=64)
     assert str(plan) == "halo 5 px before, 5 px after, tiles begin at multiples of 2"
+
+
+SLOW = """
+import time
+from torch import nn
+
+class Slow(nn.Conv2d):
+    def forward(self, x):
+        if not x.is_meta:
+            time.sleep(0.05)
+        return super().forward(x)
+
+def net():
+    return nn.Sequential(Slow(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+"""
+ASKED = ("slow.py:net", "--input-size", "64", "--tile", "16", "--weights", "random", "--run", "image.npy")
+
+
+@pytest.fixture
+def image() -> None:
+    Path("slow.py").write_text(SLOW)
+    np.save("image.npy", np.random.default_rng(0).random((3, 96, 96), dtype=np.float32))
+
+
+def ended(number: int, *more: str) -> tuple[int, str]:
+    """Send a signal to a run on tiles once it has counted one; its exit code, and what it said."""
+    command = [sys.executable, "-m", "erfscope", "tile", *ASKED, *more]
+    with warm.WarmProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while not Path("out.npy.tiles.json").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    return process.returncode, said
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_run_that_a_signal_ends_goes_on_to_the_output_of_one_go(
+    capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    assert run(capsys, *ASKED, "-o", "whole.npy")[0] == 0
+    found, said = ended(number, "-o", "out.npy")
+    assert found == code
+    assert ("the same command with --resume goes on" in said) is (code > 0)
+    assert "a run that was stopped; add --resume" in run(capsys, *ASKED, "-o", "out.npy")[2]
+    assert run(capsys, *ASKED, "-o", "out.npy", "--resume")[0] == 0
+    assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
+    assert sorted(file.name for file in Path().iterdir() if "out" in file.name) == ["out.npy"]
+
+
+@pytest.mark.usefixtures("image")
+def test_an_output_that_is_to_be_replaced_stays_until_the_new_one_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("out.npy", np.arange(3))
+    before = Path("out.npy").read_bytes()
+    assert ended(signal.SIGKILL, "-o", "out.npy", "--force")[0] == -signal.SIGKILL
+    assert Path("out.npy").read_bytes() == before
+    assert run(capsys, *ASKED, "-o", "out.npy", "--resume")[0] == 0
+    assert np.load("out.npy").shape == (4, 24, 24)
+    assert not list(Path().glob("*out.npy?*"))
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize("other", [("--seed", "1"), ("--tile", "32"), ("--run", "again.npy"), ("--dtype", "float64")])
+def test_a_run_of_something_else_does_not_go_on(capsys: pytest.CaptureFixture[str], other: tuple[str, ...]) -> None:
+    np.save("again.npy", np.load("image.npy"))
+    ended(signal.SIGTERM, "-o", "out.npy")
+    before = [Path(name).read_bytes() for name in ("out.npy", "out.npy.tiles.json")]
+    code, _, err = run(capsys, *ASKED, "-o", "out.npy", "--resume", *other)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert before == [Path(name).read_bytes() for name in ("out.npy", "out.npy.tiles.json")]
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize("keeps", [0, 7, 100, 200, 5000])
+def test_an_output_that_was_cut_off_does_not_go_on(capsys: pytest.CaptureFixture[str], keeps: int) -> None:
+    ended(signal.SIGTERM, "-o", "out.npy")
+    with Path("out.npy").open("r+b") as file:
+        file.truncate(keeps)
+    before = Path("out.npy").read_bytes()
+    code, _, err = run(capsys, *ASKED, "-o", "out.npy", "--resume")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert Path("out.npy").read_bytes() == before
+    Path("out.npy").unlink()
+    assert "start again with --force" in run(capsys, *ASKED, "-o", "out.npy", "--resume")[2]
+    assert run(capsys, *ASKED, "-o", "out.npy", "--force")[0] == 0
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize("more", [(), ("--force",), ("--resume",), ("--force", "--resume")])
+@pytest.mark.parametrize("output", ["image.npy", "./image.npy", "soft.npy", "hard.npy"])
+def test_the_output_is_never_the_image(capsys: pytest.CaptureFixture[str], output: str, more: tuple[str, ...]) -> None:
+    Path("soft.npy").symlink_to("image.npy")
+    Path("hard.npy").hardlink_to("image.npy")
+    before = Path("image.npy").read_bytes()
+    code, _, err = run(capsys, *ASKED, "-o", output, *more)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert Path("image.npy").read_bytes() == before
+
+
+@pytest.mark.usefixtures("image")
+def test_the_files_beside_an_output_are_never_the_image(capsys: pytest.CaptureFixture[str]) -> None:
+    for beside in ("out.npy.tiles.json", "out.npy.part"):
+        Path("image.npy").rename(beside)
+        before = Path(beside).read_bytes()
+        assert run(capsys, *ASKED, "--run", beside, "-o", "out.npy", "--force")[0] == 2
+        assert Path(beside).read_bytes() == before
+        Path(beside).rename("image.npy")
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (np.zeros((0, 3, 96, 96)), "(0, 3, 96, 96), which holds no numbers"),
+        (np.zeros((3, 96, 96), complex), "holds complex128"),
+        (np.zeros((4, 96, 96), np.float32), "to have 3 channels, but got 4 channels"),
+        (np.zeros(()), "x has shape ()"),
+        (np.array([{}], dtype=object), "cannot read image.npy"),
+        (b"", "cannot read image.npy"),
+        (b"\x93NUMPY\x01\x00\xff\xff{", "cannot read image.npy"),
+        (b"no array", "cannot read image.npy"),
+    ],
+)
+def test_what_is_no_image_is_one_line(
+    capsys: pytest.CaptureFixture[str], content: np.ndarray | bytes, words: str
+) -> None:
+    if isinstance(content, bytes):
+        Path("image.npy").write_bytes(content)
+    else:
+        np.save("image.npy", content)
+    code, _, err = run(capsys, *ASKED, "-o", "out.npy")
+    assert code in (2, 3)
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not list(Path().glob("out*"))
+
+
+def test_an_archive_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("image.npz", photo=np.zeros((3, 64, 64)))
+    found = run(capsys, "nets.py:stack", "--input-size", "64", "--run", "image.npz", "-o", "out.npy")
+    assert "image.npz is an archive of arrays (photo)" in found[2]

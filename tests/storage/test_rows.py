@@ -15,7 +15,8 @@ import warm
 import erfscope
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError, ErfWarning
-from erfscope.storage.rows import is_report, store_rows
+from erfscope.storage.reports import read_begun
+from erfscope.storage.rows import begin_rows, is_report, store_rows
 from erfscope.storage.writing import ROWS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -100,6 +101,72 @@ def test_a_run_that_is_killed_at_any_moment_of_writing_loses_nothing_that_was_fi
         moment += 1
     assert found == expected
     assert moment > 20
+
+
+def ended_at(folder: Path, moment: int, write) -> int:
+    """In a process of its own, write; at that moment of writing in or beside the folder it ends, as by ``kill -9``. The
+    exit code: 0 where it came to its end."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    left = [moment]
+
+    def end(event, arguments):
+        if event == "ctypes.dlsym" or (event in EVENTS and str(folder.parent) in str(arguments[0])):
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+
+    sys.addaudithook(end)
+    try:
+        write(folder)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_report_that_is_to_be_replaced_is_there_until_the_new_one_is_whole(report, tmp_path, has_rows):
+    old, new = rows(report, "a", "b"), replace(rows(report, "a", "b", "c"))
+
+    def write(folder):
+        for label in "abc" if has_rows else "":
+            store_rows(folder, rows(new, label), earlier=None)
+        new.save(folder, drawn=False, force=True)
+
+    code, moment, seen = 9, 0, set()
+    while code:
+        folder = tmp_path / f"run{moment}" / "out"
+        folder.parent.mkdir()
+        old.save(folder, drawn=False)
+        code = ended_at(folder, moment, write)
+        assert code in (0, 9)
+        found = numbers(erfscope.read(folder))
+        assert found in (numbers(old), numbers(new)), moment
+        seen.add(len(found))
+        moment += 1
+    assert seen == {2, 3}
+    assert len(found) == 3
+    assert moment > 10
+    assert [file.name for file in folder.parent.iterdir()] == ["out"]
+
+
+def test_a_forced_run_that_was_killed_goes_on_beside_the_report_that_it_replaces(report, tmp_path):
+    rows(report, "a", "b").save(tmp_path / "run", drawn=False)
+    begin_rows(tmp_path / "run")
+    store_rows(tmp_path / "run", rows(report, "c"), earlier=None)
+    assert [row.label for row in erfscope.read(tmp_path / "run")] == ["a", "b"]
+    assert [row.label for row in read_begun(tmp_path / "run")] == ["c"]
+    with pytest.raises(ErfscopeError, match="with a run that has not ended; add --resume"):
+        report.save(tmp_path / "run", drawn=False)
+    found = erfscope.compare(
+        ["a=test_resnet", "c=test_resnet"], **ASKED, keep_in=tmp_path / "run", resume=read_begun(tmp_path / "run")
+    )
+    assert [row.label for row in erfscope.read(tmp_path / "run")] == ["a", "b"]
+    found.save(tmp_path / "run", drawn=False, force=True)
+    assert numbers(erfscope.read(tmp_path / "run")) == numbers(rows(report, "a", "c"))
+    assert not (tmp_path / "run" / ROWS).exists()
 
 
 def test_rows_that_cannot_be_stored_are_a_warning_and_the_run_goes_on(tmp_path):

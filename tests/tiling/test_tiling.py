@@ -385,7 +385,7 @@ def test_a_run_between_files_that_was_stopped_goes_on(tmp_path) -> None:
     with pytest.raises(Stopped):
         erfscope.run_tiled(net, image, plan, batch_size=4, out=out, resume=tmp_path / "run.json", progress=stop)
     assert json.loads((tmp_path / "run.json").read_text())["done"] == 12
-    with pytest.raises(ErfscopeError, match="belongs to another plan or image"):
+    with pytest.raises(ErfscopeError, match="belongs to a run of another image"):
         erfscope.run_tiled(net, image[:, :80], plan, out=out, resume=tmp_path / "run.json")
     out = np.lib.format.open_memmap(tmp_path / "y.npy", "r+")
     assert not out[0, -1].any()

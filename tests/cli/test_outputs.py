@@ -1,0 +1,110 @@
+"""Names of outputs: any name is written or refused in one line, and no input is ever replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzzing import command, fuzz
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import erfscope
+from erfscope.storage.formats import FORMATS
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+
+NETS = """
+from torch import nn
+
+def tiny():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 2, 1))
+"""
+QUICK = ("--input-size", "16", "--samples", "2", "--weights", "random", "--device", "cpu")
+#: Every command that writes a file.
+WRITERS = {
+    "analyze": ("analyze", "nets.py:tiny", *QUICK, "--quiet"),
+    "tile": ("tile", "nets.py:tiny", "--input-size", "16"),
+    "tile --run": ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", "image.npy"),
+    "explore": ("explore", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--grid", "1"),
+    "merge": ("merge", "shard1", "shard2", "--quiet"),
+    "study": ("study", "theorems", "--show", "--quiet"),
+}
+NAMES = st.one_of(
+    st.sampled_from(
+        [*FORMATS, ".npy", ".npz.json", ".docx", ".", "..", "", "/", "//", "~", "-", ".json/", "a/b", "\0"]
+    ),
+    st.text(alphabet="a.B/\\- \n\u202e\udcff%*[", max_size=6),
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    Path("photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+    for name in ("x.png", "photos/y.png"):
+        Image.fromarray(pixels).save(name)
+    np.save("image.npy", np.zeros((3, 16, 16), np.float32))
+    for number in (1, 2):
+        shard = erfscope.sweep(
+            "nets.py:tiny", input_size=16, samples=2, weights="random", device="cpu", shard=f"{number}/2"
+        )
+        shard.save(f"shard{number}", drawn=False)
+    return tmp_path
+
+
+@fuzz(150)
+@given(st.sampled_from([*WRITERS]), st.sampled_from(["out", "", "no/", "shard1/"]), NAMES, st.booleans())
+def test_an_output_of_any_name_is_written_or_refused_in_one_line(
+    writer: str, start: str, name: str, force: bool
+) -> None:
+    before = Path("image.npy").read_bytes()
+    code, _, said = command(*WRITERS[writer], "-o", start + name, *(["--force"] if force else []))
+    assert code in (0, 2, 3), said
+    assert Path("image.npy").read_bytes() == before
+    assert erfscope.read("shard1")[0].part is not None
+
+
+@pytest.mark.parametrize("asked", ["x.png", "./x.png", "soft.png", "hard.png", "*.png"])
+@pytest.mark.parametrize("output", ["x.png", "soft.png", "hard.png"])
+def test_force_replaces_no_image_that_is_read(asked: str, output: str) -> None:
+    Path("soft.png").symlink_to("x.png")
+    Path("hard.png").hardlink_to("x.png")
+    before = Path("x.png").read_bytes()
+    code, _, said = command("analyze", "nets.py:tiny", *QUICK, "--image", asked, "-o", output, "--force")
+    assert code == 2
+    assert "--force replaces no input" in said
+    assert Path("x.png").read_bytes() == before
+
+
+def test_force_replaces_no_image_of_a_folder_and_no_shard() -> None:
+    code, _, said = command("analyze", "nets.py:tiny", *QUICK, "--image", "photos", "-o", "photos/y.png", "--force")
+    assert (code, "replaces no input" in said) == (2, True)
+    code, _, said = command("merge", "shard1", "shard2", "-o", "shard1", "--force")
+    assert (code, "replaces no input" in said) == (2, True)
+    code, _, said = command(
+        "tile", "nets.py:tiny", *QUICK, "--image", "x.png", "--tolerance", "0.1", "-o", "x.png", "--force"
+    )
+    assert (code, "replaces no input" in said) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000])
+def test_settings_that_are_nested_without_end_are_one_line(text: str) -> None:
+    Path("erfscope.toml").write_text(text)
+    code, _, said = command("tile", "nets.py:tiny", "--input-size", "16")
+    assert code == 2
+    assert "erfscope.toml" in said
+
+
+def test_a_working_directory_that_was_removed_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, _, said = command("tile", "test_resnet", "--input-size", "32")
+    assert code in (0, 2)
+    assert "internal error" not in said
