@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.state import borrowed, device_of, dtype_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.box import size_text
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import STAGES, Pass
 from erfscope.graph.record import RecordingError, record, tensors_of
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 #: Images of a recorded pass. With a single image, a dimension of windows and one of windows of all images look alike.
 IMAGES = 2
+#: Most numbers of an input; PyTorch counts the bytes of a tensor without numbers too, and fails above some 2**63.
+MOST_NUMBERS = 2**48
+#: Longest side: half an hour of sound at 37 kHz. What units see is kept for every place along it.
+LONGEST_SIDE = 2**26
 #: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
 _kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
 
@@ -114,5 +120,8 @@ def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[st
 def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:
     """An input (B, C_in, *space), of normal numbers where the device keeps numbers."""
     shape = (images, adapter.preprocess.channels, *adapter.preprocess.size)
+    if math.prod(shape) > MOST_NUMBERS or max(shape) > LONGEST_SIDE:
+        size = size_text(adapter.preprocess.size)
+        raise MeasurementError(f"an input of {size} fits no memory; use a smaller --input-size", model=adapter.spec)
     x = torch.empty(shape, device=device, dtype=dtype_of(adapter.module))
     return x if x.is_meta else x.normal_(generator=torch.Generator(device).manual_seed(0))

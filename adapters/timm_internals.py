@@ -16,8 +16,8 @@ from torch import nn
 from erfscope.errors import ErfscopeError
 
 
-def load_config_of_folder(folder: str) -> dict[str, Any]:
-    """Return the pretrained configuration of a folder that timm saved.
+def load_config_of_folder(folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the pretrained configuration of a folder that timm saved, and the arguments of its model.
 
     Raises:
         ErfscopeError: this release of timm reads no folders.
@@ -29,8 +29,8 @@ def load_config_of_folder(folder: str) -> dict[str, Any]:
     # Older releases read safetensors in a folder as a pickle.
     if load is None or tuple(map(int, timm.__version__.split(".")[:3])) < (1, 0, 26):
         raise ErfscopeError(f"timm {timm.__version__} reads no folders (local-dir:); install timm 1.0.26 or newer")
-    config: dict[str, Any] = load(folder)[0]
-    return config
+    config, _, arguments = load(folder)
+    return config, arguments or {}
 
 
 @contextlib.contextmanager

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, module_config
+from erfscope.errors import ErfscopeError
+
+#: Most layers, blocks or stages that a configuration may ask for: a hundred times those of the deepest public model.
+MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +58,18 @@ class SourceOptions:
         return module_config(
             module, spec, input_size=self.input_size, in_chans=self.in_chans, mean=self.mean, std=self.std
         )
+
+
+def refuse_deep(config: Mapping[str, Any], spec: str) -> None:
+    """Refuse a configuration that asks for more layers than any model has: libraries make lists of them before they
+    build a module.
+
+    Raises:
+        ErfscopeError: it does.
+    """
+    for name, value in config.items():
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if re.search("depth|layer|block|repeat|stage", str(name)):
+            for number in numbers:
+                if isinstance(number, int | float) and number > MOST_LAYERS:
+                    raise ErfscopeError(f"the configuration of {spec!r} asks for {name}={number:.0f}; correct it")

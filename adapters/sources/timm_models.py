@@ -10,7 +10,7 @@ from torch import nn
 
 from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.preprocess import input_config
-from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
 from erfscope.adapters.timm_internals import load_config_of_folder
 from erfscope.adapters.weights.store import Store, hub_store, url_store
 from erfscope.adapters.weights.weights import check_room, obtain, on_hub
@@ -37,8 +37,9 @@ def build(spec: str, options: SourceOptions) -> Source:
         return module
 
     with errors_as_one_line(f"timm could not build {spec!r}", kwargs):
-        if "img_size" in kwargs:
-            check_room(make)
+        # A name has the size that timm gives it.
+        if "img_size" in kwargs or ":" in spec:
+            check_room(make, "use a smaller --input-size" if "img_size" in kwargs else "correct its config.json")
         module, weights = obtain(make, place, policy=options.weights, seed=options.seed)
     config = options.input_config(module, spec)
     return Source(module=module, spec=spec, weights=weights, config=config)
@@ -68,10 +69,14 @@ def _configuration(spec: str, policy: str) -> tuple[dict[str, Any], Store]:
     scheme, _, place = spec.partition(":")
     if scheme == "local-dir":
         with errors_as_one_line(f"{spec!r} holds no model that timm saved"):
-            return load_config_of_folder(place), Store(name=spec, origin=place, cached=True)
+            cfg, arguments = load_config_of_folder(place)
+        refuse_deep(arguments, spec)
+        return cfg, Store(name=spec, origin=place, cached=True)
     if place:
         with errors_as_one_line(f"the configuration of {spec!r} cannot be had"):
-            cfg = on_hub(f"hf-hub:{place}", policy, lambda _local: dict(load_model_config_from_hf(place)[0]))
+            found: Any = on_hub(f"hf-hub:{place}", policy, lambda _local: load_model_config_from_hf(place))
+        refuse_deep(found[2] or {}, spec)
+        cfg = dict(found[0])
         return cfg, hub_store(spec, place, cfg.get("hf_hub_filename"))
     cfg = _registered(spec)
     hub_id, url, file = cfg.get("hf_hub_id"), cfg.get("url"), cfg.get("file")

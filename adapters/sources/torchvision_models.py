@@ -47,7 +47,7 @@ def build(spec: str, options: SourceOptions) -> Source:
 
     with errors_as_one_line(f"torchvision could not build {name!r}", kwargs):
         if sized:
-            check_room(make)
+            check_room(make, "use a smaller --input-size")
         module, weights = obtain(make, store(spec), policy=options.weights, seed=options.seed)
     return Source(module=module, spec=spec, weights=weights, config=config)
 

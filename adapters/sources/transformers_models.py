@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import input_config
-from erfscope.adapters.sources.source import Source, SourceOptions
+from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
 from erfscope.adapters.weights.store import Store, hub_store
-from erfscope.adapters.weights.weights import obtain, on_hub
+from erfscope.adapters.weights.weights import check_room, obtain, on_hub
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import errors_as_one_line, first_line
 
@@ -65,6 +65,7 @@ def build(spec: str, options: SourceOptions) -> Source:
     place = _place(spec, options.weights)
     with errors_as_one_line(f"the configuration of {spec!r} cannot be had"):
         given = place.read("config.json")
+    refuse_deep(given, spec)
     replaced = {**options.model_kwargs, **({} if channels is None else {"num_channels": channels})}
     config = _config(library, spec, given, replaced)
     if place.is_folder and not options.unsafe_load and options.weights in ("auto", "pretrained"):
@@ -85,6 +86,7 @@ def build(spec: str, options: SourceOptions) -> Source:
 
     held = store(spec) or Store(name=spec, origin=place.name, cached=True)
     with errors_as_one_line(f"transformers could not build {spec!r}", options.model_kwargs):
+        check_room(make, "correct its config.json")
         module, weights = obtain(make, held, policy=options.weights, seed=options.seed)
     words = _words(_processor(place), config)
     return Source(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -72,6 +73,11 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
         )
     if not file.is_file():
         raise ErfscopeError(f"checkpoint {str(file)!r} does not exist")
+    if zipfile.is_zipfile(file) and _claims_more(file):
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} is packed: it claims more bytes than it has, which torch.save never writes;"
+            " unpack it, or save it again"
+        )
     try:
         # timm's own checkpoints hold the arguments of their training.
         with silence_libraries(), torch.serialization.safe_globals([argparse.Namespace]):
@@ -96,11 +102,21 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
     entry = next((name for name in ENTRIES if isinstance(entries.get(name), Mapping | nn.Module)), None)
     held = content if entry is None else content[entry]
     named = held.state_dict() if isinstance(held, nn.Module) else held if isinstance(held, Mapping) else {}
-    tensors = clean_state_dict({str(key): value for key, value in named.items() if isinstance(value, Tensor)})
+    named = {key: value for key, value in named.items() if isinstance(key, str)}
+    tensors = clean_state_dict({key: value for key, value in named.items() if isinstance(value, Tensor)})
     if not tensors:
-        has = ", ".join(map(repr, list(named)[:3])) or f"a {type(held).__name__}"
+        has = ", ".join(repr(key[:60]) for key in list(named)[:3]) or f"a {type(held).__name__}"
         raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights: it has {has}; {_WANTED}")
     return tensors, entry
+
+
+def _claims_more(file: Path) -> bool:
+    """Whether an archive says that it holds more than its own size: torch.save packs nothing."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return sum(member.file_size for member in archive.infolist()) > file.stat().st_size
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
 
 
 def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from urllib.parse import urlparse
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from erfscope.adapter import Source, Weights
 from erfscope.adapters.libraries import silence_libraries
@@ -30,6 +32,8 @@ from erfscope.restore import seed_generators
 POLICIES = ("auto", "pretrained", "random", "random-raw")
 #: Not for users: shapes without numbers, for questions that need none.
 NO_NUMBERS: Literal["none"] = "none"
+#: Most modules of a model that is built from a file: ten times those of the deepest model of timm.
+MOST_MODULES = 30_000
 #: Whether a host answers is decided within this time, name resolution included.
 ANSWER_LIMIT_S = 3.0
 #: A host that did not answer is not asked again for this long: a comparison of twenty models waits once.
@@ -69,24 +73,43 @@ def obtain(make: Callable[[bool], nn.Module], store: Store, *, policy: str, seed
     return _random(make, "random", seed, reason)
 
 
-def check_room(make: Callable[[bool], nn.Module]) -> None:
-    """Check that a model fits into memory before it is built: its tables may be as large as its input.
+def check_room(make: Callable[[bool], nn.Module], fix: str) -> None:
+    """Check that a model fits into memory before it is built: a small file may ask for any, and tables may be as large
+    as the model's input.
 
     Args:
         make: As for :func:`obtain`.
+        fix: What to do about one that does not.
 
     Raises:
-        ErfscopeError: its weights alone take more than the free memory.
+        ErfscopeError: it has more than :data:`MOST_MODULES`, or its weights alone take more than the free memory.
     """
     try:
-        with torch.device("meta"), seed_generators(0), no_network(), silence_libraries():
+        with torch.device("meta"), seed_generators(0), no_network(), silence_libraries(), _few_modules(fix):
             module = make(False)
+    except ErfscopeError:
+        raise
     except Exception:  # a model that cannot be built without numbers may have any size
         return
     needed, there = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers())), available_bytes()
     if there is not None and needed > there:
         text = f"its weights take {needed / 2**30:,.0f} GiB of memory, and there are {there / 2**30:.3g} GiB"
-        raise ErfscopeError(f"{type(module).__name__} is too large at this size: {text}; use a smaller --input-size")
+        raise ErfscopeError(f"{type(module).__name__} is too large: {text}; {fix}")
+
+
+@contextlib.contextmanager
+def _few_modules(fix: str) -> Iterator[None]:
+    counted = itertools.count(1)
+
+    def count(module: nn.Module, _name: str, _part: nn.Module | None) -> None:
+        if next(counted) > MOST_MODULES:
+            raise ErfscopeError(f"{type(module).__name__} is part of more than {MOST_MODULES:,} modules; {fix}")
+
+    handle = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def sha256(module: nn.Module) -> str | None:

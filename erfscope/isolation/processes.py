@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from erfscope.errors import ErfscopeError
@@ -70,8 +70,10 @@ def run_alone(
     context.set_forkserver_preload(list(WARM))
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sending, limits.bytes, call, arguments))
+    # Started with the server, it would take signals out of the mask again.
+    resource_tracker.ensure_running()
     # A signal to a group of processes is for the one that waits: its server, and what that forks, must not die of it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         process.start()
     finally:

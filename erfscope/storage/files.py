@@ -139,39 +139,38 @@ def _read_arrays(report: Path, entry: dict[str, Any]) -> dict[str, np.ndarray[An
         with file.open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != entry["map_sha256"]:
                 raise ValueError("its sha256 is not the one in the report")
-            return _arrays_of(opened, entry["id"])
+            return _arrays_of(opened, entry)
     except DAMAGED as error:
         raise ErfscopeError(
             f"{file} is damaged ({type(error).__name__}: {str(error)[:80]}); measure again and store the result"
         ) from error
 
 
-def _arrays_of(file: BinaryIO, result_id: str) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays_of(file: BinaryIO, entry: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    result_id = entry["id"]
     with zipfile.ZipFile(file) as archive:
         # Refused by what the archive says of itself, which unpacking holds it to: no more than that is ever read.
         if sum(member.file_size for member in archive.infolist()) > LARGEST_ARRAYS:
             raise ValueError(f"it holds more than {LARGEST_ARRAYS >> 20} MiB")
-        names = [member.filename.removesuffix(".npy") for member in archive.infolist()]
         own = {
-            name.removeprefix(f"{result_id}."): name
-            for name in names
-            if name == result_id or name.startswith(f"{result_id}.")
+            member.filename.removesuffix(".npy").removeprefix(result_id).removeprefix(".") or "map": member
+            for member in archive.infolist()
+            if member.filename == f"{result_id}.npy" or member.filename.startswith(f"{result_id}.")
         }
-        found = {key: _array(archive.read(f"{name}.npy")) for key, name in own.items()}
-    if result_id in found:
-        found["map"] = np.asarray(found.pop(result_id), dtype=np.float64)
-    return found
+        for name, member in own.items():
+            _check_header(archive, member, tuple(entry["trf"]["reference_px"]) if name == "map" else None)
+        return {name: np.load(io.BytesIO(archive.read(member)), allow_pickle=False) for name, member in own.items()}
 
 
-def _array(content: bytes) -> np.ndarray[Any, Any]:
-    """An array of plain numbers from the bytes of a .npy file. Its header may claim any shape, and memory is taken
-    before it is filled."""
-    buffer = io.BytesIO(content)
-    version = np.lib.format.read_magic(buffer)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(buffer)
-    if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize != len(content) - buffer.tell():
-        raise ValueError(f"an array of {dtype} {shape} does not have {len(content) - buffer.tell()} bytes")
-    buffer.seek(0)
-    array: np.ndarray[Any, Any] = np.load(buffer, allow_pickle=False)
-    return array
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, of_map: tuple[int, ...] | None) -> None:
+    """Refuse what is no array of plain numbers, or no map of the size in the report, before it is unpacked. A header
+    may claim any shape, and memory is taken before it is filled."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(file)
+        left = member.file_size - file.tell()
+    if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize != left:
+        raise ValueError(f"an array of {dtype} {shape} does not have {left} bytes")
+    if of_map is not None and (shape != of_map or dtype != np.float64):
+        raise ValueError(f"its map is {dtype} of {shape}, and the report's is float64 of {of_map}")

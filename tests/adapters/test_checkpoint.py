@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -284,7 +285,7 @@ def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
         ({}, "holds no weights: it has a dict"),
         ({"net": {"conv1.weight": torch.zeros(2)}, "epoch": 3}, "holds no weights: it has 'net', 'epoch'"),
         ({"model": {"net": {"0.weight": torch.ones(2)}}}, "holds no weights: it has 'net'"),
-        ({("a", 1): torch.ones(2)}, "does not fit"),
+        ({("a", 1): torch.ones(2)}, "holds no weights: it has a dict"),
         (torch.ones(3), "holds no weights: it has a Tensor"),
         ("text", "holds no weights: it has a str"),
     ],
@@ -294,3 +295,33 @@ def test_containers_of_other_forms_are_refused_in_one_sentence(tmp_path: Path, c
     with pytest.raises(ErfscopeError, match=text) as caught:
         load_checkpoint(resnet(), tmp_path / "odd.pth", needed=body)
     assert "\n" not in str(caught.value)
+
+
+def test_a_packed_checkpoint_is_refused_before_it_is_unpacked(
+    tmp_path: Path, trained: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, packed = tmp_path / "plain.pth", tmp_path / "packed.pth"
+    torch.save(trained, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for member in source.infolist():
+            content = source.read(member)
+            if member.filename.endswith("data.pkl"):
+                # A tuple of nothings, which the unpickler makes one by one, and leaves on its stack.
+                content = content[:2] + b"(" + b"N" * 5_000_000 + b"t" + content[2:]
+            target.writestr(member.filename, content)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(ErfscopeError, match="claims more bytes than it has"):
+        load_checkpoint(resnet(), packed, needed=bool)
+
+
+def test_names_of_weights_are_texts(tmp_path: Path, trained: State) -> None:
+    key: tuple[object, ...] = ()
+    for _ in range(40):  # as text it would have a million million characters
+        key = (key, key)
+    held = [key]
+    file = tmp_path / "names.pth"
+    torch.save({"state_dict": {**trained, 3: torch.zeros(2), ("a", "b"): torch.zeros(2)}, "held": held}, file)
+    assert load_checkpoint(resnet(), file, needed=bool).ignored_keys == 0
+    torch.save({("a", ("b",)): torch.zeros(2)}, file)
+    with pytest.raises(ErfscopeError, match="holds no weights: it has a dict"):
+        load_checkpoint(resnet(), file, needed=bool)

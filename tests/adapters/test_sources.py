@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import itertools
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +20,12 @@ import timm
 import torch
 from PIL import Image
 from releases import needs_folders, needs_meta_transformers
+from torch import nn
 
 from erfscope.adapters.libraries import import_library
 from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
 from erfscope.adapters.sources.sources import build, split_label
-from erfscope.adapters.weights.weights import sha256
+from erfscope.adapters.weights.weights import check_room, sha256
 from erfscope.errors import ErfscopeError
 
 
@@ -107,9 +110,9 @@ def test_a_model_too_large_for_memory_is_refused_before_it_is_built(monkeypatch:
     monkeypatch.setattr(timm.layers, "trunc_normal_", lambda *_, **__: pytest.fail("numbers were drawn"))
     # A table of positions for 62,500 x 62,500 tokens: 930 GiB.
     text = fails("test_vit", input_size=(1_000_000, 1_000_000))
-    assert "is too large at this size: its weights take" in text
+    assert "is too large: its weights take" in text
     assert "use a smaller --input-size" in text
-    assert "is too large at this size" in fails("torchvision:vit_b_16", input_size=(1_000_000, 1_000_000))
+    assert "is too large: its weights take" in fails("torchvision:vit_b_16", input_size=(1_000_000, 1_000_000))
 
 
 @needs_folders
@@ -239,6 +242,41 @@ def test_a_local_folder_brings_its_own_weights_and_configuration(tmp_path: Path,
     assert (source.weights.source, source.weights.sha256) == ("pretrained", sha256(model))
     assert source.config.mean == (0.1, 0.2, 0.3)
     assert build(f"local-dir:{tmp_path / 'saved'}", weights="random").weights.source == "random"
+
+
+@needs_folders
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"depth": 10**9}, "asks for depth=1000000000"),
+        ({"depth": 10**30}, "asks for depth=1000"),
+        ({"embed_dim": 3 * 10**6}, "is too large: its weights take"),
+        ({"mlp_ratio": 1e7}, "is too large: its weights take"),
+        ({"num_classes": 10**12}, "is too large: its weights take"),
+        ({"img_size": 10**6}, "is too large: its weights take"),
+        ({"in_chans": 10**40}, "could not build"),
+    ],
+)
+def test_a_folder_that_claims_a_huge_model_is_refused_before_it_is_built(arguments: dict[str, Any], text: str) -> None:
+    folder = Path("huge")
+    folder.mkdir()
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    for weights in ("random", "auto"):
+        assert text in fails("local-dir:huge", weights=weights)
+
+
+def test_a_model_of_too_many_modules_is_refused_while_it_is_built() -> None:
+    def make(_: bool) -> nn.Module:
+        net = nn.Sequential()
+        for number in itertools.count():
+            net.add_module(str(number), nn.ReLU())
+        return net
+
+    with pytest.raises(ErfscopeError, match="more than 30,000 modules; correct it"):
+        check_room(make, "correct it")
+    # The count ends with the check.
+    nn.Sequential().add_module("part", nn.ReLU())
 
 
 def test_a_release_that_reads_no_folders_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,24 @@ def test_options_replace_fields_of_the_configuration(folders: dict[str, Path]) -
     assert "has no 'depth'" in fails(spec(folders["ResNet"]), weights="random", model_kwargs={"depth": 3})
 
 
+@pytest.mark.parametrize(
+    ("family", "name", "value", "text"),
+    [
+        ("Dinov2", "num_hidden_layers", 10**6, "asks for num_hidden_layers=1000000"),
+        ("Dinov2", "num_hidden_layers", 10**12, "asks for num_hidden_layers="),
+        ("Swin", "depths", [1, 10**9], "asks for depths=1000000000"),
+        ("ResNet", "hidden_sizes", [8, 12, 10**9], ""),
+        ("Dinov2", "image_size", 10**9, ""),
+    ],
+)
+def test_a_configuration_that_claims_a_huge_model_is_one_line(
+    tmp_path: Path, folders: dict[str, Path], family: str, name: str, value: object, text: str
+) -> None:
+    config = json.loads((folders[family] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
+    assert text in fails(f"transformers:{tmp_path}", weights="random")
+
+
 def test_a_place_without_a_backbone_says_what_there_is(tmp_path: Path, folders: dict[str, Path]) -> None:
     assert "config.json" in fails(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')

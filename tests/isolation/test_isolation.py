@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -246,3 +248,19 @@ def test_what_cannot_be_isolated_is_refused(arguments, said, tmp_path, monkeypat
     assert _run(["compare", "test_resnet", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("delay_s", [2.0, 3.5])
+def test_ctrl_c_while_the_processes_start_is_no_traceback(tmp_path, delay_s):
+    (tmp_path / "nets.py").write_text("from torch import nn\n\ndef a():\n    return nn.Conv2d(3, 4, 3)\n")
+    words = ["compare", "nets.py:a", "b=nets.py:a", "--isolate", "--input-size", "16", "--samples", "2", "-q"]
+    command = [sys.executable, "-m", "erfscope", *words, "--weights", "random", "--device", "cpu"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        time.sleep(delay_s)
+        # As a terminal sends it: to the run, and to the processes that it has started.
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in said

@@ -129,7 +129,23 @@ def test_maps_that_are_not_those_of_their_field_are_refused(document, place, kin
             archive({f"{k}.npy": npy(v) for k, v in (members | {name: MAPS[kind](members[name])}).items()}),
         )
         code, _, said = command("compare", str(place), str(place))
-        assert (code, "its map of shape" in said) == (2, True)
+        assert (code, "its map" in said) == (2, True)
+    finally:
+        file.write_bytes(kept)
+        (place / "report.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("u1", (1 << 14, 1 << 14)), ("f8", (1 << 12, 1 << 13)), ("f2", (16, 16))])
+def test_an_array_that_claims_to_be_another_is_refused_before_it_is_unpacked(
+    document, place, monkeypatch, dtype, shape
+):
+    name, file = document["results"][0]["id"], place / document["results"][0]["map_file"]
+    kept = file.read_bytes()
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked"))
+    try:
+        write_signed(place, document, archive({f"{name}.npy": npy(np.zeros(shape, dtype))}))
+        found = works_or_refuses(lambda: erfscope.read(place))
+        assert "and the report's is float64 of (16, 16)" in str(found)
     finally:
         file.write_bytes(kept)
         (place / "report.json").write_text(json.dumps(document))
