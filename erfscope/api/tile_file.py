@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
@@ -76,22 +77,20 @@ def tile_file(
 def _image(source: str | Path) -> Any:
     """An array on disk."""
     try:
-        x = np.load(source, mmap_mode="r")
+        return np.lib.format.open_memmap(source, mode="r")
     except DAMAGED as error:
+        if Path(source).is_file() and zipfile.is_zipfile(source):
+            raise ErfscopeError(
+                f"{source} is an archive of arrays; np.save the one that is the image as .npy"
+            ) from error
         raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
-    if not isinstance(x, np.ndarray):
-        with x:
-            names = ", ".join(x.files[:3])
-        raise ErfscopeError(f"{source} is an archive of arrays ({names}); np.save the one that is the image as .npy")
-    return x
 
 
 def _begun(filled: Path) -> NDArray[Any]:
     """The output of a run that was stopped."""
     try:
         # As it is: opened for writing, a file that is cut off would grow to its old length.
-        np.load(filled, mmap_mode="r")
-        found: NDArray[Any] = np.load(filled, mmap_mode="r+")
+        np.lib.format.open_memmap(filled, mode="r")
+        return np.lib.format.open_memmap(filled, mode="r+")
     except DAMAGED as error:
         raise ErfscopeError(f"cannot go on with {filled} ({first_line(error)}); start again with --force") from error
-    return found

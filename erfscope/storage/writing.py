@@ -139,7 +139,7 @@ def check_directory(
             raise ErfscopeError(
                 f"{path} holds files that are not an erfscope report, so --force leaves it; choose another name"
             )
-    _try_folder(path if _is_filled_in_place(path) else path.parent, path.name)
+    _try_folder(path if _is_filled_in_place(path, holding) else path.parent, path.name)
 
 
 def _try_folder(folder: Path, name: str) -> None:
@@ -153,13 +153,10 @@ def _try_folder(folder: Path, name: str) -> None:
         raise ErfscopeError(text) from error
 
 
-def _is_filled_in_place(path: Path) -> bool:
-    """Whether a report is written into a folder, which stays: an empty one, one with rows, a mount point, and one that
-    cannot be renamed."""
-    if not path.is_dir():
-        return False
-    holds_nothing = not any(path.iterdir()) or (path / ROWS).is_dir()
-    return path.is_mount() or holds_nothing or not os.access(path.parent, os.W_OK)
+def _is_filled_in_place(path: Path, holding: str) -> bool:
+    """Whether a report is written into a folder, which stays: one without a report, a mount point, and one that cannot
+    be renamed."""
+    return path.is_dir() and (path.is_mount() or not (path / holding).is_file() or not os.access(path.parent, os.W_OK))
 
 
 @contextlib.contextmanager
@@ -196,8 +193,8 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
     """A folder to fill, which takes its name when the block has ended without an error; with ``force`` it replaces a
     report of that name.
 
-    An empty folder stays, and so does one that cannot be renamed, such as a mount point: the files are then moved into
-    it.
+    A folder without a report stays, and so does one that cannot be renamed, such as a mount point: the files are then
+    moved into it.
 
     Raises:
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
@@ -205,7 +202,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
     check_directory(path, force=force, holding=holding)
     with _one_line(path):
         path = path.resolve()
-        in_place = _is_filled_in_place(path)
+        in_place = _is_filled_in_place(path, holding)
         temporary = Path(tempfile.mkdtemp(dir=path if in_place else path.parent, prefix=f".{path.name[:40]}."))
         try:
             yield temporary
@@ -214,8 +211,8 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
             if in_place:
                 _fill(path, temporary, holding)
             else:
-                temporary.chmod(0o777 & ~_umask())
-                _take_place(temporary, path)
+                temporary.chmod(path.stat().st_mode & 0o7777 if path.is_dir() else 0o777 & ~_umask())
+                _take_place(temporary, path, holding)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -228,14 +225,17 @@ def _to_disk(file: Path) -> None:
             os.fsync(opened.fileno())
 
 
-def _take_place(new: Path, path: Path) -> None:
-    """Give ``new`` the name ``path``; the old folder has it until then, or is put aside first, and back if that fails,
-    where the system cannot exchange two names."""
+def _take_place(new: Path, path: Path, holding: str) -> None:
+    """Give ``new`` the name ``path``. The old folder has it until then; where the system cannot exchange two names, it
+    is filled if it has the rows of the new report, else put aside first, and back if that fails."""
     if not path.is_dir():
         new.replace(path)
         return
     if _exchanged(new, path):
         shutil.rmtree(new, ignore_errors=True)
+        return
+    if (path / ROWS).is_dir():
+        _fill(path, new.rename(path / new.name), holding)
         return
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
     old = path.rename(aside / "old")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import erfscope
+from erfscope.stimuli.search import SUFFIXES as SUFFIXES_OF_IMAGES
 from erfscope.storage.formats import FORMATS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -68,6 +70,74 @@ def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     assert code in (0, 2, 3), said
     assert Path("image.npy").read_bytes() == before
     assert erfscope.read("shard1")[0].part is not None
+
+
+#: Every way to name a file that is read: the words before its name, and those after it.
+READERS = {
+    "image": (("analyze", "nets.py:tiny", *QUICK, "--quiet", "--image"), ()),
+    "checkpoint": (("analyze", "nets.py:tiny", "--input-size", "16", "--samples", "2", "--quiet", "--checkpoint"), ()),
+    "settings": (("analyze", "nets.py:tiny", *QUICK, "--quiet", "--config"), ()),
+    "model": (("analyze",), (*QUICK, "--quiet")),
+    "folder of timm": (("analyze",), (*QUICK, "--quiet")),
+    "report": (("compare",), ("nets.py:tiny", *QUICK, "--quiet")),
+    "shard": (("merge",), ("--quiet",)),
+    "baseline": (("check", "nets.py:tiny", *QUICK, "--baseline"), ()),
+    "tiles": (("tile", "nets.py:tiny", "--input-size", "16", "-o", "out.npy", "--force", "--run"), ()),
+}
+SUFFIXES = st.sampled_from(
+    [
+        *FORMATS,
+        *SUFFIXES_OF_IMAGES,
+        ".npy",
+        ".pth",
+        ".safetensors",
+        ".bin",
+        ".pt2",
+        ".ts",
+        ".onnx",
+        ".toml",
+        ".py",
+        "",
+        "/",
+    ]
+)
+
+
+def contents() -> st.SearchStrategy[bytes]:
+    """Bytes of a file: any, those of a real one, and those of a real one that is cut off or has other bytes inside."""
+    real = [
+        *(Path(name).read_bytes() for name in ("x.png", "image.npy", "shard1/report.json", "nets.py")),
+        *(file.read_bytes() for file in Path("shard1").glob("*.npz")),
+        b"[analyze]\nseed = 3\n",
+        b"{}",
+        b"",
+        pickle.dumps({"a": 1}),
+    ]
+
+    def damaged(content: bytes, place: int, by: bytes, is_cut: bool) -> bytes:
+        place %= len(content) + 1
+        return content[:place] + by + (b"" if is_cut else content[place + len(by) :])
+
+    return st.one_of(
+        st.binary(max_size=40),
+        st.sampled_from(real),
+        st.builds(damaged, st.sampled_from(real), st.integers(0, 1 << 16), st.binary(max_size=4), st.booleans()),
+    )
+
+
+@fuzz(150)
+@given(st.sampled_from([*READERS]), SUFFIXES, st.data())
+def test_a_file_of_any_suffix_and_content_is_read_or_refused_in_one_line(
+    reader: str, suffix: str, data: st.DataObject
+) -> None:
+    before, after = READERS[reader]
+    file = Path(f"given{suffix}")
+    if suffix == "/":
+        file = Path("folder", "config.json")
+        file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data.draw(contents()))
+    named = "folder" if suffix == "/" else f"given{suffix}"
+    command(*before, f"local-dir:./{named}" if reader == "folder of timm" else named, *after)
 
 
 @pytest.mark.parametrize("asked", ["x.png", "./x.png", "soft.png", "hard.png", "*.png"])

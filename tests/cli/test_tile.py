@@ -320,4 +320,4 @@ def test_what_is_no_image_is_one_line(
 def test_an_archive_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("image.npz", photo=np.zeros((3, 64, 64)))
     found = run(capsys, "nets.py:stack", "--input-size", "64", "--run", "image.npz", "-o", "out.npy")
-    assert "image.npz is an archive of arrays (photo)" in found[2]
+    assert "image.npz is an archive of arrays; np.save" in found[2]
