@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapter import Features, Preprocess, Reference, Weights
 from erfscope.adapters.attention_health import dead_attention
@@ -128,15 +129,16 @@ class ModuleAdapter:
         """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see
         :class:`erfscope.adapter.Adapter`."""
         is_stage = layer in self.stages
-        targets = {name: self._module(name) for name in {wrt, *(() if is_stage else (layer,))} - {IMAGE}}
+        targets = {name: self._target(name) for name in {wrt, *(() if is_stage else (layer,))} - {IMAGE}}
         # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
         awaited = None if known is None or is_stage else set(targets)
         if known is None:
             known = self.layouts(x, layer, wrt) or {}
         taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
         output: Any = None
-        with borrowed(self.module), hooked(tap.handle for tap in taps.values()), contextlib.suppress(_Reached):
+        with borrowed(self.module), hooked(_handles(taps)), contextlib.suppress(_Reached):
             output = self._stage(x, layer) if is_stage else self._forward(self.module, x)
+            _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
         image = Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
         tensor: Tensor = output if is_stage else found[layer][0]
@@ -153,9 +155,10 @@ class ModuleAdapter:
     def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
         """The maps of several layers from one pass; see :class:`erfscope.adapter.Adapter`."""
         hooks = [name for name in layers if name not in self.stages]
-        taps = {name: _Tap(name, self._module(name), known.get(name), None) for name in hooks}
-        with borrowed(self.module), hooked(tap.handle for tap in taps.values()):
-            _, stages = self.outputs(self.module, x)
+        taps = {name: _Tap(name, self._target(name), known.get(name), None) for name in hooks}
+        with borrowed(self.module), hooked(_handles(taps)):
+            output, stages = self.outputs(self.module, x)
+            _keep_returned(taps.values(), output)
         return {name: taps[name].found(self.spec)[0] if name in taps else stages[name] for name in layers}
 
     @contextlib.contextmanager
@@ -225,6 +228,12 @@ class ModuleAdapter:
             raise unknown("layer", text, self.layer_names, where=self.spec)
         return layer, modules[layer.module]
 
+    def _target(self, text: str) -> tuple[LayerName, nn.Module | None]:
+        """The module whose output or input a layer name means; None for what the call returns."""
+        layer, module = self._module(text)
+        is_returned = layer.module == OUTPUT and not layer.is_input and not self.stages
+        return layer, None if is_returned else module
+
     def _stage(self, x: Tensor, layer: str) -> Tensor:
         """The map of a stage, (B, C, *space)."""
         return self.outputs(self.module, x)[1][layer]
@@ -260,26 +269,41 @@ class _Reached(BaseException):
     """Ends a pass that has reached every layer asked for. Not an Exception, which a model may catch."""
 
 
+def _handles(taps: Mapping[str, _Tap]) -> list[RemovableHandle]:
+    return [tap.handle for tap in taps.values() if tap.handle is not None]
+
+
+def _keep_returned(taps: Iterable[_Tap], output: Any) -> None:
+    """Give what a call returned to the taps that wait for it."""
+    for tap in taps:
+        if tap.handle is None:
+            tap.keep(output)
+
+
 class _Tap:
-    """A hook on one module that keeps the map, and its place in the autograd graph, that a layer name means.
+    """Keeps the map, and its place in the autograd graph, that a layer name means: by a hook on a module, or of what is
+    given to :meth:`keep`.
 
     ``awaited`` holds the names of all layers that a pass is run for: it ends when none of them is left.
     """
 
     def __init__(
-        self, text: str, target: tuple[LayerName, nn.Module], layout: Layout | None, awaited: set[str] | None
+        self, text: str, target: tuple[LayerName, nn.Module | None], layout: Layout | None, awaited: set[str] | None
     ) -> None:
         self.layer, module = target
         self._text, self._layout, self._awaited = text, layout, awaited
         self._calls, self._shape = 0, tuple[int, ...]()
         self._found: tuple[Tensor, Reference] | None = None
-        self.handle = (
-            module.register_forward_pre_hook(lambda _module, args: self._keep(args[0] if args else None))
-            if self.layer.is_input
-            else module.register_forward_hook(lambda _module, _args, output: self._keep(output))
-        )
+        self.handle: RemovableHandle | None = None
+        if module is not None:
+            self.handle = (
+                module.register_forward_pre_hook(lambda _module, args: self.keep(args[0] if args else None))
+                if self.layer.is_input
+                else module.register_forward_hook(lambda _module, _args, output: self.keep(output))
+            )
 
-    def _keep(self, value: Any) -> None:
+    def keep(self, value: Any) -> None:
+        """Take the tensor that is meant out of what a module, or the model, gave or was given."""
         self._calls += 1
         tensor = pick(value, self.layer, self._text)
         self._shape = tuple(tensor.shape)

@@ -17,7 +17,7 @@ from erfscope.adapters.state import borrowed, device_of, dtype_of
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
 from erfscope.graph.graph import Graph
-from erfscope.graph.named import STAGES, Pass
+from erfscope.graph.named import RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, tensors_of
 from erfscope.graph.recording import Recording
 from erfscope.graph.tape import DRAWS
@@ -114,7 +114,7 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
 def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[str, Any]:
     with contain_exits():
         output, stages = adapter.outputs(module, x)
-    return {"output": output, STAGES: stages}
+    return {RETURNED: output, STAGES: stages}
 
 
 def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:

@@ -57,6 +57,7 @@ CODES = {
     "one_by_one": Code("model"),
     "outside_trf": Code("map"),
     "own_cell_dominated": Code("map"),
+    "output_not_read": Code("model"),
     "own_resizing": Code("model"),
     "reactivated": Code("model", "notice"),
     "repeated_layers": Code("model"),

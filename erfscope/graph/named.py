@@ -14,8 +14,8 @@ from erfscope.graph.numbers import Numbers
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop
 
-#: Path of the stages in what a recorded pass returns.
-STAGES = "stages"
+#: Paths in what a recorded pass returns: of the model's own output, which the call gave, and of the stages.
+RETURNED, STAGES = "output", "stages"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -49,6 +49,11 @@ class Pass:
         self.crops: dict[object, Crop | None] = {}
 
     @property
+    def has_output(self) -> bool:
+        """Whether the call returned a tensor, alone or in what is searched for one."""
+        return any(path[:1] == (RETURNED,) for path in self.graph.returned)
+
+    @property
     def images(self) -> int:
         """How many images the pass was recorded with."""
         return shape_of(self.graph.inputs[0])[0]
@@ -72,14 +77,23 @@ def _modules(graph: Graph) -> dict[str, NamedTensor]:
     """The tensors that modules took and gave, in the order of execution."""
     found: dict[str, NamedTensor] = {}
     marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
+    returned = {path[1:]: node for path, node in graph.returned.items() if path[:1] == (RETURNED,)}
+    # A library's stages may come from another method than its output does.
+    is_called = any(path[:1] == (STAGES,) for path in graph.returned)
     for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):
         every = list(calls)
         name, last = module or OUTPUT, every[-1]
-        named = {name + _items(path): node for path, node in last.outputs.items()}
+        own = name == OUTPUT and not is_called
+        named = {} if own else {name + _items(path): node for path, node in last.outputs.items()}
         if (taken := last.inputs.get((0,))) is not None:
             named[name + INPUT] = taken
         for each, node in named.items():
             found[each] = NamedTensor(node=node, shape=shape_of(node), stage=False, order=last.order, calls=len(every))
+    for path, node in returned.items() if not is_called else ():
+        # What the caller gets: a function around the module may go on after it.
+        found[OUTPUT + _items(path)] = NamedTensor(
+            node=node, shape=shape_of(node), stage=False, order=len(marks), calls=1
+        )
     return dict(sorted(found.items(), key=lambda item: item[1].order))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gc
 import itertools
@@ -103,26 +104,44 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """Yield every tensor in tuples, lists and dictionaries, with the items on the way to it."""
+    """Yield every tensor in tuples, lists, mappings, dataclasses and objects like DETR's ``NestedTensor``, with the
+    items and fields on the way to it."""
     if isinstance(given, Tensor):
         yield path, given
-    elif isinstance(given, dict | list | tuple):
-        for key, each in given.items() if isinstance(given, dict) else enumerate(given):
-            yield from tensors_in(each, (*path, key))
+        return
+    for key, each in parts_of(given).items():
+        yield from tensors_in(each, (*path, key))
+
+
+def parts_of(given: Any) -> Mapping[Any, Any]:
+    """The items of a container, and the fields of a dataclass or of an object whose ``tensors`` is a tensor; none of
+    anything else."""
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, list | tuple):
+        return dict(enumerate(given))
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
+    own = getattr(given, "__dict__", {})
+    return own if not isinstance(given, nn.Module) and isinstance(own.get("tensors"), Tensor) else {}
 
 
 def map_tensors(given: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Change every tensor in tuples, lists and dictionaries of any class; what holds none is handed on as it is."""
+    """Change every tensor that :func:`tensors_in` finds, in containers of the same class; what holds none is handed on
+    as it is."""
     if isinstance(given, Tensor):
         return change(given)
-    if not isinstance(given, dict | list | tuple) or next(tensors_in(given), None) is None:
+    if next(tensors_in(given), None) is None:
         return given
     if isinstance(given, tuple):
         items = [map_tensors(each, change) for each in given]
         return type(given)(*items) if hasattr(given, "_fields") else type(given)(items)
     changed = copy.copy(given)
-    for key, each in given.items() if isinstance(given, dict) else enumerate(given):
-        changed[key] = map_tensors(each, change)
+    for key, each in parts_of(given).items():
+        if isinstance(given, Mapping | list):
+            changed[key] = map_tensors(each, change)
+        else:  # frozen dataclasses, too
+            object.__setattr__(changed, key, map_tensors(each, change))
     return changed
 
 

@@ -121,6 +121,10 @@ def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
         )
         hint = f"name one call with --layer, such as {names[0]}@{recording.calls(names[0]) - 1}"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+    if not recording.has_output:
+        text = f"no tensor is found in what the model returns, so that {layer} inside it is measured"
+        hint = "let erfscope.wrap(model, forward=lambda m, x: m(x).NAME) return the tensor"
+        yield Finding(code="output_not_read", text=f"{text}; {hint}")
     if len(separate := separate_outputs(recording)) > 1:
         sizes = {entry.name: "x".join(map(str, entry.shape[2:])) for entry in recording.layers}
         named = ", ".join(f"{name} ({sizes[name]})" for name in separate)

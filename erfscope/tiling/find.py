@@ -15,6 +15,7 @@ from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import OUTPUT
 from erfscope.graph.cost import forward_bytes
 from erfscope.graph.graph import Path
+from erfscope.graph.named import RETURNED
 from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray, IntArray
@@ -126,8 +127,8 @@ def _output(loaded: LoadedModel) -> str:
 
 def _path(recording: Recording, name: str) -> Path:
     """Where a tensor is in what the model itself returns."""
-    whole = next(mark for mark in recording.graph.marks.values() if not mark.module)
-    return next(path for path, node in whole.outputs.items() if node is recording.modules[name].node)
+    returned, node = recording.graph.returned, recording.modules[name].node
+    return next(path[1:] for path, each in returned.items() if path[:1] == (RETURNED,) and each is node)
 
 
 def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:

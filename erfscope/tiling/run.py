@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
+from erfscope.graph.record import parts_of
 from erfscope.model_errors import contain_exits, first_line
 from erfscope.tiling.mark import Mark, shares_memory
 from erfscope.tiling.plan import TilePlan, Window
@@ -143,7 +144,7 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
     else:
         found = _run(model, crops, plan)
         for key in plan.path:
-            found = found[key]
+            found = parts_of(found)[key]
     if not isinstance(found, Tensor):
         raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(found).__name__}")
     space = plan.output_size(tuple(crops.shape[2:]))
