@@ -125,8 +125,9 @@ def module_config(
 ) -> InputConfig:
     """Find what a live module expects of an image: a timm model's own configuration, else ImageNet's numbers.
 
-    Without a configuration the first convolution gives the channels and the number of spatial axes. A module
-    without one takes images, or, where ``input_size`` is a tuple of one number, sequences.
+    Without a configuration the first convolution gives the channels and the number of spatial axes; where
+    ``input_size`` is a tuple of one number there is one axis, and one channel beside convolutions of more axes. A
+    module without a convolution takes images.
 
     Args:
         module: Any module. A timm model built with ``img_size=`` has that size, whatever its pretrained configuration
@@ -146,7 +147,9 @@ def module_config(
         convolutions = (part for part in module.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d))
         first = next(convolutions, None)
         is_line = input_size is not None and len(input_size) == 1 and not isinstance(input_size, EverySide)
-        channels, rank = (None, 1 if is_line else 2) if first is None else (first.in_channels, len(first.kernel_size))
+        channels, rank = (None, 2) if first is None else (first.in_channels, len(first.kernel_size))
+        if is_line and rank > 1:  # sound, of which the model makes a spectrogram itself
+            channels, rank = None if first is None else 1, 1
         if rank == 3 and input_size is None:
             raise ErfscopeError(
                 "states no input size, and its first convolution takes three axes (frames or slices, height, width):"

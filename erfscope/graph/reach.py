@@ -27,6 +27,8 @@ Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 FEW = 8
 #: What is added to a product of attention that is to count for nothing.
 SHUT = -50
+#: Patterns of taps are looked for among so many indices.
+LONGEST_PATTERN = 256
 #: Finer steps between two cells are rounding.
 FINEST = 4096
 
@@ -104,14 +106,15 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     (first, last), (low, high) = (ends[rows] * SIGNS[:, None] for rows in (LOCAL, CLIPPED))
     known = np.isfinite(first) & np.isfinite(low)
     # Further than half of the image are windows that were rolled over the border.
-    folds = [
-        max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0)))
-        for further, beyond in ((high - last, first < 0), (first - low, last >= size))
-    ]
+    with np.errstate(invalid="ignore"):  # inf - inf, where a unit sees nothing
+        further = ((high - last, first < 0), (first - low, last >= size))
+    folds = [max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0))) for further, beyond in further]
     center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
     stride = _fraction(fields.stride(node, FIRST, axis))
     steps = [stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]
-    margins = [_margin(fields, edge, before, axis) for edge, before in _reads(fields, way)]
+    reads = list(_reads(fields, way))
+    steps += [step for edge, before in reads for step in _patterns(edge, before, axis)]
+    margins = [_margin(fields, edge, before, axis) for edge, before in reads]
     return Reach(
         size=size,
         first=first,
@@ -134,6 +137,26 @@ def _reads(fields: Fields, way: list[fx.Node]) -> Iterator[tuple[Edge, list[tupl
         for edge, before in zip(positions.edges[node], positions.before[node], strict=True):
             if edge.source in fields:
                 yield edge, before
+
+
+def _patterns(edge: Edge, before: list[tuple[Place, ...]], axis: int) -> Iterator[Fraction]:
+    """Cells of the image after which an operation reads positions alike again, as where every other column is written
+    over, or windows are taken apart."""
+    for step, places in zip(edge.steps, before, strict=True):
+        for dim, slope in enumerate(places[axis].slope):
+            read = step.reads[dim] if isinstance(step, Dims) else None
+            yield _fraction(abs(slope) * (_period(read) if isinstance(read, Taps) else 1))
+
+
+def _period(read: Taps) -> int:
+    """Indices of the input after which its taps repeat themselves; 0 where they do not."""
+    spots, is_there = read.unbounded, read.unbounded != ABSENT
+    for n in range(1, min(len(spots) // 2, LONGEST_PATTERN) + 1):
+        by = np.where(is_there[n:], spots[n:] - spots[:-n], 0)
+        further = np.unique(by[is_there[n:]])
+        if (is_there[n:] == is_there[:-n]).all() and further.size == 1:
+            return int(further[0])
+    return 0
 
 
 def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:

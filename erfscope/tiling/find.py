@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import fx
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -14,8 +16,9 @@ from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import OUTPUT
 from erfscope.graph.cost import forward_bytes
-from erfscope.graph.graph import Path
+from erfscope.graph.graph import Path, name_of
 from erfscope.graph.named import RETURNED
+from erfscope.graph.places import describe
 from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray, IntArray
@@ -83,9 +86,11 @@ def find_plan(
     if not all(map(_is_periodic, axes)):
         return _impossible(loaded, layer or "", (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
+    recording = loaded.recording
     try:
         if sides != own:
-            axes, obstacles = reach_of(open_at(sides).recording, name)
+            recording = open_at(sides).recording
+            axes, obstacles = reach_of(recording, name)
     except ErfscopeError as error:
         strides = " and ".join(str(axis.period) for axis in axes)
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
@@ -103,7 +108,7 @@ def find_plan(
         layer=layer or "",
         path=() if layer else _path(loaded.recording, name),
     )
-    return _confirmed(plan, axes, open_at, name) if plan.possible else plan
+    return _confirmed(plan, axes, open_at, name, recording) if plan.possible else plan
 
 
 def _impossible(loaded: LoadedModel, layer: str, blockers: Iterable[str]) -> TilePlan:
@@ -221,8 +226,8 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     ).with_tile(tile)
 
 
-def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str) -> TilePlan:
-    """The plan with the memory of one tile, if the model treats a tile's crop as it does the image."""
+def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str, recording: Recording) -> TilePlan:
+    """The plan with the memory of one tile, if the model treats a tile's crop as it does the image of a recording."""
     sides = plan.crop
     if sides == tuple(axis.size for axis in axes):
         sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
@@ -235,8 +240,27 @@ def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str
         return _blocked(
             plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size"
         )
+    if where := _number_of_size(recording, loaded.recording):
+        return _blocked(plan, f"{where} takes a number that it makes of the size of its input; make it a constant")
     share = math.prod(plan.crop) / math.prod(sides)
     return replace(plan, memory=round(forward_bytes(loaded.recording.graph) * share))
+
+
+def _number_of_size(one: Recording, other: Recording) -> str:
+    """The first elementwise operation whose numbers differ between two recordings of one model; "" for none."""
+    for mine, theirs in zip(*(_elementwise(each) for each in (one, other)), strict=False):
+        if name_of(mine) != name_of(theirs):
+            break
+        numbers = [[each for each in node.args if isinstance(each, int | float)] for node in (mine, theirs)]
+        if numbers[0] != numbers[1]:
+            return describe(mine)
+    return ""
+
+
+def _elementwise(recording: Recording) -> Iterator[fx.Node]:
+    for node in recording.graph.nodes:
+        if node in recording.graph.live and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            yield node
 
 
 def _blocked(plan: TilePlan, why: str) -> TilePlan:

@@ -164,7 +164,11 @@ def col2im(call: Call) -> list[Edge] | None:
         window, there = ends // stride[i], (ends % stride[i] == 0) & (ends >= 0) & (ends // stride[i] < counts[i])
         spots = np.where(there, np.arange(kernel[i]) * counts[i] + window, ABSENT)
         center = (np.arange(out[i]) + padding[i] - dilation[i] * (kernel[i] - 1) / 2) / stride[i]
-        reads.append(taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i]))
+        # Whether a window's cells still stand where they were taken from, or all in its middle, decides.
+        reason = "the cells of windows are added up" if kernel[i] > 1 else ""
+        reads.append(
+            taps(2 + i, kernel[i] * counts[i], spots, center=center, scale=1 / stride[i], inexact_reason=reason)
+        )
     apart = (batch, channels, *kernel, *counts)
     paired = permutation(apart, [0, 1, 2, 4, 3, 5])
     long = (batch, channels, kernel[0] * counts[0], kernel[1] * counts[1])

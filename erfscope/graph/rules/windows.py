@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ from erfscope.graph.rules.reading import (
     Edge,
     Taps,
     Whole,
+    call_of,
+    is_tensor,
     rule,
     taps,
     weights,
@@ -105,11 +108,26 @@ def convolution(call: Call) -> list[Edge] | None:
 def pooling(call: Call) -> list[Edge] | None:
     """Average and maximum pooling; ceil mode only makes the output longer."""
     x, windows = call.tensor(), window_of(call)
-    if call.output:
-        return None
     dims = range(len(call.shape) - len(windows), len(call.shape))
     sides = zip(dims, shape_of(x)[dims.start :], call.shape[dims.start :], windows, strict=True)
     return along(call, x, {dim: sliding_taps(dim, size, out, *window) for dim, size, out, window in sides})
+
+
+@rule("max_unpool2d", "max_unpool3d")
+def unpooling(call: Call) -> list[Edge] | None:
+    """Values put back to where a maximum pooling found them: anywhere in its window."""
+    x, indices = call.tensor("self"), call.args["indices"]
+    pool = indices
+    while isinstance(pool, fx.Node) and not (pool.target is operator.getitem and is_tensor(pool)):
+        pool = pool.args[0] if pool.args else None
+    pooled = call_of(pool) if isinstance(pool, fx.Node) else None
+    if pooled is None or not pooled.name.startswith("max_pool") or len(shape_of(pool)) != len(call.shape):
+        return None
+    windows, lead = window_of(pooled), len(call.shape) - len(window_of(pooled))
+    sides = zip(range(lead, len(call.shape)), shape_of(x)[lead:], call.shape[lead:], windows, strict=True)
+    reads = {dim: transposed_taps(dim, size, out, *window) for dim, size, out, window in sides}
+    found = Dims(tuple(reads.get(dim, dim) for dim in range(len(call.shape))), call.shape)
+    return [Edge(source=x, steps=(found,)), Edge(source=indices, steps=(found,), follows=True)]
 
 
 def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
