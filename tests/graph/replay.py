@@ -9,12 +9,14 @@ from erfscope.graph.record import tensors_of
 
 
 def tensors_in(given, path=()):
-    """Every tensor in tuples, lists and dictionaries, with the items on the way to it."""
+    """Every tensor in tuples, lists, dictionaries and lists of images, with the items on the way to it."""
     if isinstance(given, Tensor):
         yield path, given
     elif isinstance(given, dict | list | tuple):
         for key, each in given.items() if isinstance(given, dict) else enumerate(given):
             yield from tensors_in(each, (*path, key))
+    elif hasattr(given, "tensors"):  # torchvision's ImageList
+        yield (*path, "tensors"), given.tensors
 
 
 def replay(graph, module, *inputs):

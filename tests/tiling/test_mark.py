@@ -164,7 +164,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(["run", "output", "done", "last", "plan", "model", "image"]), VALUES, st.booleans())
 def test_a_count_with_any_value_in_any_field_is_one_line(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: object, is_missing: bool
