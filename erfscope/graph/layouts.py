@@ -56,11 +56,30 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     gone = [not place.exists for place in space]
     if not batch.exists or (any(gone) and not any(_count(place) > 1 for place in space)) or all(gone):
         return Reading("none")
+    if (plain := _plain(places, shape)) is not None:
+        return Reading("known", plain)
     found = _factors(places, shape)
     for dim in range(len(shape)):
         if found.layout is None and (windows := _windows_along(places, dim)) is not None:
             found = _factors(windows, shape)
     return found
+
+
+def _plain(places: Sequence[Place], shape: Shape) -> Layout | None:
+    """Channels first or last, where one dimension goes along each axis of the image, in order, and no other does: a
+    unit is an index of the tensor then, whatever stands at its channels."""
+    *space, batch = places
+    rank = len(space)
+    if len(shape) != rank + 2 or not (batch.slope[0] or shape[0] == 1):
+        return None
+    for order, first in (("channels_first", 2), ("channels_last", 1)):
+        dims = range(first, first + rank)
+        along = all(place.slope[first + axis] or shape[first + axis] == 1 for axis, place in enumerate(space))
+        across = any(place.slope[dim] for axis, place in enumerate(space) for dim in dims if dim != first + axis)
+        moves = any(place.slope[-1] or place.centers.shape[-1] > 1 for place in space) if first == 1 else False
+        if along and not across and not moves and any(shape[dim] > 1 for dim in dims):
+            return Layout(order=order)  # type: ignore[arg-type]
+    return None
 
 
 def _windows_along(places: Sequence[Place], dim: int) -> list[Place] | None:

@@ -321,6 +321,26 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -
     return Place(compress(np.stack(kept)), slope, base.step, reason)
 
 
+def go_on(place: Place) -> Place:
+    """The place of a buffer without one, of which a part was written over: the rest goes on from it at the same step,
+    along each dimension."""
+    centers = place.centers
+    if not place.exists or not np.isnan(centers).any():
+        return place
+    for dim in range(1, centers.ndim):
+        lines = np.moveaxis(centers, dim, -1)
+        number = np.arange(lines.shape[-1])
+        known = np.isfinite(lines)
+        before = np.maximum.accumulate(np.where(known, number, -1), -1)
+        after = np.minimum.accumulate(np.where(known, number, number.size)[..., ::-1], -1)[..., ::-1]
+        nearest = np.where(before >= 0, before, after)
+        there = nearest < number.size
+        nearest = np.where(there, nearest, 0)
+        filled = np.take_along_axis(lines, nearest, -1) + (number - nearest) * place.slope[dim - 1]
+        centers = np.moveaxis(np.where(there, filled, np.nan), -1, dim)
+    return place._replace(centers=compress(centers))
+
+
 def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
     """Describe the first two of some answers."""
     said = []

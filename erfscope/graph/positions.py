@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
-from erfscope.graph.places import Place, carry_place, join_places, refine_places, swap_operands
+from erfscope.graph.places import Place, carry_place, go_on, join_places, refine_places, swap_operands
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     Dims,
@@ -29,6 +29,9 @@ from erfscope.graph.rules.reading import (
     edges_of,
     is_tensor,
 )
+
+#: Operations that write a part of a tensor over.
+WRITES = ("slice_scatter", "select_scatter")
 
 
 class Positions:
@@ -97,7 +100,10 @@ class Positions:
             any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
         )
         found = self._merge_channels(found, edges, node)
-        self._places[node] = tuple(self._shared(join_places(each, edges, node)) for each in zip(*found, strict=True))
+        joined = [join_places(each, edges, node) for each in zip(*found, strict=True)]
+        if call_of(node).name in WRITES and len(edges) == 1 and edges[0].source is not node.args[0]:
+            joined = [go_on(place) for place in joined]
+        self._places[node] = tuple(map(self._shared, joined))
 
     def _shared(self, place: Place) -> Place:
         asked = place.centers.shape, place.centers.tobytes()

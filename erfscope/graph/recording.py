@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -142,7 +143,16 @@ class Recording(Pass):
         why = "which have no image position: pooled, mixed or queried values"
         if found.status == "holes":
             why = "whose places on the image form no grid"
+        if self._is_plane(seen, found.status) and guess.layout is not None:
+            return LayerReading(guess.layout, f"{why}, so that units are taken to stand in their order")
         return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
+
+    def _is_plane(self, seen: NamedTensor, status: str) -> bool:
+        """Whether a tensor without a grid on the image is (B, C, *space) all the same: as operations on planes make it,
+        or as its shape says where its elements do stand somewhere."""
+        is_one = len(seen.shape) == 2 + len(self.positions.space) and seen.shape[0] == self.images
+        made = status == "holes" or call_of(seen.node).operation.dense
+        return is_one and made and math.prod(seen.shape[2:]) > 1
 
     def calls(self, name: str) -> int:
         """How often a module ran."""
