@@ -8,10 +8,34 @@ from torch import Tensor
 from erfscope.graph.graph import evaluate, shape_of, value
 from erfscope.graph.rules.mixing import CLOSED
 from erfscope.graph.rules.parts import Step, Values, cut, runs, whole
-from erfscope.graph.rules.reading import OPERATIONS, Call, Edge, broadcast, is_tensor, pointwise, rule, weights
+from erfscope.graph.rules.reading import (
+    OPERATIONS,
+    Call,
+    Dims,
+    Edge,
+    Whole,
+    broadcast,
+    is_tensor,
+    pointwise,
+    rule,
+    weights,
+)
 
 rule("leaky_relu", "ldexp", "_conj_physical")(pointwise)  # PyTorch 2.6 has no tag for them
 rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivative=False)(pointwise)
+
+
+@rule("view_as_real")
+def parts_of_complex(call: Call) -> list[Edge]:
+    """Real and imaginary part as a last dimension."""
+    x = call.tensor()
+    return [Edge(source=x, steps=(Dims(tuple(range(len(shape_of(x)))), call.shape),))]
+
+
+@rule("view_as_complex")
+def complex_of_parts(call: Call) -> list[Edge]:
+    """Complex numbers of a last dimension of real and imaginary parts."""
+    return [Edge(source=call.tensor(), steps=(Dims((*range(len(call.shape)), Whole()), call.shape),))]
 
 
 @rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "view_as_real_", "positive")

@@ -130,6 +130,43 @@ def unpooling(call: Call) -> list[Edge] | None:
     return [Edge(source=x, steps=(found,)), Edge(source=indices, steps=(found,), follows=True)]
 
 
+@rule("stft")
+def spectrogram(call: Call) -> list[Edge] | None:
+    """Windows along time, each of which becomes frequencies; padding is an operation before it."""
+    x, (first, width, hop) = call.tensor(), _frames(call)
+    if call.args.get("center") or call.args.get("align_to_window"):
+        return None
+    lead, size = len(shape_of(x)) - 1, shape_of(x)[-1]
+    starts = np.arange(call.shape[lead + 1]) * hop + first
+    read = taps(lead + 1, size, starts[:, None] + np.arange(width), scale=hop)
+    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *_window_of(call, x)]
+
+
+@rule("istft")
+def inverse_spectrogram(call: Call) -> list[Edge] | None:
+    """Windows along time that are added up, each made of all frequencies."""
+    x, (first, width, hop) = call.tensor(), _frames(call)
+    lead, frames = len(call.shape) - 1, shape_of(x)[-1]
+    padding = (call.args["n_fft"] // 2 if call.args.get("center", True) else 0) - first
+    read = transposed_taps(lead, frames, call.shape[-1], width, hop, padding, 1)
+    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *_window_of(call, x)]
+
+
+def _frames(call: Call) -> tuple[int, int, int]:
+    """Where the window of a frame begins in it, how long it is without zeros at its ends, and the step from frame to
+    frame."""
+    size, window = call.args["n_fft"], call.args.get("window")
+    width = call.args.get("win_length") or size
+    first, hop = (size - width) // 2, call.args.get("hop_length") or size // 4
+    numbers = None if window is None else call.numbers(window)
+    there = np.arange(width) if numbers is None else np.flatnonzero(numbers.detach().cpu().numpy())
+    return (first + int(there[0]), int(there[-1] - there[0]) + 1, hop) if there.size else (first, width, hop)
+
+
+def _window_of(call: Call, x: fx.Node) -> list[Edge]:
+    return [weights(call, each) for each in call.node.all_input_nodes if each is not x]
+
+
 def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
     """The input of a window, and the padding on both sides that the operation adds by itself; what lies beyond one
     border alone is there already.
