@@ -218,9 +218,14 @@ def _layout(
     steps = {axis: min((f.step for dim in roles for f in dim if f.role == axis), default=1) for axis in range(rank)}
     grid = tuple(math.prod(f.size for dim in roles for f in dim if f.role == axis) for axis in range(rank))
     plain = lone(0, BATCH) and len(roles[0]) < 2
-    if plain and len(shape) == rank + 2 and not any(each is not None for each in picked):
-        for order, channel, first in (("channels_first", 1, 2), ("channels_last", rank + 1, 1)):
-            if lone(channel, CHANNEL) and all(lone(first + i, i) and len(roles[first + i]) < 2 for i in range(rank)):
+    if plain and len(shape) == rank + 2:
+        # A unit is an index of the tensor, in whatever order its places lie, and whatever stands at its channels.
+        for order, first in (("channels_first", 2), ("channels_last", 1)):
+            along = all(
+                (lone(first + i, i, CHANNEL) and not lone(first + i, CHANNEL)) or shape[first + i] == 1
+                for i in range(rank)
+            )
+            if along and (first == 2 or lone(rank + 1, CHANNEL)) and any(map(len, roles[first : first + rank])):
                 return Layout(order=order)  # type: ignore[arg-type]
     if plain and len(shape) == 3 and rank > 1 and lone(2, CHANNEL) and picked[0] is picked[2] is None:
         inner = [f.role for f in roles[1]]

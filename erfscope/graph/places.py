@@ -250,7 +250,8 @@ def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
     """The different ones of some answers, the first first; of many that and those that lie furthest apart."""
     found: list[FloatArray] = []
     for answer in answers:
-        if not any(_alike(answer, other, step) for other in found):
+        is_known = not found or np.isfinite(answer).any()
+        if is_known and not any(_alike(answer, other, step) for other in found):
             found.append(answer)
     if len(found) > MOST:
         means = [float(np.nanmean(each)) for each in found[1:]]

@@ -245,9 +245,7 @@ class Recording(Pass):
             ErfscopeError: as :meth:`trf`.
         """
         seen, layout = self._layer(layer)
-        nearest = self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
-        self.trf(layer, nearest, wrt)  # fails where nothing of the reference reaches the unit
-        return nearest
+        return self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
 
     def batch_mixing(self, layer: str) -> str:
         """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""
