@@ -72,6 +72,8 @@ def _plain(places: Sequence[Place], shape: Shape) -> Layout | None:
     rank = len(space)
     if len(shape) != rank + 2 or not (batch.slope[0] or shape[0] == 1):
         return None
+    if rank == 1 and np.isnan(space[0].centers).any():
+        return None  # tokens beside a line, which look like a plane of it
     for order, first in (("channels_first", 2), ("channels_last", 1)):
         dims = range(first, first + rank)
         along = all(place.slope[first + axis] or shape[first + axis] == 1 for axis, place in enumerate(space))
@@ -218,7 +220,7 @@ def _layout(
     steps = {axis: min((f.step for dim in roles for f in dim if f.role == axis), default=1) for axis in range(rank)}
     grid = tuple(math.prod(f.size for dim in roles for f in dim if f.role == axis) for axis in range(rank))
     plain = lone(0, BATCH) and len(roles[0]) < 2
-    if plain and len(shape) == rank + 2:
+    if plain and len(shape) == rank + 2 and (rank > 1 or not any(each is not None for each in picked)):
         # A unit is an index of the tensor, in whatever order its places lie, and whatever stands at its channels.
         for order, first in (("channels_first", 2), ("channels_last", 1)):
             along = all(

@@ -152,6 +152,7 @@ class Recording(Pass):
         or as its shape says where its elements do stand somewhere."""
         is_one = len(seen.shape) == 2 + len(self.positions.space) and seen.shape[0] == self.images
         made = status == "holes" or seen.node in self.graph.returned.values() or call_of(seen.node).operation.dense
+        is_one &= len(self.positions.space) > 1  # (B, N, C) may be tokens
         return is_one and made and math.prod(seen.shape[2:]) > 1
 
     def calls(self, name: str) -> int:

@@ -192,3 +192,46 @@ def check_tiles(net: nn.Module, seed: int) -> None:
             whole = net(image[None])[0]
             tiled = erfscope.run_tiled(net, image, plan)
         torch.testing.assert_close(tiled, whole, rtol=0, atol=1e-9 * float(whole.abs().max()), msg=str(seed))
+
+
+class Stereo(nn.Module):
+    """A volume of correlations between two images at four shifts, as of stereo nets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.out = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        a, b = self.features(left), self.features(right)
+        volume = a.new_zeros(a.shape[0], 4, *a.shape[2:])
+        for gap in range(4):
+            volume[:, gap, :, gap:] = (a[..., gap:] * b[..., : b.shape[-1] - gap]).mean(1)
+        return self.out(volume)
+
+
+def test_a_cost_volume_stands_where_its_left_image_does() -> None:
+    other = torch.randn(1, 3, SIDE, SIDE)
+    net = erfscope.wrap(
+        Stereo().eval(), forward=lambda m, x: m(x, other.to(x).expand(len(x), -1, -1, -1)), input_size=SIDE
+    )
+    trf = erfscope.theoretical(net, unit=(12, 12))
+    assert (trf.size_px, trf.center_px) == ((5, 5), (12.0, 12.0))
+
+
+def test_channels_that_were_shifted_in_four_directions_are_one_map() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 2, stride=2), Step(shift_both), nn.Conv2d(8, 8, 1)).eval()
+    x = torch.rand(1, 3, SIDE, SIDE)
+    found = erfscope.analyze(net, images=x, unit="6,6", measures="r50")
+    assert found.unit.map_shape == tuple(net(x).shape[1:])
+    assert found.trf is not None
+    # A row and a column of patches before the unit's own.
+    assert found.trf.box_px == ((10, 13), (10, 13))
+    assert "centre_not_exact" in {finding.code for finding in found.findings}
+
+
+def test_a_rolled_map_stays_as_the_model_holds_it() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Step(lambda x: torch.roll(x, (3, -5), (2, 3)))).eval()
+    trf = erfscope.theoretical(net, "output", (10, 4), input_size=SIDE)
+    assert trf.box_px == ((7, 7), (9, 9))
+    assert trf.center_px == (7.0, 9.0)
