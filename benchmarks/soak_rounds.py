@@ -339,8 +339,10 @@ def tiled(trial: Trial, folder: Path, chance: random.Random) -> tuple[bool, list
         faults += wrong(run.finish())
         if is_forced and output.read_bytes() not in (old, trial.tiled):
             faults.append("the old output has gone, and the new one is not whole")
+    is_begun = Path(f"{output}.tiles.json").exists()
+    if not is_begun and output.exists() and output.read_bytes() not in (old, trial.tiled):
+        faults.append("an output that is not whole has no count")
     if not output.exists() or output.read_bytes() != trial.tiled:
-        is_begun = Path(f"{output}.tiles.json").exists()
         faults += wrong(Command(trial.tiles(output, "--resume" if is_begun else "--force")).finish(), (0,))
     if output.read_bytes() != trial.tiled:
         faults.append("the output is not that of one go")

@@ -160,7 +160,8 @@ def _run(given: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
         # Click raises an Abort while it handles a KeyboardInterrupt.
-        return getattr(stop.__context__ or stop, "code", SIGNALLED + signal.SIGINT)
+        cause = stop.__context__ if isinstance(stop, click.Abort) else stop
+        return cause.code if isinstance(cause, Interrupted) else SIGNALLED + signal.SIGINT
     except BaseException as error:
         if _wants_traceback(given):
             print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr)

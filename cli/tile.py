@@ -194,9 +194,14 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
         check_file(output, (".json", *suffixes("figure")), force=force)
         return
     # Only a run that was stopped has this file beside its output.
-    is_begun = Path(f"{output}.tiles.json").exists()
+    count, part = Path(f"{output}.tiles.json"), Path(f"{output}.part")
+    is_begun = count.exists()
     if is_begun and not (resume or force):
-        raise ErfscopeError(f"{output} holds a run that was stopped; add --resume to go on, or --force to start again")
+        raise ErfscopeError(f"a run for {output} was stopped; add --resume to go on, or --force to start again")
+    if count.is_dir() or part.is_dir() or (part.exists() and not (is_begun or force)):
+        raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
+    if resume and not is_begun and Path(output).exists() and not force:
+        raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
     check_file(output, (".npy",), force=force or is_begun)
 
 

@@ -72,4 +72,4 @@ def refuse_deep(config: Mapping[str, Any], spec: str) -> None:
         if re.search("depth|layer|block|repeat|stage", str(name)):
             for number in numbers:
                 if isinstance(number, int | float) and number > MOST_LAYERS:
-                    raise ErfscopeError(f"the configuration of {spec!r} asks for {name}={number:.0f}; correct it")
+                    raise ErfscopeError(f"the configuration of {spec!r} asks for {name}={str(number)[:20]}; correct it")

@@ -101,9 +101,9 @@ def check_room(make: Callable[[bool], nn.Module], fix: str) -> None:
 def _few_modules(fix: str) -> Iterator[None]:
     counted = itertools.count(1)
 
-    def count(module: nn.Module, _name: str, _part: nn.Module | None) -> None:
+    def count(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
         if next(counted) > MOST_MODULES:
-            raise ErfscopeError(f"{type(module).__name__} is part of more than {MOST_MODULES:,} modules; {fix}")
+            raise ErfscopeError(f"the model has more than {MOST_MODULES:,} modules; {fix}")
 
     handle = register_module_module_registration_hook(count)
     try:

@@ -20,6 +20,8 @@ from erfscope.storage.writing import write_bytes
 from erfscope.tiling.plan import TilePlan, Window
 
 Job = tuple[int, Window]
+#: Of the largest value of a tile: what other machines, threads and kernels may round otherwise.
+ROUNDING = 1e-2
 
 
 class Mark:
@@ -62,20 +64,20 @@ class Mark:
             found = json.loads(self.file.read_text(encoding="utf8"))
             done, written = found["done"], [found["output"], found["last"]]
             unlike = [name for name in self.run if found["run"][name] != self.run[name]]
-            if type(done) is not int or done < 1 or (done > len(self.jobs) and not unlike):
+            if type(done) is not int or done < 0 or (done > len(self.jobs) and not unlike):
                 raise ValueError(f"{str(done)[:20]} tiles of {len(self.jobs)}")
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             text = f"{self.file} does not hold the count of a run on tiles ({first_line(error)})"
-            raise ErfscopeError(f"{text}; remove it and start again, or name another file") from error
+            raise ErfscopeError(f"{text}; start again without it (--force), or name another file") from error
         if unlike:
             raise ErfscopeError(
-                f"{self.file} belongs to a run of another {' and '.join(unlike)}; go on with what that was begun with,"
-                " or remove it and start again"
+                f"{self.file} belongs to a run of another {' and '.join(unlike)}; go on with what that was begun with"
+                " (a file that was written since is another), or start again without it (--force)"
             )
         if written[0] != _layout(out) or written[1] != self._tile(out, done):
             raise ErfscopeError(
                 f"the output does not hold the {done} tiles that {self.file} counts; name the output of that run, or"
-                " remove the count and start again"
+                " start again without the count (--force)"
             )
         return done
 
@@ -93,7 +95,9 @@ class Mark:
             self.file.unlink(missing_ok=True)
 
     def _tile(self, out: Any, done: int) -> str:
-        """Digest of the tile written last, without what later tiles write over."""
+        """Digest of the tile written last, without what later tiles write over; "" before the first."""
+        if done == 0:
+            return ""
         image, window = self.jobs[done - 1]
         own = [
             slice(side.start, min(side.stop, side.start + axis.step_units))
@@ -101,6 +105,24 @@ class Mark:
         ]
         lead = (image,) * (len(out.shape) - 1 - len(own))
         return _digest(_bytes(out[(*lead, slice(None), *own)]))
+
+    def check_first(self, tile: Tensor, out: Any) -> None:
+        """Refuse a model that makes another first tile than ``out`` holds, as after a change of its code.
+
+        Raises:
+            ErfscopeError: it does, beyond what rounding explains.
+        """
+        image, window = self.jobs[0]
+        steps = [axis.step_units for axis in self.plan.axes]
+        own = [slice(side.start, min(side.stop, side.start + n)) for side, n in zip(window.target, steps, strict=True)]
+        lead = (image,) * (len(out.shape) - 1 - len(own))
+        held = torch.as_tensor(np.array(out[(*lead, slice(None), *own)], dtype=np.float64))
+        again = tile[(slice(None), *(slice(0, n) for n in held.shape[1:]))].double().cpu()
+        if not torch.allclose(held, again, rtol=0, atol=ROUNDING * float(again.abs().max()), equal_nan=True):
+            raise ErfscopeError(
+                f"the model does not make the first tile that the output of {self.file} holds: its code or its options"
+                " have changed; go on with what that run was begun with, or start again without it (--force)"
+            )
 
 
 def shares_memory(x: Any, out: Any) -> bool:
@@ -146,11 +168,11 @@ def _layout(out: Any) -> list[object]:
     return [[*out.shape], str(out.dtype)]
 
 
-def _bytes(values: Any) -> bytes:
+def _bytes(values: Any) -> memoryview:
     if isinstance(values, Tensor):
         values = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return np.asarray(values).tobytes()
+    return np.ascontiguousarray(values).data
 
 
-def _digest(content: bytes) -> str:
+def _digest(content: bytes | memoryview) -> str:
     return sha256(content).hexdigest()

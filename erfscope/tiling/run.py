@@ -44,7 +44,8 @@ def run_tiled(
         out: Where the output is written, by slices; a new tensor or array, as ``x`` is one, if None.
         resume: A small file that counts the tiles that were written: a run that was stopped goes on after them. It
             needs ``out`` on disk, and is removed at the end. It knows the plan, the model's weights and the image: a
-            memmap by its file's size and time, an array in memory by its digest, anything else by its shape alone.
+            memmap by its file's size and time, an array in memory by its digest, anything else by its shape alone; and
+            the first tile is run again, to see that the model still makes what ``out`` holds.
         progress: Called with the number of tiles done and of all.
 
     Returns:
@@ -71,6 +72,12 @@ def run_tiled(
     jobs = list(itertools.product(range(images), plan.windows(space)))
     mark = Mark(resume, model, x, plan, jobs)
     done = mark.done(out)
+    if done:
+        number, start = jobs[0]
+        again = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)[0]
+        mark.check_first(again[(slice(None), *start.valid)], out)
+    elif out is not None:
+        mark.set(0, out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]

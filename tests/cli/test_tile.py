@@ -189,8 +189,12 @@ class Slow(nn.Conv2d):
             time.sleep(0.05)
         return super().forward(x)
 
-def net():
-    return nn.Sequential(Slow(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+def net(scale=1.0):
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return scale * super().forward(x)
+
+    return Scaled(Slow(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
 """
 ASKED = ("slow.py:net", "--input-size", "64", "--tile", "16", "--weights", "random", "--run", "image.npy")
 
@@ -201,11 +205,12 @@ def image() -> None:
     np.save("image.npy", np.random.default_rng(0).random((3, 96, 96), dtype=np.float32))
 
 
-def ended(number: int, *more: str) -> tuple[int, str]:
-    """Send a signal to a run on tiles once it has counted one; its exit code, and what it said."""
+def ended(number: int, *more: str, tiles: int = 1) -> tuple[int, str]:
+    """Send a signal to a run on tiles once it has counted so many; its exit code, and what it said."""
     command = [sys.executable, "-m", "erfscope", "tile", *ASKED, *more]
     with warm.WarmProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while not Path("out.npy.tiles.json").exists():
+        count = Path("out.npy.tiles.json")
+        while not count.exists() or json.loads(count.read_text())["done"] < tiles:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
@@ -224,10 +229,34 @@ def test_a_run_that_a_signal_ends_goes_on_to_the_output_of_one_go(
     found, said = ended(number, "-o", "out.npy")
     assert found == code
     assert ("the same command with --resume goes on" in said) is (code > 0)
-    assert "a run that was stopped; add --resume" in run(capsys, *ASKED, "-o", "out.npy")[2]
+    assert "was stopped; add --resume" in run(capsys, *ASKED, "-o", "out.npy")[2]
     assert run(capsys, *ASKED, "-o", "out.npy", "--resume")[0] == 0
     assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert sorted(file.name for file in Path().iterdir() if "out" in file.name) == ["out.npy"]
+
+
+@pytest.mark.usefixtures("image")
+def test_a_run_that_is_killed_in_its_first_tile_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slow.py").write_text(SLOW.replace("0.05", "0.5"))
+    assert ended(signal.SIGKILL, "-o", "out.npy", tiles=0)[0] == -signal.SIGKILL
+    assert json.loads(Path("out.npy.tiles.json").read_text())["done"] == 0
+    Path("slow.py").write_text(SLOW)
+    assert run(capsys, *ASKED, "-o", "out.npy", "--resume")[0] == 0
+    assert np.load("out.npy").any(0).all()
+    code, _, err = run(capsys, *ASKED, "-o", "out.npy", "--resume")
+    assert (code, "no run for it was stopped" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("image")
+def test_a_part_of_another_is_not_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out.npy.part").write_text("mine")
+    assert "out.npy.part is in the way" in run(capsys, *ASKED, "-o", "out.npy")[2]
+    assert Path("out.npy.part").read_text() == "mine"
+    Path("out.npy.part").unlink()
+    Path("out.npy.tiles.json").mkdir()
+    for more in ((), ("--force",), ("--resume",)):
+        code, _, err = run(capsys, *ASKED, "-o", "out.npy", *more)
+        assert (code, len(err.splitlines())) == (2, 1)
 
 
 @pytest.mark.usefixtures("image")
@@ -242,7 +271,16 @@ def test_an_output_that_is_to_be_replaced_stays_until_the_new_one_is_whole(capsy
 
 
 @pytest.mark.usefixtures("image")
-@pytest.mark.parametrize("other", [("--seed", "1"), ("--tile", "32"), ("--run", "again.npy"), ("--dtype", "float64")])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("--model-kwargs", "scale=2.0"),
+        ("--seed", "1"),
+        ("--tile", "32"),
+        ("--run", "again.npy"),
+        ("--dtype", "float64"),
+    ],
+)
 def test_a_run_of_something_else_does_not_go_on(capsys: pytest.CaptureFixture[str], other: tuple[str, ...]) -> None:
     np.save("again.npy", np.load("image.npy"))
     ended(signal.SIGTERM, "-o", "out.npy")
