@@ -38,6 +38,12 @@ def complex_of_parts(call: Call) -> list[Edge]:
     return [Edge(source=call.tensor(), steps=(Dims((*range(len(call.shape)), Whole()), call.shape),))]
 
 
+@runs("view_as_complex")
+def run_complex_of_parts(step: Step, values: Values) -> Tensor:
+    """Complex numbers of a part, whose real and imaginary parts need not lie in pairs."""
+    return torch.view_as_complex(values.of(step.call.tensor()).contiguous())
+
+
 @rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "view_as_real_", "positive")
 @rule("hardswish", "hardsigmoid", "hardtanh", "relu6", "celu", "selu", "elu", "gelu", "silu", "mish", "softplus")
 @rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
