@@ -38,10 +38,24 @@ def complex_of_parts(call: Call) -> list[Edge]:
     return [Edge(source=call.tensor(), steps=(Dims((*range(len(call.shape)), Whole()), call.shape),))]
 
 
+@runs("view_as_real")
+def run_parts_of_complex(step: Step, values: Values) -> Tensor:
+    """The parts of complex numbers; older releases of PyTorch take their gradient only where it lies in pairs."""
+    out = torch.view_as_real(values.of(step.call.tensor()))
+    if out.requires_grad:
+        out.register_hook(_in_pairs)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _in_pairs(tensor: Tensor) -> Tensor:
+    # A dimension of one element may have any stride, and counts as contiguous.
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 @runs("view_as_complex")
 def run_complex_of_parts(step: Step, values: Values) -> Tensor:
     """Complex numbers of a part, whose real and imaginary parts need not lie in pairs."""
-    return torch.view_as_complex(values.of(step.call.tensor()).contiguous())
+    return torch.view_as_complex(_in_pairs(values.of(step.call.tensor())))
 
 
 @rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "view_as_real_", "positive")
