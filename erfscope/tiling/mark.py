@@ -96,15 +96,17 @@ class Mark:
 
     def _tile(self, out: Any, done: int) -> str:
         """Digest of the tile written last, without what later tiles write over; "" before the first."""
-        if done == 0:
-            return ""
-        image, window = self.jobs[done - 1]
+        return _digest(_bytes(self._part(out, done - 1))) if done else ""
+
+    def _part(self, out: Any, number: int) -> Any:
+        """What an output holds of a tile, without what later tiles write over."""
+        image, window = self.jobs[number]
         own = [
             slice(side.start, min(side.stop, side.start + axis.step_units))
             for side, axis in zip(window.target, self.plan.axes, strict=True)
         ]
         lead = (image,) * (len(out.shape) - 1 - len(own))
-        return _digest(_bytes(out[(*lead, slice(None), *own)]))
+        return out[(*lead, slice(None), *own)]
 
     def check_first(self, tile: Tensor, out: Any) -> None:
         """Refuse a model that makes another first tile than ``out`` holds, as after a change of its code.
@@ -112,11 +114,9 @@ class Mark:
         Raises:
             ErfscopeError: it does, beyond what rounding explains.
         """
-        image, window = self.jobs[0]
-        steps = [axis.step_units for axis in self.plan.axes]
-        own = [slice(side.start, min(side.stop, side.start + n)) for side, n in zip(window.target, steps, strict=True)]
-        lead = (image,) * (len(out.shape) - 1 - len(own))
-        held = torch.as_tensor(np.array(out[(*lead, slice(None), *own)], dtype=np.float64))
+        part = self._part(out, 0)
+        array = part if isinstance(part, Tensor) else torch.as_tensor(np.array(part, dtype=np.float64))
+        held = array.double().cpu()
         again = tile[(slice(None), *(slice(0, n) for n in held.shape[1:]))].double().cpu()
         if not torch.allclose(held, again, rtol=0, atol=ROUNDING * float(again.abs().max()), equal_nan=True):
             raise ErfscopeError(

@@ -151,6 +151,19 @@ def test_another_output_is_refused_and_not_touched(tmp_path: Path, change: Calla
     np.testing.assert_array_equal(other, before)
 
 
+@pytest.mark.parametrize("out", [torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16), np.zeros(1, ">f4")])
+def test_a_run_goes_on_in_an_output_of_any_kind(tmp_path: Path, out: Any) -> None:
+    run = Run(tmp_path)
+    run.mark.unlink()
+    shape = tuple(run.out.shape)
+    own = torch.zeros(shape, dtype=out.dtype) if isinstance(out, Tensor) else np.zeros(shape, out.dtype)
+    with contextlib.suppress(Stopped):
+        run.go_on(out=own, progress=stop_after(5))
+    run.go_on(out=own)
+    found = own.float().numpy() if isinstance(own, Tensor) else own
+    np.testing.assert_allclose(found, run.whole(), rtol=1e-2)
+
+
 def test_an_output_that_was_cut_off_and_grew_again_is_refused(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with run.file.open("r+b") as file:

@@ -139,7 +139,7 @@ def spectrogram(call: Call) -> list[Edge] | None:
     lead, size = len(shape_of(x)) - 1, shape_of(x)[-1]
     starts = np.arange(call.shape[lead + 1]) * hop + first
     read = taps(lead + 1, size, starts[:, None] + np.arange(width), scale=hop)
-    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *_window_of(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *_constants(call, x)]
 
 
 @rule("istft")
@@ -149,7 +149,7 @@ def inverse_spectrogram(call: Call) -> list[Edge] | None:
     lead, frames = len(call.shape) - 1, shape_of(x)[-1]
     padding = (call.args["n_fft"] // 2 if call.args.get("center", True) else 0) - first
     read = transposed_taps(lead, frames, call.shape[-1], width, hop, padding, 1)
-    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *_window_of(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *_constants(call, x)]
 
 
 def _frames(call: Call) -> tuple[int, int, int]:
@@ -163,7 +163,7 @@ def _frames(call: Call) -> tuple[int, int, int]:
     return (first + int(there[0]), int(there[-1] - there[0]) + 1, hop) if there.size else (first, width, hop)
 
 
-def _window_of(call: Call, x: fx.Node) -> list[Edge]:
+def _constants(call: Call, x: fx.Node) -> list[Edge]:
     return [weights(call, each) for each in call.node.all_input_nodes if each is not x]
 
 
