@@ -140,7 +140,7 @@ class ModuleAdapter:
             output = self._stage(x, layer) if is_stage else self._forward(self.module, x)
             _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
-        image = Reference(name=IMAGE, edge=x, layout=Layout(order="channels_first"), shape=tuple(x.shape))
+        image = Reference(name=IMAGE, edge=x, layout=Layout(), shape=tuple(x.shape))
         tensor: Tensor = output if is_stage else found[layer][0]
         if tensor.shape[0] != x.shape[0]:
             text = (

@@ -520,7 +520,7 @@ def channels_shuffled():
     )
 
 
-@net("reshape", HERE)
+@net("reshape", plane(exact=None))
 def filter_in_frequencies():
     """A learned filter multiplies the Fourier transform."""
     return Does(

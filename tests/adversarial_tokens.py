@@ -91,7 +91,13 @@ def class_token_last():
     return Vit(behind=1)
 
 
-@net("class token", tokens(place=lambda r, c: (n := r * GRID[1] + c) + (n >= COUNT // 2)), local=True)
+@net(
+    "class token",
+    tokens(place=lambda r, c: (n := r * GRID[1] + c) + (n >= COUNT // 2)),
+    local=True,
+    expected="either",
+    tokens=COUNT + 1,
+)
 def class_token_in_the_middle():
     """One class token between the two halves of the patches (Vim)."""
     return Vit(among=1)
@@ -127,7 +133,13 @@ def patches_put_back_into_a_map():
 SHUFFLED = torch.randperm(COUNT, generator=torch.Generator().manual_seed(3)).tolist()
 
 
-@net("order", tokens(prefix=1, place=lambda r, c: SHUFFLED.index(r * GRID[1] + c)), local=True)
+@net(
+    "order",
+    tokens(prefix=1, place=lambda r, c: SHUFFLED.index(r * GRID[1] + c)),
+    local=True,
+    expected="either",
+    tokens=COUNT + 1,
+)
 def any_order_behind_a_class_token():
     """Tokens are permuted by a buffer, behind a class token."""
     return Vit(order=SHUFFLED, before=1)
@@ -143,7 +155,7 @@ def _windows(r: int, c: int) -> int:
     return ((r // 4) * 2 + c // 5) * 20 + (r % 4) * 5 + c % 5
 
 
-@net("order", tokens(place=_windows), local=True)
+@net("order", tokens(place=_windows), local=True, expected="either", tokens=COUNT)
 def window_by_window():
     """Tokens are sorted by windows of 4 x 5 patches (Hiera)."""
     order = [

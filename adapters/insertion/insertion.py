@@ -88,7 +88,7 @@ class Insertion(nn.Module):
         """The same tensor after the block."""
         if self.alpha == 0:
             return tensor
-        if self.layout.order == "tokens" and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(
+        if self.layout.grid and tensor.shape[1] - self.layout.prefix - self.layout.suffix != math.prod(
             self.layout.grid
         ):
             grid = "x".join(map(str, self.layout.grid))

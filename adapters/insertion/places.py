@@ -95,7 +95,7 @@ def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
             space = () if layout is None else layout.space(seen.shape)
             is_map = layout is not None and max(space) > 1
             found[name] = (
-                Place(layout=layout, channels=layout.channels(seen.shape), space=space)
+                Place(layout=layout, channels=layout.map_shape(seen.shape)[1], space=space)
                 if layout is not None and is_map
                 else f"returns {tuple(seen.shape)}, which is no map of several positions"
             )

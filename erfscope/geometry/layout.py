@@ -1,152 +1,96 @@
-"""How a tensor holds a map: channels first, channels last, as a list of tokens, or with axes split over dimensions."""
+"""How a tensor holds a map: which of its dimensions are the space, the images and the channels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from erfscope.errors import MeasurementError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-Order = Literal["channels_first", "channels_last", "tokens", "factors"]
-NAMES: dict[str, Order] = {
-    "NCHW": "channels_first",
-    "NCL": "channels_first",
-    "NCTHW": "channels_first",
-    "NHWC": "channels_last",
-    "NTHWC": "channels_last",
-    "NLC": "tokens",
-}
-#: Roles of factors that do not belong to a spatial axis.
-BATCH, CHANNEL = -1, -2
-
-
-class Factor(NamedTuple):
-    """One factor of a dimension that is a product of several, as in ``(batch windows) (rows columns) channels``."""
-
-    #: Number of the spatial axis, :data:`BATCH` or :data:`CHANNEL`.
-    role: int
-    size: int
-    #: Step of the coordinate along its axis.
-    step: int = 1
+#: What a user can name, with the dimensions of the space; tokens form a grid.
+NAMES = {"NCHW": (2, 3), "NCL": (2,), "NCTHW": (2, 3, 4), "NHWC": (1, 2), "NTHWC": (1, 2, 3), "NLC": (1,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How to read a tensor as a map (B, C, *space)."""
+    """How to read a tensor as a map (B, C, *space): which of its dimensions are the space and which the images. All
+    others are channels."""
 
-    order: Order
-    #: Tokens and factors: the grid (h, w) that the positions form; tokens row by row after the prefix tokens.
+    #: Dimensions of the space, in the order of its axes; that of tokens is one. () for all behind the first two.
+    dims: tuple[int, ...] = ()
+    batch_dim: int = 0
+    #: Of tokens: the grid (h, w) that they form, row by row after the prefix tokens; () where each axis is a dimension.
     grid: tuple[int, ...] = ()
-    #: Tokens only: the number of class, distillation or register tokens that come first, and that come last. They are
-    #: not in the map.
+    #: The number of class, distillation or register tokens that come first, and that come last. They are not in the
+    #: map.
     prefix: int = 0
     suffix: int = 0
-    #: Factors only: those of each dimension, outermost first. The batch's factor is the rest of its dimension.
-    factors: tuple[tuple[Factor, ...], ...] = ()
-    #: Factors only: for each dimension the entries that are in the map, in the order of the factors; None for all.
-    picked: tuple[tuple[int, ...] | None, ...] = ()
+
+    def space_dims(self, rank: int) -> tuple[int, ...]:
+        """Return the dimensions of a tensor of so many that are the space."""
+        return self.dims or tuple(range(2, rank))
+
+    def channel_dims(self, rank: int) -> tuple[int, ...]:
+        """Return those that are channels."""
+        return tuple(dim for dim in range(rank) if dim not in (self.batch_dim, *self.space_dims(rank)))
 
     def to_map(self, tensor: Tensor) -> Tensor:
         """Return ``tensor`` as (B, C, *space), without tokens beside the map. This is linear, so that it works for
         gradients and features."""
-        if self.order == "channels_first":
-            return tensor
-        if self.order == "channels_last":
-            return tensor.movedim(-1, 1)
-        if self.order == "factors":
-            return self._factors_to_map(tensor)
-        tokens = tensor[:, self.prefix : tensor.shape[1] - self.suffix]
-        return tokens.transpose(1, 2).reshape(tokens.shape[0], tokens.shape[2], *self.grid)
+        found = self._channels_first(tensor)
+        if not self.grid:
+            return found
+        cells = found[:, :, self.prefix : found.shape[2] - self.suffix]
+        return cells.reshape(*cells.shape[:2], *self.grid)
+
+    def _channels_first(self, tensor: Tensor) -> Tensor:
+        rank = tensor.dim()
+        if rank <= max(self.batch_dim, *(self.dims or (2,))):
+            raise has_lost_an_axis(max(self.dims, default=2) + 1, tensor.shape)
+        channels = self.channel_dims(rank)
+        moved = tensor.permute(self.batch_dim, *channels, *self.space_dims(rank))
+        return moved.flatten(1, len(channels)) if channels else moved.unsqueeze(1)
 
     def from_map(self, values: Tensor, like: Tensor) -> Tensor:
         """Return the tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens of ``like`` beside
         the map."""
-        if self.order == "channels_first":
-            return values
-        if self.order == "channels_last":
-            return values.movedim(1, -1)
-        if self.order == "factors":
-            return self._factors_from_map(values, like)
-        import torch
+        rank = like.dim()
+        channels = self.channel_dims(rank)
+        if self.grid:
+            import torch
 
-        tokens = values.flatten(2).transpose(1, 2)
-        return torch.cat([like[:, : self.prefix], tokens, like[:, like.shape[1] - self.suffix :]], dim=1)
+            beside = self._channels_first(like)
+            last = beside[:, :, beside.shape[2] - self.suffix :]
+            values = torch.cat([beside[:, :, : self.prefix], values.flatten(2), last], 2)
+        sides = [like.shape[dim] for dim in channels]
+        values = values.reshape(len(values), *sides, *values.shape[2:])
+        order = (self.batch_dim, *channels, *self.space_dims(rank))
+        return values.permute(*(order.index(dim) for dim in range(rank)))
 
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the spatial size of the map in a tensor of this shape."""
-        if self.order == "channels_first":
-            return tuple(shape[2:])
-        return tuple(shape[1:-1]) if self.order == "channels_last" else self.grid
-
-    def channels(self, shape: Sequence[int]) -> int:
-        """Return the number of channels of the map in a tensor of this shape."""
-        if self.order == "factors":
-            return math.prod(factor.size for dim in self.factors for factor in dim if factor.role == CHANNEL)
-        return shape[1] if self.order == "channels_first" else shape[-1]
+        return self.grid or tuple(shape[dim] for dim in self.space_dims(len(shape)))
 
     def map_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return (B, C, *space) of the map in a tensor of this shape."""
-        if self.order != "factors":
-            return (shape[0], self.channels(shape), *self.space(shape))
-        batch = (shape[i] // _rest(dim) for i, dim in enumerate(self.factors) if _has_batch(dim))
-        return (math.prod(batch), self.channels(shape), *self.grid)
+        channels = math.prod(shape[dim] for dim in self.channel_dims(len(shape)))
+        return (shape[self.batch_dim], channels, *self.space(shape))
 
-    def _factors_to_map(self, tensor: Tensor) -> Tensor:
-        if tensor.dim() != len(self.factors):
-            raise has_lost_an_axis(len(self.factors), tensor.shape)
-        inner = tensor
-        for dim, entries in enumerate(self.picked):
-            if entries is not None:
-                inner = inner[self._index(dim, entries)]
-        sizes = self._sizes(inner.shape)
-        ordered = inner.reshape([size for dim in sizes for size in dim]).permute(self._order())
-        return ordered.reshape(-1, self.channels(tensor.shape), *self.grid)
-
-    def _factors_from_map(self, values: Tensor, like: Tensor) -> Tensor:
-        picked = [(dim, entries) for dim, entries in enumerate(self.picked) if entries is not None]
-        inner = [n if entries is None else len(entries) for n, entries in zip(like.shape, self.picked, strict=True)]
-        flat, order = [size for dim in self._sizes(inner) for size in dim], self._order()
-        part = (
-            values.reshape([flat[i] for i in order])
-            .permute(sorted(range(len(order)), key=order.__getitem__))
-            .reshape(inner)
-        )
-        if not picked:
-            return part
-        if len(picked) > 1:
-            raise MeasurementError("tokens beside a map along two dimensions cannot be put back into their tensor")
-        whole = like.clone()
-        whole[self._index(*picked[0])] = part
-        return whole
-
-    def _index(self, dim: int, entries: tuple[int, ...]) -> Any:
-        """Return the index of entries of a dimension: a slice, which copies nothing, if they follow each other."""
-        if entries == tuple(range(entries[0], entries[0] + len(entries))):
-            return (slice(None),) * dim + (slice(entries[0], entries[0] + len(entries)),)
-        return (slice(None),) * dim + (list(entries),)
-
-    def _sizes(self, shape: Sequence[int]) -> list[list[int]]:
-        """Return the sizes of the factors of a tensor of this shape, without entries beside the map."""
-        return [
-            [n // _rest(dim) if factor.role == BATCH else factor.size for factor in dim]
-            for n, dim in zip(shape, self.factors, strict=True)
-        ]
-
-    def _order(self) -> list[int]:
-        """Return the order of the factors in the map: batch, channels, then each axis with its outermost factor
-        first."""
-        flat = list(enumerate(factor for dim in self.factors for factor in dim))
-        axes = sorted((role, -factor.step, i) for i, factor in flat if (role := factor.role) >= 0)
-        return [
-            *(i for i, d in flat if d.role == BATCH),
-            *(i for i, d in flat if d.role == CHANNEL),
-            *(i for _, _, i in axes),
-        ]
+    def unit_box(self, shape: Sequence[int], unit: Sequence[int]) -> tuple[NDArray[np.intp], ...]:
+        """Return the indices along each dimension of a tensor of this shape that one unit of its map is."""
+        box = [np.arange(side) for side in shape]
+        spots = [self.prefix + int(np.ravel_multi_index(tuple(unit), self.grid))] if self.grid else unit
+        for dim, spot in zip(self.space_dims(len(shape)), spots, strict=True):
+            box[dim] = np.array([spot])
+        return tuple(box)
 
 
 def has_lost_an_axis(count: int, shape: Sequence[int]) -> MeasurementError:
@@ -154,15 +98,6 @@ def has_lost_an_axis(count: int, shape: Sequence[int]) -> MeasurementError:
     text = f"a tensor of {count} axes in the recorded pass has shape {tuple(shape)} now"
     hint = "a model that squeezes loses the axis of an image alone; let erfscope.wrap(model, forward=...) put it back"
     return MeasurementError(f"{text}: {hint}")
-
-
-def _has_batch(dim: Sequence[Factor]) -> bool:
-    return any(factor.role == BATCH for factor in dim)
-
-
-def _rest(dim: Sequence[Factor]) -> int:
-    """Return the product of the factors of a dimension that are not the batch's."""
-    return math.prod(factor.size for factor in dim if factor.role != BATCH)
 
 
 def guess_layout(shape: Sequence[int], input_space: Sequence[int]) -> Layout | None:
@@ -180,8 +115,8 @@ def guess_layout(shape: Sequence[int], input_space: Sequence[int]) -> Layout | N
         return None
     first, last = tuple(shape[2:]), tuple(shape[1:-1])
     if _even(last, input_space) and not _even(first, input_space):
-        return Layout(order="channels_last")
-    return None if _grows_and_shrinks(first, input_space) else Layout(order="channels_first")
+        return Layout(dims=tuple(range(1, len(shape) - 1)))
+    return None if _grows_and_shrinks(first, input_space) else Layout()
 
 
 def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *, prefix: int | None = None) -> Layout:
@@ -191,8 +126,7 @@ def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *,
     Raises:
         MeasurementError: the tensor cannot be read so.
     """
-    order = NAMES[name]
-    if order == "tokens":
+    if name == "NLC":
         found = _tokens(shape[1], input_space, prefix) if len(shape) == 3 else None
         if found is None:
             raise MeasurementError(
@@ -201,7 +135,7 @@ def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *,
         return found
     if len(shape) != len(name):
         raise MeasurementError(f"layout {name} was asked for, but the tensor has shape {tuple(shape)}")
-    return Layout(order=order)
+    return Layout(dims=NAMES[name])
 
 
 def _even(space: Sequence[int], input_space: Sequence[int]) -> bool:
@@ -222,14 +156,14 @@ def _grows_and_shrinks(space: Sequence[int], input_space: Sequence[int]) -> bool
 def _tokens(length: int, input_space: Sequence[int], prefix: int | None) -> Layout | None:
     first = prefix or 0
     if len(input_space) == 1:
-        return Layout(order="tokens", grid=(length - first,), prefix=first)
+        return Layout(dims=(1,), grid=(length - first,), prefix=first)
     if len(input_space) != 2:
         return None
     for skipped in (0, 1) if prefix is None else (prefix,):
         count = length - skipped
         for h in range(1, math.isqrt(max(count, 0) * 64) + 1):
             if count > 0 and count % h == 0 and count > 1 and _same_stride((h, count // h), input_space):
-                return Layout(order="tokens", grid=(h, count // h), prefix=skipped)
+                return Layout(dims=(1,), grid=(h, count // h), prefix=skipped)
     return None
 
 

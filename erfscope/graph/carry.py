@@ -4,8 +4,6 @@ vary along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from erfscope.graph.rules.reading import Dims, FloatArray, IntArray, Shape, groups_of
@@ -24,18 +22,6 @@ def compress(array: FloatArray) -> FloatArray:
             if ((array == first) | (np.isnan(array) & np.isnan(first))).all():
                 array = first
     return array
-
-
-def pick_units(array: FloatArray, boxes: Sequence[IntArray]) -> FloatArray:
-    """The numbers (kinds, units, elements) of units, given the indices (units, entries) along each dimension that each
-    is; one unit where all have the same.
-    """
-    index = []
-    for dim, entries in enumerate(boxes):
-        spots = entries if array.shape[1 + dim] > 1 else np.zeros((1, 1), dtype=int)
-        index.append(spots.reshape(len(spots), *(-1 if i == dim else 1 for i in range(len(boxes)))))
-    found = array[(slice(None), *index)]
-    return found.reshape(*found.shape[:2], -1)
 
 
 def reshape_numbers(array: FloatArray, old: Shape, new: Shape) -> FloatArray:

@@ -151,7 +151,7 @@ def _skip_pointwise(recording: Recording, node: fx.Node) -> fx.Node:
         places = recording.positions.places(found[0].source)
         for step in found[0].steps:
             for dim, read in enumerate(step.reads if isinstance(step, Dims) else ()):
-                moves = any(place.centers.shape[1 + dim] > 1 for place in places)
+                moves = any(place.varies_along(dim) for place in places)
                 if read != dim and not (isinstance(read, Whole) and read.same == dim and not moves):
                     return node
         node = found[0].source

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
-from erfscope.graph.places import SAME, Place
+from erfscope.graph.places import Place
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
 
 #: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes
@@ -27,7 +27,11 @@ Mixes = Literal["", "some", "all", "blind"]
 def is_view(edge: Edge) -> bool:
     """Whether an operation shows all elements of its only input, each once."""
     return (
-        all(not isinstance(step, Dims) or all(isinstance(read, int) for read in step.reads) for step in edge.steps)
+        all(
+            not isinstance(step, Dims)
+            or (len(step.reads) == len(step.shape) and all(isinstance(read, int) for read in step.reads))
+            for step in edge.steps
+        )
         and not edge.inexact
     )
 
@@ -62,11 +66,11 @@ def carry_ends(
         if isinstance(step, Dims):
             columns = edge.columns if follows and number == 0 else None
             reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
-            ends, mixed = _mix(ends, reads, place.centers[0])
+            ends, mixed = _mix(ends, reads, place)
             mixes = mixes or mixed
             for i, read in enumerate(reads):
                 if isinstance(read, Taps):
-                    ends = _tap(ends, i, read, place.slope[i] / cell if place.ends_with(i) else 0.0)
+                    ends = _tap(ends, i, read, place.slope_along(i) / cell)
             ends = arrange(ends, step._replace(reads=tuple(reads)))
         else:
             ends = reshape_numbers(ends, shape, step.shape)
@@ -77,13 +81,13 @@ def carry_ends(
     return ends, mixes
 
 
-def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], centers: FloatArray) -> tuple[FloatArray, Mixes]:
+def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], place: Place) -> tuple[FloatArray, Mixes]:
     """The ends after dimensions were read whole, and whether that mixes all positions."""
     whole = [i for i, read in enumerate(reads) if isinstance(read, Whole)]
     varying = tuple(1 + i for i in whole if ends.shape[1 + i] > 1)
     if not varying:
         return ends, ""
-    all_of = _reaches_far(centers, [i for i in whole if centers.shape[i] > 1])
+    all_of = any(place.varies_along(i) for i in whole)
     blind = any(isinstance(read, Whole) and read.blind for read in reads)
     keeps = all(isinstance(read := reads[i - 1], Whole) and read.same is not None for i in varying)
     least = ends.min(varying, keepdims=True)
@@ -95,24 +99,7 @@ def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], centers: FloatAr
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
-    some = any(centers.shape[i] > 1 for i in whole)
-    return compress(found), "blind" if blind else "all" if all_of else "some" if some else ""
-
-
-def _reaches_far(centers: FloatArray, dims: Sequence[int]) -> bool:
-    """Whether what is read along some dimensions reaches all over the map, wherever it is read from: one more of
-    its gaps leads out.
-
-    It is so for all cells and for cells at the same place in every window, and not for those of one window.
-    """
-    if not dims or not np.isfinite(centers).any():
-        return False
-    lines = np.moveaxis(centers, tuple(dims), range(len(dims))).reshape(
-        -1, centers.size // np.prod([centers.shape[d] for d in dims])
-    )
-    lines = np.sort(lines[:, np.isfinite(lines).any(0)], axis=0)  # NaN last
-    spans, gaps = np.nanmax(lines, 0) - np.nanmin(lines, 0), np.nan_to_num(np.diff(lines, axis=0)).max(0)
-    return bool((spans * (1 + SAME) + gaps > np.nanmax(lines) - np.nanmin(lines)).all()) if len(gaps) else False
+    return compress(found), "blind" if blind else "all" if all_of else "some"
 
 
 def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:

@@ -17,7 +17,7 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.carry import pick_units
+from erfscope.graph.carry import reshape_numbers
 from erfscope.graph.ends import (
     BARE,
     CLIPPED,
@@ -32,11 +32,10 @@ from erfscope.graph.ends import (
     may_be_blind,
 )
 from erfscope.graph.graph import name_of, shape_of
-from erfscope.graph.layouts import cells_of, unit_box
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, IntArray, Shape
 from erfscope.graph.units import UnitCenters
 
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
@@ -91,21 +90,21 @@ class Fields(UnitCenters):
         that holds them.
         """
         node, positions = self.reference, self.positions
+        shape = shape_of(node)
+        cells = [_numbered(shape, self.layout, axis) for axis in self.axes]
         known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
         # A model may read what a stage's map is a view of, and leave the view alone.
         while known and len(edges := positions.edges.get(node, [])) == 1 and is_view(edges[0]):
             node = edges[0].source
-        shape, found = shape_of(node), []
-        for axis in self.axes:
-            if known:
-                cells = cells_of(positions.places(node)[axis])
-                each = max((int(np.nanmax(cells)) + 1) // (*self.sizes, 1)[axis], 1) if axis < len(self.sizes) else 1
-                cells = np.where(np.isnan(cells), np.inf, cells // each)
-            else:
-                cells = _numbered(shape, self.layout, axis)
-            # Whole numbers of cells are exact in half the memory.
-            found.append(np.stack([cells, np.where(np.isinf(cells), np.inf, -cells)] * (ROWS // 2)).astype(np.float32))
-        self._ends[node] = tuple(found)
+            shapes = [shape_of(node), *(step.shape for step in edges[0].steps)]
+            for step, before, after in reversed([*zip(edges[0].steps, shapes[:-1], shapes[1:], strict=True)]):
+                if isinstance(step, Dims):
+                    cells = [each.transpose(0, *(1 + read for read in step.reads)) for each in cells]  # type: ignore[operator]
+                else:
+                    cells = [reshape_numbers(each, after, before) for each in cells]
+        # Whole numbers of cells are exact in half the memory.
+        found = [np.concatenate([each, np.where(np.isinf(each), np.inf, -each)] * (ROWS // 2)) for each in cells]
+        self._ends[node] = tuple(each.astype(np.float32) for each in found)
         met = PathOperations(
             (None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",)
         )
@@ -155,16 +154,14 @@ class Fields(UnitCenters):
         count.
         """
         for ends, axis in zip(arrays, self.axes, strict=True):
-            centers = self.positions.places(node)[axis].centers[0]
-            there = np.isfinite(centers)
+            there = np.isfinite(self.positions.places(node)[axis].spread(ends.ndim - 1))
             if there.any() and (ends[FREE] == np.inf).any() and not (there & (ends[0] < np.inf)).any():
                 return False
         return True
 
     def _cell(self, axis: int) -> float:
         """Pixels from one cell of the reference to the next."""
-        line = self.lines[axis] if axis < len(self.lines) else None
-        return 1.0 if line is None else line[0][1]
+        return (self.lines[axis].step if axis < len(self.lines) else 0.0) or 1.0
 
     def _long(self, k: int) -> bool:
         return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
@@ -188,7 +185,12 @@ class Fields(UnitCenters):
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        return [pick_units(ends, [entries[None] for entries in unit])[:, 0].min(1) for ends in self._ends[node]]
+        every = [np.arange(ROWS)]
+        picked = [
+            ends[np.ix_(*every, *(spots if n > 1 else [0] for spots, n in zip(unit, ends.shape[1:], strict=True)))]
+            for ends in self._ends[node]
+        ]
+        return [each.reshape(ROWS, -1).min(1) for each in picked]
 
     def trf(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Trf:
         """The field of one unit of the map that a tensor holds.
@@ -211,7 +213,7 @@ class Fields(UnitCenters):
         return self._once(asked, lambda: self._trf(node, layout, tuple(unit)))
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
-        found = self.ends(node, unit_box(layout, shape_of(node), unit))
+        found = self.ends(node, layout.unit_box(shape_of(node), unit))
         if any(np.isinf(ends[CLIPPED]).all() and (ends[FREE] == np.inf).all() for ends in found):
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # What wraps around lies beside what would be there without a border.
@@ -269,7 +271,7 @@ class Fields(UnitCenters):
         """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
         if node not in self._ends:
             return False
-        found = [ends[BARE] for ends in self.ends(node, unit_box(layout, shape_of(node), unit))]
+        found = [ends[BARE] for ends in self.ends(node, layout.unit_box(shape_of(node), unit))]
         return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
     def mixes_batch(self, node: fx.Node) -> str:
@@ -290,10 +292,12 @@ def _sizes(boxes: Sequence[tuple[int, int] | None]) -> tuple[int, ...]:
 
 
 def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
-    """The cell of each element of a tensor whose layout was named."""
-    if layout.order == "tokens":
-        cells = np.full(shape[1], np.inf)
-        cells[layout.prefix : shape[1] - layout.suffix] = np.indices(layout.grid)[axis].reshape(-1)
-        return cells.reshape(1, -1, *(1,) * (len(shape) - 2))
-    dim = axis + (2 if layout.order == "channels_first" else 1)
-    return np.arange(shape[dim], dtype=float).reshape([n if i == dim else 1 for i, n in enumerate(shape)])
+    """(1, *dimensions): the cell of each element of a tensor along an axis, last the images; infinity for none."""
+    dims = layout.space_dims(len(shape))
+    is_batch = axis == len(layout.space(shape))
+    dim = layout.batch_dim if is_batch else dims[0] if layout.grid else dims[axis]
+    cells = np.arange(shape[dim], dtype=float)
+    if layout.grid and not is_batch:
+        cells[:] = np.inf
+        cells[layout.prefix : shape[dim] - layout.suffix] = np.indices(layout.grid)[axis].reshape(-1)
+    return cells.reshape([1, *(-1 if i == dim else 1 for i in range(len(shape)))])

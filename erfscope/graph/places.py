@@ -1,355 +1,253 @@
-"""Where a tensor's elements stand along one axis of the image, carried through the steps of an operation."""
+"""Where a tensor's elements stand along one axis of the image: a number for each index of one of its dimensions,
+carried through the steps of an operation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from torch import fx
 
-from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.graph import name_of
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Reshape, Shape, Step, Taps, Whole, groups_of
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, IntArray, Shape, Taps, Whole, groups_of
 
 #: Two places closer than this share of a cell are the same one, computed in another order.
 SAME = 1e-6
-#: Answers that are kept where branches disagree.
-MOST = 4
+NOWHERE = np.array([np.nan])
+#: Operations that pick elements by numbers.
+PICKS = ("index", "index_select", "gather", "masked_select", "take_along_dim")
 
 
 class Place(NamedTuple):
     """Where a tensor's elements stand along one axis."""
 
-    #: (answers, *dimensions): pixels, NaN for nowhere; several answers where paths from the image disagree, the first
-    #: named first.
-    centers: FloatArray
-    #: From one index to the next along each dimension; 0 where that is not the same for all, or nothing changes.
-    slope: tuple[float, ...]
-    #: From one cell to the next.
-    step: float
-    #: Why the centres are not exact; "" where they are.
+    #: The dimension along which they stand at one place after another; None where all stand at the same.
+    dim: int | None
+    #: (n,): pixels of each index of that dimension, or of all elements; NaN for nowhere.
+    table: FloatArray
+    #: Pixels from one index to the next; 0 where that is not the same for all.
+    slope: float = 0.0
+    #: Why the places are not exact; "" where they are.
     inexact_reason: str = ""
-    #: Why the places of some elements are unknown; "" where elements without a place have none.
+    #: Why they are unknown, or doubted where there are any; "" where elements without a place have none.
     unknown_reason: str = ""
-    #: The operation by which elements may have come from other places than these; "" for none.
-    misplaced_by: str = ""
-    #: Operations since one place was picked of many; -1 if none was picked.
-    steps_since_pick: int = -1
-    #: Of frequencies: the place of what was transformed.
-    before_transform: Place | None = None
+    #: (m,): of each element that was taken together with others, as by windows: how far it is from their middle.
+    within: FloatArray | None = None
 
     @property
     def exists(self) -> bool:
         """Whether any element stands somewhere."""
-        return bool(np.isfinite(self.centers[0]).any())
+        return bool(np.isfinite(self.table).any())
 
-    @property
-    def is_picked(self) -> bool:
-        """Whether all elements stand at one place that was picked of many."""
-        return self.steps_since_pick >= 0 and self.exists and self.centers[0].size == 1
+    def varies_along(self, dim: int) -> bool:
+        """Whether elements stand at different places along a dimension."""
+        return self.dim == dim and len(self.table) > 1
 
-    def ends_with(self, dim: int) -> bool:
-        """Whether a border of this dimension is one of the map, and none of a window in it."""
-        first = self.centers[0]
-        if all(side == 1 for i, side in enumerate(first.shape) if i != dim):
-            return True
-        return bool(abs(self.slope[dim]) * first.shape[dim] > np.nanmax(first) - np.nanmin(first))
+    def slope_along(self, dim: int) -> float:
+        """Pixels from one index of a dimension to the next."""
+        return self.slope if self.dim == dim else 0.0
 
-
-def swap_operands(edges: list[Edge], found: Sequence[tuple[Place, ...]]) -> list[Edge]:
-    """The edges of a product, the second operand leading where its columns are positions and the rows of the first
-    are none.
-    """
-    if len(edges) != 2 or edges[1].columns is None:
-        return edges
-    own = [
-        {read for read in edge.steps[0].reads if isinstance(read, int)}
-        for edge in edges
-        if isinstance(edge.steps[0], Dims)
-    ]
-    varies = [
-        any(place.centers.shape[1 + dim] > 1 for place in places[:-1] for dim in mine - theirs)
-        for places, mine, theirs in zip(found, own, own[::-1], strict=True)
-    ]
-    return (
-        edges
-        if varies[0] or not varies[1]
-        else [replace(edges[0], follows=True), replace(edges[1], follows=False, columns=None)]
-    )
+    def spread(self, rank: int) -> FloatArray:
+        """The places as an array of so many dimensions, with one index along all but one."""
+        return self.table.reshape([-1 if dim == (self.dim or 0) else 1 for dim in range(rank)])
 
 
-def carry_place(place: Place, step: Step, shape: Shape, edge: Edge, node: fx.Node) -> Place:
-    """The place after a step."""
-    if isinstance(step, Reshape):
-        centers = reshape_numbers(place.centers, shape, step.shape)
-        return place._replace(centers=centers, slope=_slopes(place, centers, shape, step.shape), before_transform=None)
-    if edge.transform == "back" and place.before_transform is not None:
-        return place.before_transform
-    slope = [0.0] * len(step.shape)
-    merged = [i for i, read in enumerate(step.reads) if isinstance(read, Whole) and read.same is None]
-    before = place
-    place = _mix_away(place, merged, step, edge, node)
-    for i, (read, goal) in enumerate(zip(step.reads, step.goals, strict=True)):
-        if isinstance(read, Taps):
-            place = _tap(place, i, read, node)
-        if goal is not None:
-            slope[goal] = place.slope[i] * (read.scale if isinstance(read, Taps) else 1)
-    centers = arrange(place.centers, step)
-    lost = before.exists and not np.isfinite(centers[0]).any()
-    # As many cells as before may well be the same cells: a matrix over tokens.
-    like = (
-        lost
-        and not place.unknown_reason
-        and (shape == step.shape or edge.transform)
-        and edge.mixing not in (ATTENTION, "")
-    )
-    why = f"{describe(node, edge.mixing)} is not understood" if like else place.unknown_reason
-    picked = any(
-        isinstance(read, Taps) and read.unbounded.size == 1 and before.centers.shape[1 + i] > 1
-        for i, read in enumerate(step.reads)
-    )
-    return place._replace(
-        centers=centers,
-        slope=tuple(slope),
-        unknown_reason=why,
-        steps_since_pick=0 if picked else place.steps_since_pick,
-        before_transform=before if edge.transform == "forth" else place.before_transform,
-    )
-
-
-def refine_places(places: tuple[Place, ...], old: Shape, new: Shape) -> tuple[Place, ...]:
-    """The places after a reshape, a dimension of a whole axis and others inside it read as finer cells, as pixel
-    shuffling makes them.
-
-    Channels that were folded into columns look the same: where not all axes are refined alike, or nothing is left
-    for channels beside a lone axis, the centres are doubted.
-    """
-    times: dict[int, tuple[int, int]] = {}
-    for mine, theirs in groups_of(old, new):
-        inner = old[mine[-1]] if len(mine) == 2 and len(theirs) == 1 and old[mine[0]] > 1 else 1
-        for axis, place in enumerate(places[:-1]) if inner > 1 else ():
-            runs = (
-                place.centers[0].reshape(-1, inner)
-                if place.centers[0].size == new[theirs[0]] == place.centers.shape[1 + theirs[0]]
-                else None
-            )
-            others = any(each.centers.shape[1 + theirs[0]] > 1 for each in places if each is not place)
-            if (
-                runs is not None
-                and not others
-                and np.unique(runs[:, 0]).size == len(runs)
-                and (runs == runs[:, :1]).all()
-            ):
-                times[axis] = theirs[0], inner
-    alike = len({inner for _, inner in times.values()}) == 1 and len(times) == sum(
-        place.exists for place in places[:-1]
-    )
-    folded = not alike or (len(places) == 2 and math.prod(new) == math.prod(place.centers[0].size for place in places))
-    return tuple(_refine(place, *times[axis], folded) if axis in times else place for axis, place in enumerate(places))
-
-
-def _refine(place: Place, dim: int, times: int, folded: bool) -> Place:
-    """The place with so many finer cells in each."""
-    size = place.centers.shape[1 + dim]
-    gap = float(place.centers[0].flat[times] - place.centers[0].flat[0])
-    within = ((np.arange(size) % times + 0.5) / times - 0.5) * gap
-    centers = place.centers + within.reshape([size if i == dim else 1 for i in range(place.centers.ndim - 1)])
-    slope = tuple(gap / times if i == dim else each for i, each in enumerate(place.slope))
-    reason = "channels were folded into its cells, and whether these are finer cells is not known" if folded else ""
-    return place._replace(
-        centers=centers, slope=slope, step=abs(gap) / times, inexact_reason=place.inexact_reason or reason
-    )
-
-
-def _slopes(place: Place, centers: FloatArray, old: Shape, new: Shape) -> tuple[float, ...]:
-    """The slopes after a reshape: those of dimensions that stay, and of new ones along which places are a straight
-    line.
-    """
-    slope = [0.0] * len(new)
-    for mine, theirs in groups_of(old, new):
-        if len(mine) == len(theirs) == 1:
-            slope[theirs[0]] = place.slope[mine[0]]
-            continue
-        for dim in theirs:
-            gaps = np.diff(centers[:1], axis=1 + dim)
-            if gaps.size and np.isfinite(gaps).all():
-                first = float(np.median(gaps))
-                # A map that was rolled begins anew, once.
-                off = np.abs(gaps - first) > SAME * place.step
-                anew = np.abs(np.abs(gaps - first) - np.ptp(centers[0]) - abs(first)) <= SAME * place.step
-                straight = (off <= anew).all() and (off.sum(1 + dim) <= 1).all()
-                slope[dim] = first if straight else 0.0
-    return tuple(slope)
-
-
-def _mix_away(place: Place, dims: Sequence[int], step: Dims, edge: Edge, node: fx.Node) -> Place:
-    """The place after dimensions were mixed away: a coarser cell's where they held the cells of one, else nowhere."""
-    centers = place.centers
-    varying = [dim for dim in dims if centers.shape[1 + dim] > 1]
-    if not varying:
+def carry_place(place: Place, step: Dims, shape: Shape, edge: Edge, node: fx.Node) -> Place:
+    """The place after a step in which dimensions are read one by one."""
+    if place.dim is None:
+        for side, read in zip(shape, step.reads, strict=True):
+            if side == 1 and isinstance(read, Taps) and read.dim is not None and np.isnan(read.center).any():
+                # One of several that are stacked.
+                return place._replace(dim=read.dim, table=np.where(np.isnan(read.center), np.nan, place.table))
         return place
-    if any(read.blind for read in step.reads if isinstance(read, Whole)):
-        nowhere = np.full([1, *(1 if i in varying else n for i, n in enumerate(centers.shape[1:]))], np.nan)
-        picks = edge.mixing in ("index", "index_select", "gather", "masked_select", "take_along_dim")
-        operation = describe(node, edge.mixing)
-        why = f"{operation} " + ("picks positions by numbers that are not followed" if picks else "is not understood")
-        return place._replace(
-            centers=nowhere, unknown_reason=place.unknown_reason or why, misplaced_by=place.misplaced_by or operation
-        )
-    answers, size = list[FloatArray](), place.step
-    reason = place.inexact_reason
-    for answer in centers:
-        rows = distinct_places(answer, varying, place.step)
-        if len(rows) > 1 and (size := cell_of(rows, place.step)):
-            rows = [np.mean(rows, axis=0)] if size > 0 else rows
-        elif len(rows) > 1:
-            rows = [np.full_like(rows[0], np.nan)]
-        answers += rows
-    step_size = size if size and size > 0 else place.step
-    kept = _few(answers, step_size)
-    if len(kept) > len(centers) and not reason:
-        reason = f"branches that meet in {describe(node)} disagree: {_both(kept)}"
-    return place._replace(centers=compress(np.stack(kept)), step=step_size, inexact_reason=reason)
+    read = step.reads[place.dim]
+    if isinstance(read, Taps):
+        return _tap(place, read, node)
+    if not isinstance(read, Whole) or read.same is not None or len(place.table) == 1:
+        return place._replace(dim=read.same if isinstance(read, Whole) else read)
+    why = place.unknown_reason
+    # As many cells as before may well be the same cells: a matrix over tokens.
+    if read.blind or (shape == step.shape and edge.mixing not in (ATTENTION, "")):
+        picks = read.blind and edge.mixing in PICKS
+        does = "picks positions by numbers that are not followed" if picks else "is not understood"
+        why = why or f"{describe(node, edge.mixing)} {does}"
+    return Place(None, NOWHERE, unknown_reason=why)
 
 
-def distinct_places(answer: FloatArray, dims: Sequence[int], step: float) -> list[FloatArray]:
-    """The different places along some dimensions, the first first, each as an array with one index there."""
-    sides = [1 if i in dims else n for i, n in enumerate(answer.shape)]
-    table = np.moveaxis(answer, dims, range(len(dims))).reshape(-1, math.prod(sides))
-    keys = np.where(np.isnan(table), np.inf, np.round(table / (SAME * step)))
-    table = table[np.sort(np.unique(keys, axis=0, return_index=True)[1])]
-    some = table[~np.isnan(table).all(1)]
-    return [row.reshape(sides) for row in (some if len(some) else table[:1])]
-
-
-def cell_of(rows: Sequence[FloatArray], step: float) -> float:
-    """Side of the coarser cell that places make up, 0 where they are cells that make up none, -1 where branches
-    disagree about one.
-
-    Neighbours make up a coarser cell. Those that come in more than one are windows that slide; two such are taken
-    for branches.
-    """
-    table = np.stack([row.ravel() for row in rows])
-    cells = (table - table[:1]) / step
-    known = np.isfinite(cells).all(0)
-    if not known.any() or np.abs(cells - np.round(cells))[:, known].max() > SAME:
-        return -1.0
-    numbers = np.round((table[:, known] - table[0, known][0]) / step, 3)
-    gaps = np.diff(np.sort(cells[:, known], axis=0), axis=0)
-    even = known.sum() > 1 and np.ptp(gaps) <= SAME
-    if np.unique(numbers).size < sum(np.unique(row).size for row in numbers):
-        return step if even and len(rows) > 2 else -1.0
-    return step * len(rows) if even and abs(gaps.flat[0] - 1) <= SAME else 0.0
-
-
-def _few(answers: Iterable[FloatArray], step: float) -> list[FloatArray]:
-    """The different ones of some answers, the first first; of many that and those that lie furthest apart."""
-    found: list[FloatArray] = []
-    for answer in answers:
-        is_known = not found or np.isfinite(answer).any()
-        if is_known and not any(_alike(answer, other, step) for other in found):
-            found.append(answer)
-    if len(found) > MOST:
-        means = [float(np.nanmean(each)) for each in found[1:]]
-        found = [found[0], found[1 + int(np.argmin(means))], found[1 + int(np.argmax(means))]]
-    return [np.broadcast_to(each, np.broadcast_shapes(*(other.shape for other in found))) for each in found]
-
-
-def _alike(one: FloatArray, other: FloatArray, step: float) -> bool:
-    return bool(((np.abs(one - other) <= SAME * abs(step)) | (np.isnan(one) & np.isnan(other))).all())
-
-
-def _tap(place: Place, dim: int, read: Taps, node: fx.Node) -> Place:
-    """The place after taps along one dimension; its slope is still that before them."""
-    centers, slope, reason = place.centers, place.slope[dim], place.inexact_reason
-    moves = slope or centers.shape[1 + dim] > 1
-    if moves:
-        lone = np.isnan(read.center)
-        low = np.floor(np.where(lone, 0, read.center)).astype(np.intp)
-        part = np.where(lone, 0, read.center - low).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
-        each = np.full(len(centers), slope)
-        one, other = (extend(centers, 1 + dim, spots, each, np.nan) for spots in (low, low + (part.reshape(-1) > 0)))
-        if ((part > 0) & (np.abs(other - one - slope) > SAME * place.step)).any():
-            reason = reason or f"cells that are no neighbours on the image meet in {describe(node)}"
-        centers = np.where(part > 0, one + part * (other - one), one)
-    if np.isnan(read.center).any():
-        lone = np.isnan(read.center).reshape(-1, *(1,) * (centers.ndim - 2 - dim))
-        centers = np.where(lone, np.nan, centers)
-    is_new = moves and (read.unbounded.shape[1] > 1 or 0 < abs(read.scale) < 1) and read.scale
-    others = [n for i, n in enumerate(place.centers.shape[1:]) if i != dim and n > 1]
-    step = (
-        place.step if not is_new else abs(slope * read.scale) if slope and not others else place.step * abs(read.scale)
-    )
+def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
+    """The place after taps along its dimension."""
+    moves = bool(place.slope) or len(place.table) > 1
+    lone, reason = np.isnan(read.center), place.inexact_reason
+    center = np.where(lone, 0, read.center)
+    low = np.floor(center).astype(np.intp)
+    part = center - low
+    first, second = (_at(place, spots) for spots in (low, low + (part > 0)))
+    if moves and not reason:
+        apart = (part > 0) & (np.abs(second - first - place.slope) > SAME * max(abs(place.slope), 1))
+        reason = f"cells that are no neighbours on the image meet in {describe(node)}" if apart.any() else ""
+        reason = reason or read.inexact_reason
+    table = np.where(lone, np.nan, first + part * (second - first))
     return place._replace(
-        centers=compress(centers), step=step, inexact_reason=reason or (read.inexact_reason if moves else "")
+        dim=read.dim,
+        table=table,
+        slope=place.slope * read.scale,
+        inexact_reason=reason,
+        within=place.within if read.scale == 1 else None,
     )
 
 
-def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node) -> Place:
-    """The place of an operation's output, given those of its inputs in its own dimensions."""
-    leading = [place for place, edge in zip(places, edges, strict=True) if not edge.follows]
-    some = [place for place in leading if place.exists] or [place for place in places if place.exists]
-    lost = next((place for place in places if place.unknown_reason), None)
-    if not some:
-        return (
-            places[0]
-            if lost is None
-            else places[0]._replace(unknown_reason=lost.unknown_reason, misplaced_by=lost.misplaced_by)
+def _at(place: Place, spots: IntArray) -> FloatArray:
+    """The places of these indices, also beyond the ends, where a map goes on at the same step."""
+    last = len(place.table) - 1
+    nearest = np.clip(spots, 0, last)
+    found: FloatArray = place.table[nearest] + (spots - nearest) * place.slope
+    return np.where(nearest == spots, found, np.nan) if last and not place.slope else found
+
+
+def reshape_places(places: Sequence[Place], old: Shape, new: Shape) -> tuple[Place, ...]:
+    """The places along each axis, last the batch's, after a reshape.
+
+    Cells that become several dimensions, as in windows and patches, are taken together along the outermost. Where they
+    become one again, or all axes are refined alike, as by pixel shuffling, each stands at its own place.
+    """
+    groups = [(mine, theirs) for mine, theirs in groups_of(old, new) if mine]
+    taken = {place.dim for place in places if len(place.table) > 1}
+    inner = [_finer(place, old, new, groups, taken) for place in places[:-1]] + [1]
+    moving = {by for by, place in zip(inner, places[:-1], strict=False) if len(place.table) > 1}
+    found = []
+    for place, by in zip(places, inner, strict=True):
+        for mine, theirs in groups:
+            if place.dim in mine and len(mine) == len(theirs) == 1:
+                found.append(place._replace(dim=theirs[0]))
+            elif place.dim in mine:
+                kept = place.within is not None and len(place.within) == by
+                fine = _refined(place, by, is_known=kept or len(moving) == 1)
+                found.append(_regrouped(fine, by, [old[i] for i in mine], mine.index(place.dim), theirs, new))
+        if place.dim is None:
+            found.append(place)
+    return tuple(found)
+
+
+def _finer(
+    place: Place, old: Shape, new: Shape, groups: Sequence[tuple[list[int], list[int]]], taken: set[int | None]
+) -> int:
+    """Elements for each cell of a dimension that becomes one with dimensions behind it along which no axis goes."""
+    for mine, theirs in groups:
+        if place.dim in mine and theirs and len(place.table) > 1:
+            behind = mine[mine.index(place.dim) + 1 :]
+            ends = next((i for i, dim in enumerate(behind) if dim in taken), len(behind))
+            found = math.prod(old[dim] for dim in behind[:ends])
+            return found if len(theirs) == 1 or (ends == len(behind) and new[theirs[-1]] % found == 0) else 1
+    return 1
+
+
+def _refined(place: Place, by: int, *, is_known: bool) -> Place:
+    """The place with so many elements in each cell."""
+    if by == 1:
+        return place
+    if not is_known:
+        reason = "channels were folded into its cells, and whether these are finer cells is not known"
+        return place._replace(
+            table=np.repeat(place.table, by), slope=0.0, unknown_reason=place.unknown_reason or reason
         )
-    if len(some) > 1 and all(place.is_picked for place in some):
-        some = [min(some, key=lambda place: place.steps_since_pick)]  # a step of a recurrence, and the state before it
-    base = some[0]._replace(steps_since_pick=some[0].steps_since_pick + (some[0].steps_since_pick >= 0))
-    reason = next((place.inexact_reason for place in some if place.inexact_reason), "")
-    if lost is not None and lost.misplaced_by:
-        reason = reason or f"{lost.misplaced_by} may lead elsewhere"
-    if len(some) == 1:
-        return base._replace(inexact_reason=reason, unknown_reason="", misplaced_by="")
-    answers = base.centers
-    for place in some[1:]:
-        answers = np.where(np.isnan(answers), place.centers[:1], answers)
-    kept = list(answers)
-    for place in some[1:]:
-        kept += [np.where(np.isnan(each), answers[0], each) for each in place.centers]
-    kept = _few(kept, base.step)
-    if len(kept) > len(base.centers) and len(kept) > 1 and not reason:
-        named = [f"{describe(edge.source)}" for edge in edges]
-        reason = f"branches that meet in {describe(node)} disagree: {_both(kept, named)}"
-    slope = tuple(next(filter(None, each), 0.0) for each in zip(*(place.slope for place in some), strict=True))
-    return Place(compress(np.stack(kept)), slope, base.step, reason)
+    if place.within is not None and len(place.within) == by:
+        within = place.within
+    else:
+        within = ((np.arange(by) + 0.5) / by - 0.5) * place.slope
+    table = (place.table[:, None] + within).reshape(-1)
+    return place._replace(table=table, slope=_slope(table), within=None)
+
+
+def _regrouped(place: Place, by: int, sides: list[int], at: int, theirs: list[int], new: Shape) -> Place:
+    """The place along one of the dimensions ``theirs``, which hold the elements of others of these sides."""
+    before, after = math.prod(sides[:at]), math.prod(sides[at + 1 :]) // by
+    table = np.tile(np.repeat(place.table, after), before) if len(place.table) > 1 else place.table
+    if len(table) == 1:
+        return place._replace(dim=None)
+    if len(theirs) == 1:
+        return place._replace(dim=theirs[0], table=table, slope=place.slope if before == after == 1 else 0.0)
+    numbers = table.reshape([new[dim] for dim in theirs])
+    varying = [i for i in range(numbers.ndim) if not _is_same(numbers, numbers.take([0], i))]
+    if not varying:
+        return place._replace(dim=None, table=table[:1])
+    numbers = numbers.transpose(*varying, *(i for i in range(numbers.ndim) if i not in varying))
+    numbers = numbers.reshape(*(numbers.shape[: len(varying)]), -1)[..., 0].reshape(numbers.shape[0], -1)
+    middle, within, reason = numbers[:, 0], place.within, place.unknown_reason
+    if len(varying) > 1:
+        # Of the closest: a map that was rolled begins anew in one of them.
+        within = numbers[np.argmin(np.nan_to_num(np.ptp(numbers, 1), nan=np.inf))]
+        within = within - within.mean()
+        middle = middle - within[0]
+        if not _is_same(numbers, middle[:, None] + within):
+            reason = reason or "cells that are no neighbours on the image share a window"
+        gaps = np.abs(np.diff(middle))
+        if (np.ptp(within) >= gaps[gaps > SAME]).any():
+            within = None  # windows that overlap have cells several times, which do not become one again
+    return place._replace(
+        dim=theirs[varying[0]], table=middle, slope=_slope(middle), unknown_reason=reason, within=within
+    )
+
+
+def _is_same(one: FloatArray, other: FloatArray) -> bool:
+    return bool(((np.abs(one - other) <= SAME) | (np.isnan(one) & np.isnan(other))).all())
+
+
+def _slope(table: FloatArray) -> float:
+    """The step of a table; 0 where it is not even. A map that was rolled begins anew, once."""
+    gaps = np.diff(table)
+    if not gaps.size or not np.isfinite(gaps).all():
+        return 0.0
+    step = float(np.median(gaps))
+    off = np.abs(gaps - step) > SAME * max(abs(step), 1)
+    anew = np.abs(np.abs(gaps - step) - np.ptp(table) - abs(step)) <= SAME * max(abs(step), 1)
+    return step if off.sum() <= 1 and (off <= anew).all() else 0.0
+
+
+def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node, *, side_by_side: bool = False) -> Place:
+    """The place of an operation's output, given those of its inputs in its own dimensions: of those that are exact the
+    first that moves. Channels ``side_by_side`` stand in the middle of all."""
+    pairs = [(place, edge) for place, edge in zip(places, edges, strict=True) if place.exists]
+    pairs = [(place, edge) for place, edge in pairs if not edge.follows] or pairs
+    if not pairs:
+        return places[0]._replace(unknown_reason=next((p.unknown_reason for p in places if p.unknown_reason), ""))
+    (base, leading), *others = sorted(pairs, key=lambda pair: (bool(pair[0].unknown_reason), len(pair[0].table) == 1))
+    if side_by_side and all(place.dim == base.dim and np.isfinite(place.table).all() for place, _ in pairs):
+        return base._replace(table=np.mean([place.table for place, _ in pairs], axis=0))
+    table, slope, doubt = base.table, base.slope, base.unknown_reason
+    reason = next((place.inexact_reason for place, _ in pairs if place.inexact_reason), "")
+    for place, edge in others:
+        is_across = len(place.table) > 1 and place.dim != base.dim
+        if not is_across and (gaps := np.isnan(table) & np.isfinite(place.table)).any():
+            table, doubt = np.where(gaps, place.table, table), doubt or place.unknown_reason
+            slope = slope or _slope(table)
+        off = is_across or (np.abs(table - place.table) > SAME * max(abs(base.slope), 1)).any()
+        if off and not reason and not place.unknown_reason:
+            both = f"{_said(base, leading)}; {_said(place, edge)}"
+            reason = f"branches that meet in {describe(node)} disagree: {both}"
+            if base.dim is None:
+                return Place(None, NOWHERE, unknown_reason=reason)
+    if np.isnan(table).any():  # of parts without a place some are unknown
+        doubt = doubt or next((place.unknown_reason for place in places if place.unknown_reason), "")
+    return base._replace(table=table, slope=slope, inexact_reason=reason, unknown_reason=doubt)
+
+
+def _said(place: Place, edge: Edge) -> str:
+    first = next(iter(place.table[np.isfinite(place.table)]))
+    return f"{describe(edge.source)} puts unit 0 at {first:g} px and a unit every {place.slope:g} px"
 
 
 def go_on(place: Place) -> Place:
-    """The place of a buffer without one, of which a part was written over: the rest goes on from it at the same step,
-    along each dimension."""
-    centers = place.centers
-    if not place.exists or not np.isnan(centers).any():
+    """The place of a buffer without one, of which a part was written over: the rest goes on from it at the same
+    step."""
+    known = np.flatnonzero(np.isfinite(place.table))
+    if not known.size or not place.slope:
         return place
-    for dim in range(1, centers.ndim):
-        lines = np.moveaxis(centers, dim, -1)
-        number = np.arange(lines.shape[-1])
-        known = np.isfinite(lines)
-        before = np.maximum.accumulate(np.where(known, number, -1), -1)
-        after = np.minimum.accumulate(np.where(known, number, number.size)[..., ::-1], -1)[..., ::-1]
-        nearest = np.where(before >= 0, before, after)
-        there = nearest < number.size
-        nearest = np.where(there, nearest, 0)
-        filled = np.take_along_axis(lines, nearest, -1) + (number - nearest) * place.slope[dim - 1]
-        centers = np.moveaxis(np.where(there, filled, np.nan), -1, dim)
-    return place._replace(centers=compress(centers))
-
-
-def _both(kept: Sequence[FloatArray], names: Sequence[str] = ("one", "another")) -> str:
-    """Describe the first two of some answers."""
-    said = []
-    for answer, name in zip(kept[:2], [*names[:1], *names[-1:]], strict=True):
-        values = np.unique(answer[np.isfinite(answer)])
-        step = float(values[1] - values[0]) if values.size > 1 else 0.0
-        said.append(f"{name} puts unit 0 at {values[0]:g} px and a unit every {step:g} px")
-    return "; ".join(said)
+    spots = np.arange(len(place.table))
+    before = np.maximum(np.searchsorted(known, spots, "right") - 1, 0)
+    return place._replace(table=place.table[known[before]] + (spots - known[before]) * place.slope)
 
 
 def describe(node: fx.Node, name: str = "") -> str:

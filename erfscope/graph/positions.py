@@ -1,9 +1,9 @@
 """Where a tensor's elements stand on the image, and in which image of the batch: carried forward through the
 operations.
 
-Every element of every tensor has a place along each axis: a number of pixels, or none, as class tokens, queries and
-pooled values. Views and moves take the places with them, windows give new ones, and where branches meet whose places
-differ, all are kept and the first counts. A tensor whose places fill a grid is a map, in whatever order it holds them.
+Along each axis a tensor has a table of places for one of its dimensions, or none, as class tokens, queries and pooled
+values. Views and moves take the table with them; where branches meet whose places differ, the first counts, and is not
+exact. A tensor whose axes go along dimensions of their own is a map.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of
 from erfscope.graph.layouts import Reading, read_places
-from erfscope.graph.places import Place, carry_place, go_on, join_places, refine_places, swap_operands
+from erfscope.graph.places import Place, carry_place, go_on, join_places, reshape_places
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     Dims,
@@ -55,8 +55,8 @@ class Positions:
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
         self._readings: dict[object, Reading] = {}
-        #: Arrays of centres by their numbers: tensors that stand alike share one, see :meth:`key`.
-        self._centers: dict[tuple[Shape, bytes], FloatArray] = {}
+        #: Tables by their numbers: tensors that stand alike share one, see :meth:`key`.
+        self._tables: dict[bytes, FloatArray] = {}
         #: For every axis, whether an input that leads (its elements are where the output's are) has places along it.
         self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
@@ -88,80 +88,33 @@ class Positions:
             before = []
             for step in edge.steps:
                 before.append(here)
-                after = tuple(carry_place(place, step, shape, edge, node) for place in here)
-                here = refine_places(after, shape, step.shape) if isinstance(step, Reshape) else after
+                if isinstance(step, Reshape):
+                    here = reshape_places(here, shape, step.shape)
+                else:
+                    here = tuple(carry_place(place, step, shape, edge, node) for place in here)
                 shape = step.shape
             self.before[node].append(before)
             found.append(here)
-        found = self._align_repeated_queries(found, edges, node)
-        edges = self.edges[node] = swap_operands(edges, found)
         leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
         self.has_leading_input[node] = tuple(
             any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
         )
-        found = self._merge_channels(found, edges, node)
-        joined = [join_places(each, edges, node) for each in zip(*found, strict=True)]
+        parts = self._is_parts_of_one(edges)
+        joined = [join_places(each, edges, node, side_by_side=parts) for each in zip(*found, strict=True)]
         if call_of(node).name in WRITES and len(edges) == 1 and edges[0].source is not node.args[0]:
             joined = [go_on(place) for place in joined]
         self._places[node] = tuple(map(self._shared, joined))
 
     def _shared(self, place: Place) -> Place:
-        asked = place.centers.shape, place.centers.tobytes()
-        return place._replace(centers=self._centers.setdefault(asked, place.centers))
+        asked = place.table.tobytes()
+        return place._replace(table=self._tables.setdefault(asked, place.table))
 
-    def _align_repeated_queries(
-        self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
-    ) -> list[tuple[Place, ...]]:
-        """The places that edges give an output; where the leading input is the same in all windows, those of
-        what it is compared with.
-        """
-        first = next((k for k, edge in enumerate(edges) if not edge.follows), None)
-        if first is None or not any(place.exists for place in found[first]):
-            return found
-        for edge in edges:
-            if (step := edge.alignment) is None:
-                continue
-            aligned = tuple(
-                carry_place(place, step, shape_of(edge.source), edge, node) for place in self._places[edge.source]
-            )
-            varies = [
-                [any(place.centers.shape[1 + d] > 1 for place in places[:-1]) for d in range(len(step.shape) - 2)]
-                for places in (aligned, found[first])
-            ]
-            if any(varies[0]) and not any(mine and own for mine, own in zip(*varies, strict=True)):
-                return [*found[:first], aligned, *found[first + 1 :]]
-        return found
-
-    def _merge_channels(
-        self, found: list[tuple[Place, ...]], edges: Sequence[Edge], node: fx.Node
-    ) -> list[tuple[Place, ...]]:
-        """The places that a concatenation of channels gives, each for all of them: only the parts of one tensor
-        stand side by side.
-        """
+    def _is_parts_of_one(self, edges: Sequence[Edge]) -> bool:
+        """Whether parts of one tensor become the channels of another, as where patches are merged."""
         last = [edge.steps[-1] if edge.steps else None for edge in edges]
         dims = {read.dim for step in last if isinstance(step, Dims) for read in step.reads if isinstance(read, Taps)}
-        if (
-            len(edges) < 2
-            or len(dims) != 1
-            or None in dims
-            or len({self._moved_from(edge.source) for edge in edges}) == 1
-        ):
-            return found
-        dim, made = next(iter(dims)) or 0, [list(each) for each in found]
-        for axis in range(len(self.space)):
-            before = [places[-1][axis] for places in self.before[node]]
-            if all(place.is_picked or not place.exists for place in before) or any(
-                place.centers.shape[1 + dim] > 1 for place in before
-            ):
-                continue
-            for each in made:
-                centers = each[axis].centers
-                there = np.flatnonzero(
-                    np.isfinite(np.moveaxis(centers[0], dim, 0)).reshape(centers.shape[1 + dim], -1).any(1)
-                )
-                if len(there):
-                    each[axis] = each[axis]._replace(centers=centers.take(there[:1], 1 + dim))
-        return [tuple(each) for each in made]
+        is_cat = len(edges) > 1 and len(dims) == 1 and all(isinstance(step, Dims) for step in last)
+        return is_cat and len({self._moved_from(edge.source) for edge in edges}) == 1
 
     def _moved_from(self, node: fx.Node) -> fx.Node:
         """The tensor of which another is a view or a part."""
@@ -180,11 +133,7 @@ class Positions:
     def key(self, node: fx.Node) -> object:
         """A key that tensors of one shape at the same places share, as before and behind an activation."""
         places = self._places.get(node, ())
-        kept = (
-            (place.slope, place.step, place.inexact_reason, place.unknown_reason, place.misplaced_by)
-            for place in places
-        )
-        return shape_of(node), *(id(place.centers) for place in places), *kept
+        return shape_of(node), *((id(place.table), *place[:1], *place[2:5]) for place in places)
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:
         """A tensor and all that depend on the image that it was computed from, on paths that do not pass through
@@ -219,5 +168,4 @@ class Positions:
 
 def _numbered(shape: Shape, dim: int) -> Place:
     """The place along an axis that is one dimension of the image."""
-    centers = np.arange(shape[dim], dtype=float).reshape(1, *(shape[dim] if i == dim else 1 for i in range(len(shape))))
-    return Place(centers, tuple(float(i == dim) for i in range(len(shape))), 1.0)
+    return Place(dim, np.arange(shape[dim], dtype=float), 1.0)

@@ -20,6 +20,7 @@ from erfscope.graph.field import Fields
 from erfscope.graph.graph import shape_of
 from erfscope.graph.places import Place, module_of
 from erfscope.graph.recording import FIRST, Recording
+from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
 
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
@@ -73,7 +74,7 @@ def is_map(recording: Recording, layer: str) -> bool:
     """
     layout, seen = recording.reading(layer).layout, recording.find(layer)
     rank = len(shape_of(recording.positions.image))
-    named = layout is not None and layout.order in ("channels_last", "tokens")
+    named = layout is not None and layout != FIRST
     return seen is not None and seen.node in recording.positions.edges and len(seen.shape) == rank and not named
 
 
@@ -111,7 +112,7 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     folds = [max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0))) for further, beyond in further]
     center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
     stride = _fraction(fields.stride(node, FIRST, axis))
-    steps = [stride, *(_fraction(each) for node in way for each in fields.positions.places(node)[axis].slope)]
+    steps = [stride, *(_fraction(fields.positions.places(node)[axis].slope) for node in way)]
     reads = list(_reads(fields, way))
     steps += [step for edge, before in reads for step in _patterns(edge, before, axis)]
     margins = [_margin(fields, edge, before, axis) for edge, before in reads]
@@ -143,9 +144,9 @@ def _patterns(edge: Edge, before: list[tuple[Place, ...]], axis: int) -> Iterato
     """Cells of the image after which an operation reads positions alike again, as where every other column is written
     over, or windows are taken apart."""
     for step, places in zip(edge.steps, before, strict=True):
-        for dim, slope in enumerate(places[axis].slope):
-            read = step.reads[dim] if isinstance(step, Dims) else None
-            yield _fraction(abs(slope) * (_period(read) if isinstance(read, Taps) else 1))
+        place = places[axis]
+        read = step.reads[place.dim] if isinstance(step, Dims) and place.dim is not None else None
+        yield _fraction(abs(place.slope) * (_period(read) if isinstance(read, Taps) else 1))
 
 
 def _period(read: Taps) -> int:
@@ -168,11 +169,11 @@ def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: i
         return 0, 0
     ends, place, shape = fields.every_end(edge.source)[axis][LOCAL], before[0][axis], shape_of(edge.source)
     for dim, read in enumerate(edge.steps[0].reads):
-        if not isinstance(read, Taps) or ends.shape[1 + dim] == 1 or not place.ends_with(dim):
+        if not isinstance(read, Taps) or ends.shape[1 + dim] == 1:
             continue
         spots = read.unbounded[read.unbounded != ABSENT]
         beyond = np.array([-1, shape[dim]])
-        slopes = (place.slope[dim] * SIGNS).astype(np.float32)
+        slopes = (place.slope_along(dim) * SIGNS).astype(np.float32)
         first, last = np.moveaxis(extend(ends, 1 + dim, beyond, slopes, np.inf), 1 + dim, 1)
         first, last = first[0][np.isfinite(first[0])], -last[1][np.isfinite(last[1])]
         if (spots < 0).any() and first.size:
@@ -195,7 +196,7 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
         shape = shape_of(edge.source)
         for step, places in zip(edge.steps, before, strict=True):
             for dim, read in enumerate(step.reads if isinstance(step, Dims) else ()):
-                varies = any(place.centers.shape[1 + dim] > 1 for place in places[:-1])
+                varies = any(place.varies_along(dim) for place in places[:-1])
                 if isinstance(read, Taps) and varies and (kind := _kind(call, read, shape[dim])):
                     yield Obstacle(kind, call.name, module_of(node))
             shape = step.shape
@@ -212,27 +213,30 @@ def _tables_of(fields: Fields, node: fx.Node) -> list[Edge]:
 
 def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     """Whether a table shuts attention in windows between cells from opposite sides of the image, and no other."""
-    numbers, places = fields.positions.numbers(edge.source), fields.positions.places(node)[:-1]
-    rank = len(shape_of(node))
-    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2]:
+    numbers, edges = fields.positions.numbers(edge.source), fields.positions.edges
+    while (found := edges.get(node)) and found[0].mixing != ATTENTION:
+        node = found[0].source
+    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2] or not found:
         return False
-    if any(place.centers.shape[-1] > 1 for place in places):
-        return False
-    torn, table = np.zeros((1,) * rank, dtype=bool), numbers.detach().cpu().numpy()
-    for place, size in zip(places, fields.sizes, strict=True):
-        centers = place.centers[0]
-        torn = torn | (np.abs(centers - centers.swapaxes(-1, -2)) > size / 2)
+    table, side = numbers.detach().cpu().numpy(), numbers.shape[-1]
+    table = table.reshape(-1, side, side)
+    torn = np.zeros((1, 1, 1), dtype=bool)
+    for ends, size in zip(fields.every_end(found[0].source), fields.sizes, strict=True):
+        # Of the queries: windows by their cells, those of the first image first.
+        first = np.broadcast_to(ends[CLIPPED][0][..., :1], (*ends.shape[1:-2], side, 1)).reshape(-1, side)
+        first = first[: len(table)].astype(float)
+        torn = torn | (np.abs(first[:, :, None] - first[:, None]) > size / 2)
     shut = table if table.dtype == bool else table <= SHUT
     return bool(torn.any() and (shut == torn).all() and (table[shut == 0] == 0).all())
 
 
 def _is_torn(fields: Fields, node: fx.Node) -> bool:
     """Whether neighbours in a tensor see opposite sides of the image."""
-    for axis, size in enumerate(fields.sizes):
-        first = fields.every_end(node)[axis][LOCAL][0]
-        for dim, slope in enumerate(fields.positions.places(node)[axis].slope):
-            lines = np.where(np.isfinite(first), first, np.nan).swapaxes(dim, -1)
-            if slope and lines.shape[-1] > FEW and (np.abs(np.diff(lines)) > size / 2).any():
+    for ends, place, size in zip(fields.every_end(node), fields.positions.places(node), fields.sizes, strict=False):
+        if place.slope and place.dim is not None:
+            first = ends[LOCAL][0]
+            lines = np.where(np.isfinite(first), first, np.nan).swapaxes(place.dim, -1)
+            if lines.shape[-1] > FEW and (np.abs(np.diff(lines)) > size / 2).any():
                 return True
     return False
 
@@ -275,14 +279,10 @@ def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
         goals = [-1 if g < 0 or not isinstance(read := step.reads[g], int) else read for g in goals]
     numbers = fields.positions.numbers(edge.source)
     for dim, goal in enumerate(goals):
-        if goal < 0 or shape[dim] == 1:
-            continue
-        for place, size in zip(fields.positions.places(node)[:-1], fields.sizes, strict=True):
-            # In windows that were rolled over the border positions are far apart too: the others tell. Class tokens
-            # have no position.
-            centers, known = place.centers[0], np.isfinite(place.centers[0])
-            spans = np.where(known, centers, -np.inf).max(goal) - np.where(known, centers, np.inf).min(goal)
-            spread = np.isfinite(spans).any() and spans[np.isfinite(spans)].min() >= size / 2
-            if spread and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
+        for place, size in zip(fields.positions.places(node), fields.sizes, strict=False):
+            # In windows that were rolled over the border positions are far apart too: the others tell.
+            is_along = goal >= 0 and shape[dim] > 1 and place.varies_along(goal)
+            is_wide = is_along and np.nanmax(place.table) - np.nanmin(place.table) >= size / 2
+            if is_wide and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
                 return True
     return False

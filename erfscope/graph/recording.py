@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
-from erfscope.geometry.names import IMAGE, INPUT
+from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
@@ -23,12 +23,9 @@ from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
 from erfscope.graph.tape import DRAWS
 
-FIRST = Layout(order="channels_first")
-#: What a user can do about positions that are not known.
-WAYS_OUT = (
-    "name another layer with --layer, or say how this one is held with --layout, and --prefix-tokens for tokens beside"
-    " the map"
-)
+FIRST = Layout()
+#: What a user can do about positions that are not known, besides naming another layer.
+OR_SAY = "or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +126,7 @@ class Recording(Pass):
             return LayerReading(guess.layout, refusal=f"holds no spatial map: its output has shape {shape}")
         found = self.positions.reading(seen.node)
         if guess.declared and guess.layout is not None:
-            if found.layout is not None and found.layout.order == guess.layout.order:
+            if found.layout is not None and found.layout.dims == guess.layout.dims:
                 return LayerReading(found.layout)
             return LayerReading(guess.layout, "it is read as was asked for, which the operations do not confirm")
         if found.layout is not None:
@@ -139,19 +136,29 @@ class Recording(Pass):
             if guess.layout is not None and seen.shape[:1] == (self.images,):
                 text = f"{found.unknown_reason}, so that the positions are assumed from the shape {shape} alone"
                 return LayerReading(guess.layout, text)
-            return LayerReading(None, refusal=f"has no known positions: {held}, and {found.unknown_reason}; {WAYS_OUT}")
+            return LayerReading(
+                None, refusal=f"has no known positions: {held}, and {found.unknown_reason}; {self._way_out(seen)}"
+            )
         why = "which have no image position: pooled, mixed or queried values"
-        if found.status == "holes":
+        if found.status == "mixed":
             why = "whose places on the image form no grid"
         if self._is_plane(seen, found.status) and guess.layout is not None:
             return LayerReading(guess.layout, f"{why}, so that units are taken to stand in their order")
-        return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {WAYS_OUT}")
+        return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {self._way_out(seen)}")
+
+    def _way_out(self, seen: NamedTensor) -> str:
+        """What to do about a layer that is no map: the innermost module around it that gives one, if any does."""
+        parts = next((name.split(".") for name, each in self.modules.items() if each is seen), [])
+        around = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)] + [OUTPUT] * (parts != [OUTPUT])
+        maps = (each for each in around if each in self.modules and self.reading(each).layout is not None)
+        found = next(maps, None)
+        return f"name {'another layer' if found is None else f'the layer around it, {found!r},'} with --layer, {OR_SAY}"
 
     def _is_plane(self, seen: NamedTensor, status: str) -> bool:
         """Whether a tensor without a grid on the image is (B, C, *space) all the same: as operations on planes make it,
         or as its shape says where its elements do stand somewhere."""
         is_one = len(seen.shape) == 2 + len(self.positions.space) and seen.shape[0] == self.images
-        made = status == "holes" or seen.node in self.graph.returned.values() or call_of(seen.node).operation.dense
+        made = seen.node in self.graph.returned.values() or call_of(seen.node).operation.dense
         is_one &= len(self.positions.space) > 1  # (B, N, C) may be tokens
         return is_one and made and math.prod(seen.shape[2:]) > 1
 
@@ -202,8 +209,6 @@ class Recording(Pass):
             if found is None:
                 return None
             goal = found.node
-        if images != there.images and "factors" in (layout.order, read_so.order):
-            return None
         asked = (target.node, goal, tuple(units), images)
         if asked not in there.crops:
             ends = Wanted(target.node, layout), Wanted(goal, read_so)

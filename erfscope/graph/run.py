@@ -19,7 +19,6 @@ from erfscope.errors import MeasurementError
 from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import Graph, evaluate, shape_of, value
-from erfscope.graph.layouts import channels_of_unit, unit_box
 from erfscope.graph.places import describe
 from erfscope.graph.rules.mixing import scale_and_shift
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
@@ -179,8 +178,8 @@ class Forward:
                 out = cut(reference, whole(tuple(reference.shape)), step.part)
             found[step.node] = out
         node, layout = plan.layer
-        units = [cut(found[node], plan.parts[node], box) for box in plan.boxes]
-        return torch.stack([channels_of_unit(layout, shape_of(node), unit) for unit in units], 2), reference
+        units = [cut(found[node], plan.parts[node], box).movedim(layout.batch_dim, 0).flatten(1) for box in plan.boxes]
+        return torch.stack(units, 2), reference
 
     def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
@@ -201,8 +200,8 @@ class Forward:
     def _leaf(self, out: Tensor, part: Part) -> Tensor:
         """The whole reference, of which only a part has its numbers, as a leaf."""
         node, layout = self.plan.reference
-        shape = shape_of(node) if layout.order == "factors" else (self.plan.images, *shape_of(node)[1:])
-        leaf = out.new_zeros(shape)
+        sides = enumerate(shape_of(node))
+        leaf = out.new_zeros([self.plan.images if dim == layout.batch_dim else side for dim, side in sides])
         leaf[np.ix_(*part)] = out.detach()
         return leaf.requires_grad_(torch.is_grad_enabled())
 
@@ -229,9 +228,9 @@ def crop(
         The crop; None where the operations need more images of the batch than there are.
     """
     shape = shape_of(layer.node)
-    boxes = [unit_box(layer.layout, shape, unit) for unit in units]
-    if layer.layout.order != "factors":
-        boxes = [(box[0][:images], *box[1:]) for box in boxes]
+    batch = layer.layout.batch_dim
+    boxes = [layer.layout.unit_box(shape, unit) for unit in units]
+    boxes = [tuple(each[:images] if dim == batch else each for dim, each in enumerate(box)) for box in boxes]
     parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes) if boxes else whole(shape)}
     steps: list[Step] = []
     for node in reversed(graph.nodes):

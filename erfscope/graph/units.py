@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import fx
 
 from erfscope.geometry.layout import Layout
-from erfscope.graph.carry import pick_units
 from erfscope.graph.graph import shape_of
-from erfscope.graph.layouts import boxes_of_units
+from erfscope.graph.places import NOWHERE, SAME
 from erfscope.graph.positions import Positions
-from erfscope.graph.rules.reading import FloatArray, IntArray, is_tensor
+from erfscope.graph.rules.reading import FloatArray
 
 T = TypeVar("T")
+UNKNOWN = "the operations do not tell where it lies"
 
 
-def places_of_units(positions: Positions, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> FloatArray:
-    """Where units, (units, axes of the map), stand along an axis of the image, in pixels: (answers, units), several
-    answers where branches disagree: the middle of those of their elements that stand somewhere; NaN for nowhere.
-    """
-    if node not in positions or not is_tensor(node):
-        return np.full((1, len(units)), np.nan)
-    centers = pick_units(positions.places(node)[axis].centers, boxes_of_units(layout, shape_of(node), units))
-    there = np.isfinite(centers[:1])
-    low = np.where(there, centers, np.inf).min(2, initial=np.inf)
-    high = np.where(there, centers, -np.inf).max(2, initial=-np.inf)
-    with np.errstate(invalid="ignore"):  # inf - inf, where no element of a unit stands anywhere
-        return np.broadcast_to((low + high) / 2, (len(centers), len(units)))
+class Line(NamedTuple):
+    """Where the units along one axis of a map stand on the image."""
+
+    #: (units,): pixels; NaN for nowhere.
+    places: FloatArray
+    #: Pixels from unit to unit; 0 where that is not known.
+    step: float = 0.0
+    #: Why the places are not exact; "" where they are.
+    inexact_reason: str = UNKNOWN
 
 
-def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> list[tuple[float, float]] | None:
-    """Where unit 0 stands along an axis of the image and how far it is from unit to unit, by each branch; None
-    where that is not known.
-    """
-    space = layout.space(shape_of(node))
-    if len(space) != len(positions.space):
-        return None
-    ends = [[index if i == axis else 0 for i in range(len(space))] for index in (0, min(1, space[axis] - 1))]
-    first, second = places_of_units(positions, node, layout, np.array(ends), axis).T.tolist()
-    if not np.isfinite([*first, *second]).all():
-        return None
-    if space[axis] == 1:
-        place = positions.places(node)[axis]
-        slope = next(
-            (each for each, side in zip(place.slope, shape_of(node), strict=True) if side == 1 and each), place.step
-        )
-        return [(center, slope) for center in first]
-    found = [(low, high - low) for low, high in zip(first, second, strict=True)]
-    return found if all(step for _, step in found) else None
+def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> Line:
+    """Where the units along an axis of a map stand, those of the first row and column of tokens."""
+    shape = shape_of(node)
+    space = layout.space(shape)
+    if node not in positions or len(space) != len(positions.space):
+        return Line(NOWHERE)
+    place, dims = positions.places(node)[axis], layout.space_dims(len(shape))
+    if len(place.table) > 1 and place.dim != dims[0 if layout.grid else axis]:
+        return Line(NOWHERE, inexact_reason=place.unknown_reason or UNKNOWN)
+    table = np.broadcast_to(place.table, shape[dims[0 if layout.grid else axis]])
+    if layout.grid:
+        row = tuple(slice(None) if i == axis else 0 for i in range(len(space)))
+        table = table[layout.prefix : len(table) - layout.suffix].reshape(space)[row]
+    reason = place.inexact_reason or place.unknown_reason
+    # Of places that come again and again, as of queries that are the same in every window, nothing is known.
+    comes_again = len(table) > 1 and 2 * np.unique(np.round(table / SAME)).size <= len(table)
+    if not np.isfinite(table).all() or comes_again:
+        return Line(NOWHERE, inexact_reason=reason or UNKNOWN)
+    return Line(table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
 
 
 class UnitCenters:
@@ -76,73 +73,48 @@ class UnitCenters:
         found: T = self._found[asked]
         return found
 
+    def _line(self, node: fx.Node, layout: Layout, axis: int) -> Line:
+        """Where the units of a map stand along an axis, in cells of the reference: where that is not known, or is not
+        exact and more than a unit off, it is the middle of a unit's own cell, (u + 1/2) S / s - 1/2."""
+
+        def find() -> Line:
+            space, size, theirs = layout.space(shape_of(node)), self.sizes[axis], self.lines[axis]
+            count = space[axis] if len(space) == len(self.sizes) else 1  # the map may have other axes
+            natural = (np.arange(count) + 0.5) * size / count - 0.5
+            mine = line_of(self.positions, node, layout, axis)
+            if not mine.step or not theirs.step or not np.isfinite(theirs.places[0]):
+                return Line(natural, size / count, mine.inexact_reason or theirs.inexact_reason or UNKNOWN)
+            step, reason = mine.step / theirs.step, mine.inexact_reason or theirs.inexact_reason
+            places = (mine.places - theirs.places[0]) / theirs.step
+            if reason:  # NaN, too, is off
+                natural = natural if step > 0 else natural[::-1]
+                places = np.where(np.abs(places - natural) <= abs(step), places, natural)
+            return Line(places, step, reason)
+
+        return self._once(("line", self.positions.key(node), layout, axis), find)
+
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-
-        def find() -> float:
-            mine, theirs = line_of(self.positions, node, layout, axis), self.lines[axis]
-            if mine is None or theirs is None:
-                return self.sizes[axis] / self._units(node, layout)[axis]
-            return mine[0][1] / theirs[0][1]
-
-        return self._once(("stride", self.positions.key(node), layout, axis), find)
-
-    def _units(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        """How many units there are along each axis of the reference: one where the map has others."""
-        space = layout.space(shape_of(node))
-        return space if len(space) == len(self.sizes) else (1,) * len(self.sizes)
+        return self._line(node, layout, axis).step
 
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
-        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is.
-
-        Where branches disagree it is the place by the one that the model's operation names first, or, where
-        that lies more than a stride away from (u + 1/2) S / s - 1/2, of the one nearest to this, as in a U-Net
-        whose coarse maps drift; where no operation says so, it is this.
-        """
-
-        def find() -> tuple[tuple[float, ...], str]:
-            found = [self._center(node, layout, np.array([unit]), axis) for axis in range(len(self.sizes))]
-            # The only unit along an axis stands in its middle, whatever it was made from.
-            reasons = [
-                each for (_, each), count in zip(found, self._units(node, layout), strict=True) if each and count > 1
-            ]
-            return tuple(float(centers[0]) for centers, _ in found), next(iter(reasons), "")
-
-        return self._once(("centers", self.positions.key(node), layout, tuple(unit)), find)
-
-    def _center(self, node: fx.Node, layout: Layout, units: IntArray, axis: int) -> tuple[FloatArray, str]:
-        """The same of several units, (units, axes of the map), along one axis."""
-        count, size, theirs = self._units(node, layout)[axis], self.sizes[axis], self.lines[axis]
-        index = units[:, axis] if units.shape[1] == len(self.sizes) else np.zeros(len(units))
-        natural = (index + 0.5) * size / count - 0.5
-        at = places_of_units(self.positions, node, layout, units, axis)
-        place = self.positions.places(node)[axis] if node in self.positions else None
-        if not np.isfinite(at).any() or theirs is None or place is None:
-            return natural, (
-                place.unknown_reason if place is not None else ""
-            ) or "the operations do not tell where it lies"
-        seen = np.concatenate([(at - offset) / step for offset, step in theirs])
-        off = np.nan_to_num(np.abs(seen - natural), nan=np.inf)
-        nearest = seen[
-            np.where(off[0] <= abs(self.stride(node, layout, axis)), 0, off.argmin(0)), np.arange(len(units))
-        ]
-        reason = place.inexact_reason or self.positions.places(self.reference)[axis].inexact_reason
-        return np.where(np.isnan(nearest), natural, nearest), reason
+        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is."""
+        lines = [self._line(node, layout, axis) for axis in range(len(self.sizes))]
+        index = unit if len(unit) == len(lines) else (0,) * len(lines)
+        # The only unit along an axis stands in its middle, whatever it was made from.
+        reasons = [line.inexact_reason for line in lines if len(line.places) > 1]
+        centers = tuple(float(line.places[u]) for line, u in zip(lines, index, strict=True))
+        return centers, next(filter(None, reasons), "")
 
     def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
         one with the larger index.
         """
-        return self._once(("nearest", self.positions.key(node), layout), lambda: self._nearest_unit(node, layout))
-
-    def _nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
-            units = np.zeros((space[axis], len(space)), dtype=np.intp)
-            units[:, axis] = np.arange(space[axis])
-            stride = self.stride(node, layout, axis)
-            off = np.abs(self._center(node, layout, units, axis)[0] - (size - 1) / 2)
+            line = self._line(node, layout, axis)
+            off = np.abs(line.places - (size - 1) / 2)
             # Rounding must not decide between two.
-            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(stride))[-1])
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(line.step))[-1])
         return tuple(nearest)

@@ -117,7 +117,7 @@ def test_the_field_becomes_global_and_the_local_one_stays(resnet):
 
 def test_tokens_are_folded_and_prefix_tokens_pass_by(vit):
     place = places(vit)[vit.stages[0]]
-    assert place.layout.order == "tokens"
+    assert place.layout.grid == place.space
     block = Blend(place.channels)
     insertion = Insertion(block, place.layout, place.space)
     prefix, count = place.layout.prefix, place.space[0] * place.space[1]
@@ -142,7 +142,7 @@ def test_alpha_zero_leaves_the_map_of_the_host_bit_equal(model, plain):
 
 
 def test_alpha_blends_the_block_in():
-    insertion = Insertion(Blend(3, strength=2.0), Layout(order="channels_first"), (5, 5), alpha=0.25)
+    insertion = Insertion(Blend(3, strength=2.0), Layout(), (5, 5), alpha=0.25)
     x = torch.randn(1, 3, 5, 5, dtype=torch.float64)
     insertion.double()
     torch.testing.assert_close(insertion(x), 0.75 * x + 0.25 * insertion.block(x))
@@ -528,7 +528,7 @@ def test_in_place_operations_around_a_block_are_no_problem(resnet):
             return torch.relu_(x.mul_(2))
 
     x = torch.randn(1, 3, 5, 5)
-    half = Insertion(Greedy(), Layout(order="channels_first"), (5, 5), alpha=0.5)
+    half = Insertion(Greedy(), Layout(), (5, 5), alpha=0.5)
     torch.testing.assert_close(half(x.clone()), x + 0.5 * (torch.relu(2 * x) - x))
     result = erfscope.analyze(
         "resnet18",

@@ -253,10 +253,11 @@ class Windows(nn.Module):
         return self.back(windows.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w))
 
 
-def test_windows_along_the_batch_axis_are_read_as_the_map_that_they_are_parts_of():
-    net, x = Windows(), torch.randn(3, 3, 32, 32)
-    adapter = erfscope.wrap(net, input_size=(32, 32))
-    torch.testing.assert_close(adapter.features(x, "attend").map, net(x))
+def test_windows_along_the_batch_axis_are_no_map_and_the_layer_around_them_is_named():
+    net = Windows()
     result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)
-    assert (result.unit.map_shape, result.unit.center_px, result.unit.center_exact) == ((8, 8, 8), (5.5, 25.5), True)
-    assert erfscope.analyze(adapter, **FEW).ok
+    assert "its output has shape (8, 16, 8)" in str(result.error)
+    assert "name the layer around it, 'output', with --layer" in str(result.error)
+    whole = erfscope.analyze(net, input_size=(32, 32), unit=(1, 6), **FEW)
+    assert (whole.layer, whole.unit.map_shape, whole.unit.center_px) == ("output", (8, 8, 8), (5.5, 25.5))
+    assert whole.unit.center_exact

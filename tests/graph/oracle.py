@@ -16,7 +16,7 @@ from erfscope.graph.numbers import Numbers
 from erfscope.graph.positions import Positions
 from erfscope.graph.record import record, tensors_of
 
-FIRST = Layout(order="channels_first")
+FIRST = Layout()
 
 
 class Net(nn.Module):

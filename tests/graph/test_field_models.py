@@ -63,7 +63,7 @@ def test_squeeze_excite_is_global_with_a_local_size():
 def test_a_vision_transformer_is_global_and_its_unit_is_a_patch():
     model = Model("vit_tiny_patch16_224")
     _node, layout = model.layer("blocks.5")
-    assert layout == Layout(order="tokens", grid=(14, 14), prefix=1)
+    assert layout == Layout(dims=(1,), grid=(14, 14), prefix=1)
     field = model.trf("blocks.5", (7, 6))
     assert (field.center_px, field.local_size_px) == ((119.5, 103.5), (16, 16))
     assert field.global_by == "softmax attention (blocks.0.attn)"
@@ -301,7 +301,7 @@ def test_runs_of_tokens_reach_from_the_first_to_the_last_of_their_cells():
 
 def test_tokens_of_a_running_sum_over_a_list_are_an_upper_bound():
     net = Net(lambda n, x: n.conv(x).flatten(2).cumsum(2).transpose(1, 2), conv=conv())
-    seen = Seen(opened(net), (6, 5), layout=Layout(order="tokens", grid=(6, 5)))
+    seen = Seen(opened(net), (6, 5), layout=Layout(dims=(1,), grid=(6, 5)))
     box = seen.trf((3, 4)).clipped_box_px
     assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, seen.support((3, 4))))
 

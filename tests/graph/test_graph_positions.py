@@ -25,7 +25,9 @@ OPEN |= {
     "flow_that_turns_by_half",
     "deformable_convolution",
 }
-OPEN |= {"flow_that_zooms", "two_scales_in_one_sequence"}
+OPEN |= {"flow_that_zooms", "two_scales_in_one_sequence", "filter_in_frequencies", "turned_by_a_quarter"}
+#: Tokens in other orders than row by row, which are no map.
+OPEN |= {"class_token_in_the_middle", "any_order_behind_a_class_token", "window_by_window"}
 #: Nets that the graph cannot hold, or that leave PyTorch.
 OUTSIDE = {
     "checkpointed",

@@ -17,7 +17,6 @@ from erfscope.graph.rules.reading import (
     Edge,
     Shape,
     Taps,
-    Transform,
     Whole,
     dim_of,
     dims_of,
@@ -176,12 +175,11 @@ def run_recurrent(step: Step, values: Values) -> Tensor:
 @rule("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2", "fft_rfftn")
 @rule("fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_irfftn")
 def fourier(call: Call) -> list[Edge] | None:
-    """A Fourier transform reads its dimensions wholly; what comes out are frequencies, or places again."""
+    """A Fourier transform reads its dimensions wholly."""
     x, rank = call.tensor(), len(call.shape)
     few = (-2, -1) if call.name.endswith("2") else None if call.name.endswith("n") else -1
     dims = dims_of(call.args.get("dim") or few, rank)
-    transform: Transform = "back" if call.name.startswith("fft_i") else "forth"
-    return along(call, x, dict.fromkeys(dims, Whole()), mixing="Fourier transform", transform=transform)
+    return along(call, x, dict.fromkeys(dims, Whole()), mixing="Fourier transform")
 
 
 @runs("batch_norm", "instance_norm", "cudnn_batch_norm", "miopen_batch_norm")

@@ -67,14 +67,11 @@ def product(call: Call) -> list[Edge] | None:
     )
     column = len(shapes[1]) - 1
     reads = (*_batch(shapes[1], call.shape), Whole(), rank - 1)
-    same = shapes[0][-2] == shapes[1][-1]
-    alignment = Dims((*_batch(shapes[1], call.shape), Whole(), rank - 2), call.shape) if same else None
     columns = Edge(
         source=right,
         steps=(Dims(reads, call.shape),),
         follows=True,
         columns=column,
-        alignment=alignment,
         mixing=_words(left),
     )
     base = [call.args["self"]] if call.name in ("addmm", "baddbmm") else []
@@ -107,10 +104,8 @@ def attention(call: Call) -> list[Edge] | None:
     reads = (*_batch(shape_of(query), call.shape), rank - 2, Whole())
     edges = [Edge(source=query, steps=(Dims(reads, call.shape),), inexact=inexact, mixing=ATTENTION)]
     for each, last in ((key, Whole()), (value, rank - 1)):
-        batch = _batch(shape_of(each), call.shape)
-        alignment = Dims((*batch, rank - 2, Whole()), call.shape) if shape_of(each)[-2] == call.shape[-2] else None
-        steps = (Dims((*batch, Whole(), last), call.shape),)
-        edges.append(Edge(source=each, steps=steps, follows=True, alignment=alignment, mixing=ATTENTION))
+        steps = (Dims((*_batch(shape_of(each), call.shape), Whole(), last), call.shape),)
+        edges.append(Edge(source=each, steps=steps, follows=True, mixing=ATTENTION))
     if is_tensor(mask):
         rows = broadcast(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]

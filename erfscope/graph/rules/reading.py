@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,7 +74,6 @@ class Reshape(NamedTuple):
 
 
 Step = Dims | Reshape
-Transform = Literal["", "forth", "back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +87,6 @@ class Edge:
     follows: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
-    #: The step that puts a following input's elements beside the leading one's: where queries are the same in every
-    #: window and as many as the keys, the keys say where they stand.
-    alignment: Dims | None = None
-    #: Whether places become frequencies, or frequencies places.
-    transform: Transform = ""
     #: What the operation is called where it mixes positions.
     mixing: str = ""
     #: Name of the operation where it may read less than the steps say; "" where they are exact.

@@ -1,0 +1,141 @@
+"""Which dimensions of a tensor are the map's, and where its units stand, of tensors that models make on the way."""
+
+import math
+
+import pytest
+import torch
+from oracle import Net, Seen
+from torch import Tensor, nn
+
+from erfscope.geometry.layout import Layout
+
+SIZE = (8, 12)
+PATCH = nn.Conv2d(2, 6, 1)
+
+
+def tokens(x: Tensor) -> Tensor:
+    return x.flatten(2).transpose(1, 2)
+
+
+def windows(x: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, rows of windows, columns of them, 4, 4, C)."""
+    b, c, h, w = x.shape
+    return x.reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1)
+
+
+def put_back(x: Tensor, b: int, h: int, w: int) -> Tensor:
+    return x.reshape(b, h // 4, w // 4, 4, 4, -1).permute(0, 5, 1, 3, 2, 4).reshape(b, -1, h, w)
+
+
+HELD = {
+    "channels first": (lambda x: x, Layout()),
+    "channels last": (lambda x: x.permute(0, 2, 3, 1), Layout(dims=(1, 2))),
+    "one channel without a dimension": (lambda x: x.mean(1), Layout(dims=(1, 2))),
+    "channels in two dimensions": (lambda x: x.unflatten(1, (2, 3)), Layout(dims=(3, 4))),
+    "tokens": (tokens, Layout(dims=(1,), grid=SIZE)),
+    "tokens first": (lambda x: tokens(x).transpose(0, 1), Layout(dims=(0,), batch_dim=1, grid=SIZE)),
+    "tokens last": (lambda x: x.flatten(2), Layout(dims=(2,), grid=SIZE)),
+    "tokens of heads": (lambda x: tokens(x).unflatten(2, (2, 3)).transpose(1, 2), Layout(dims=(2,), grid=SIZE)),
+    "tokens between others": (
+        lambda x: torch.cat([torch.ones(len(x), 2, 6), tokens(x), torch.ones(len(x), 3, 6)], 1),
+        Layout(dims=(1,), grid=SIZE, prefix=2, suffix=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_map_is_read_off_the_dimensions_that_the_image_goes_along(name):
+    function, layout = HELD[name]
+    seen = Seen(Net(lambda n, x: function(n.patch(x)), patch=PATCH), SIZE)
+    assert seen.layout == layout
+    field = seen.trf((3, 5))
+    assert (field.center_px, field.center_exact, field.box_px) == ((3.0, 5.0), True, ((3, 3), (5, 5)))
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_map_is_put_back_into_the_tensor_that_held_it(name):
+    function, layout = HELD[name]
+    plane = torch.randn(2, 6, *SIZE)
+    held = function(plane)
+    found = layout.to_map(held)
+    assert tuple(found.shape) == layout.map_shape(held.shape)
+    if found.shape == plane.shape:
+        torch.testing.assert_close(found, plane)
+    torch.testing.assert_close(layout.from_map(found, held), held)
+    box = layout.unit_box(held.shape, (3, 5))
+    torch.testing.assert_close(held[torch.meshgrid(*map(torch.as_tensor, box), indexing="ij")].flatten().sort()[0],
+                               found[..., 3, 5].flatten().sort()[0])  # fmt: skip
+
+
+NO_MAP = {
+    "windows in the batch": lambda x: windows(x).reshape(-1, 16, x.shape[1]),
+    "windows beside each other": lambda x: windows(x).flatten(1, 2).flatten(2, 3),
+    "tokens in the batch": lambda x: tokens(x).flatten(0, 1),
+    "tokens window by window": lambda x: windows(x).reshape(len(x), -1, x.shape[1]),
+    "tokens in another order": lambda x: tokens(x)[:, torch.randperm(96, generator=torch.Generator().manual_seed(0))],
+    "a token among the others": lambda x: torch.cat(
+        [tokens(x)[:, :48], torch.ones(len(x), 1, 6), tokens(x)[:, 48:]], 1
+    ),
+    "channels in the batch": lambda x: x.reshape(-1, 1, *x.shape[2:]).squeeze(1),
+    "products of tokens": lambda x: tokens(x) @ x.flatten(2),
+}
+
+
+@pytest.mark.parametrize("name", NO_MAP)
+def test_other_orders_are_no_map(name):
+    seen = Seen(Net(lambda n, x: NO_MAP[name](n.patch(x)), patch=PATCH), SIZE, layout=Layout())
+    status, layout = seen.positions.reading(seen.node)[:2]
+    if name == "products of tokens":  # its rows are tokens, and its columns channels of them
+        assert layout == Layout(dims=(1,), grid=SIZE)
+    else:
+        assert (status, layout) == ("mixed", None)
+
+
+PUT_BACK = {
+    "windows": lambda x: put_back(2 * windows(x).reshape(-1, 16, 6), len(x), *SIZE),
+    "windows of one row": lambda x: (
+        x.reshape(len(x), 6, 8, 3, 4).transpose(2, 3).reshape(-1, 8, 4).reshape(len(x), 6, 3, 8, 4).transpose(2, 3)
+    ).reshape(x.shape),
+    "windows as tokens": lambda x: put_back(windows(x).reshape(len(x), 6, -1, 6), len(x), *SIZE),
+    "cells at a distance": lambda x: (
+        x.reshape(len(x), 6, 4, 2, 4, 3).permute(0, 3, 5, 2, 4, 1).flatten(0, 2).flatten(1, 2)
+        .reshape(len(x), 2, 3, 4, 4, 6).permute(0, 5, 3, 1, 4, 2).reshape(x.shape)
+    ),
+    "patches in channels": lambda x: nn.functional.pixel_shuffle(nn.functional.pixel_unshuffle(x, 2), 2),
+    "another order and back": lambda x: tokens(x)[:, ORDER][:, ORDER.argsort()].transpose(1, 2).unflatten(2, SIZE),
+}  # fmt: skip
+ORDER = torch.randperm(math.prod(SIZE), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", PUT_BACK)
+def test_what_is_taken_apart_and_put_back_stands_where_it_stood(name):
+    seen = Seen(Net(lambda n, x: PUT_BACK[name](n.patch(x)), patch=PATCH), SIZE)
+    for unit in ((0, 0), (3, 5), (7, 11)):
+        field = seen.trf(unit)
+        assert (field.center_px, field.center_exact) == ((float(unit[0]), float(unit[1])), True)
+
+
+def test_a_shortcut_says_where_shifted_windows_stand_which_do_not():
+    def shifted(x):
+        return put_back(windows(x.roll((-2, -2), (2, 3))).reshape(-1, 16, 6), len(x), *SIZE).roll((2, 2), (2, 3))
+
+    alone = Seen(Net(lambda n, x: shifted(n.patch(x)), patch=PATCH), SIZE).trf((3, 5))
+    assert (alone.center_exact, alone.center_px) == (False, (3.0, 5.0))
+    assert "share a window" in alone.center_inexact_reason
+    both = Seen(Net(lambda n, x: (y := n.patch(x)) + shifted(y), patch=PATCH), SIZE).trf((3, 5))
+    assert (both.center_exact, both.center_px) == (True, (3.0, 5.0))
+
+
+def test_states_of_a_recurrence_that_stand_at_several_steps_are_read_by_their_shape():
+    def scan(net, x):
+        state, rows = torch.zeros(len(x), 6), []
+        for step in range(x.shape[2]):
+            state = torch.tanh(net.inner(state) + net.outer(x[:, :, step]))
+            rows.append(state)
+        return torch.stack(rows, 2)
+
+    net = Net(scan, inner=nn.Linear(6, 6), outer=nn.Linear(2, 6))
+    seen = Seen(net, (7,), layout=Layout())
+    assert seen.positions.reading(seen.node).status == "open"
+    field = seen.trf((4,))
+    assert (field.clipped_box_px, field.center_px, field.center_exact) == (((0, 4),), (4.0,), False)
