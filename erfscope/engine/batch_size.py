@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
+from erfscope.engine.cost import pass_bytes
 from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
 from erfscope.geometry.box import sides
 from erfscope.geometry.names import IMAGE
-from erfscope.graph.cost import pass_bytes
 from erfscope.maps.jackknife import GROUPS
 
-#: What a run takes for each byte that :func:`erfscope.graph.cost.pass_bytes` counts, at most. Measured on the CPU as
+#: What a run takes for each byte that :func:`erfscope.engine.cost.pass_bytes` counts, at most. Measured on the CPU as
 #: the growth of the anonymous resident memory over 224 x 224 and 512 x 512: resnet50 1.1 to 1.2, convnext_tiny 1.3 to
 #: 1.45, vit_small 1.4 to 1.5; the first pass of a process 1.3 to 1.6. The rest is scratch memory of kernels and holes
 #: between blocks of the heap.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
+from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
@@ -20,7 +21,6 @@ from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
 from erfscope.geometry.box import sides
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.cost import cropped_giga_multiply_adds
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors

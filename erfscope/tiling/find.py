@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import fx
 
+from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import OUTPUT
-from erfscope.graph.cost import forward_bytes
 from erfscope.graph.graph import Path, name_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe
-from erfscope.graph.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray, IntArray
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
+from erfscope.tiling.reach import Kind, Obstacle, Reach, is_map, reach_of
 
 #: What an operation does, and what can be done about it.
 _WORDS: dict[Kind, str] = {

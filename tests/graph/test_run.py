@@ -17,8 +17,8 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
+from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.errors import ErfscopeError
-from erfscope.graph.cost import cropped_giga_multiply_adds
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
