@@ -61,9 +61,11 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
     passes = _kept[adapter]
     enough = [number for number in passes if number == images or (number > images and not exactly)]
     if not enough:
+        needs_numbers = bool(cast(Recording, next(iter(passes.values()))).needed_numbers)
         try:
             with same_random_numbers(), torch.inference_mode(False):
-                graph = _record(adapter, _input(adapter, images, torch.device("meta")))
+                place = device_of(adapter.module) if needs_numbers else torch.device("meta")
+                graph = _record(adapter, _input(adapter, images, place))
         except RecordingError as error:
             raise _refused(adapter, error) from error.__cause__
         passes[images] = Pass(graph, tensors_of(adapter.module))

@@ -107,7 +107,7 @@ def layer_table(
         default_layer=default,
         wrt=wrt,
         rows=tuple(rows),
-        notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers])),
+        notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers()])),
     )
 
 

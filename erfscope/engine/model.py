@@ -51,10 +51,11 @@ class LoadedModel:
                 raise
             raise type(error)(error.reason, model=self.label) from error.__cause__
 
-    @property
-    def needed_numbers(self) -> str | None:
-        """The sentence on a model that could not be recorded without numbers; None where it could."""
-        if not (why := self.recording.needed_numbers):
+    def needed_numbers(self, layer: str | None = None) -> str | None:
+        """The sentence on a model, or on one layer of it, that could not be recorded without numbers; None where it
+        could."""
+        why = self.recording.needed_numbers if layer is None else self.recording.needs_numbers(layer)
+        if not why:
             return None
         if self.recording.graph.by == UNRECORDED:
             return (
@@ -89,10 +90,9 @@ class LoadedModel:
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
-    @property
-    def why_plain(self) -> str:
-        """Why the model itself is run, and not its graph; "" where the graph is."""
-        if self.recording.needed_numbers:
+    def why_plain(self, layer: str) -> str:
+        """Why the model itself is run up to a layer, and not its graph; "" where the graph is."""
+        if self.recording.needs_numbers(layer):
             return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
         return next(iter(self.recording.graph.unfaithful), "")
 
@@ -110,7 +110,7 @@ class LoadedModel:
     def takes_batches(self, layer: str) -> bool:
         """Whether several images may go through together: they do not see each other, and the path is theirs all."""
         recording = self.recording
-        alone = recording.takes_one_image or recording.needed_numbers or recording.batch_mixing(layer)
+        alone = recording.takes_one_image or recording.needs_numbers(layer) or recording.batch_mixing(layer)
         return not (alone or self.draws_random_numbers or self.mixes_gradients())
 
     def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:

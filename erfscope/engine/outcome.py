@@ -122,7 +122,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
     if report.precision_findings:
         yield from report.precision_findings[number]
-    if (path_text := plan.model.needed_numbers) is not None:
+    if (path_text := plan.model.needed_numbers(plan.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
     if sums.batch_size < sums.planned:
@@ -165,7 +165,7 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
     if model.draws_random_numbers:
         text = f"identical passes may differ: the model draws random numbers in its forward pass; {ONE_BY_ONE}"
         yield Finding(code="not_repeatable", text=text)
-    elif model.recording.needed_numbers:
+    elif model.recording.needs_numbers(plan.layer):
         why = "the path through the model may depend on the other images"
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
     elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):

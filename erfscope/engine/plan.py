@@ -35,7 +35,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     _, count, *space = model.layer(layer).shape
     if is_every_unit(settings.unit):
         check_every_unit(space, layer)
-    plain = _why_plain(model, settings)
+    plain = _why_plain(model, settings, layer)
     _check_passes(model, settings, layer, plain)
     centre = model.recording.default_unit(layer, settings.wrt)
     if settings.channels is not None and settings.channels[-1] >= count:
@@ -113,10 +113,10 @@ def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
         )
 
 
-def _why_plain(model: LoadedModel, settings: Settings) -> str:
+def _why_plain(model: LoadedModel, settings: Settings, layer: str) -> str:
     """Why the model itself is run, and not its graph; "" where the graph is."""
     if settings.method != "gradient":
         return "other methods than the gradient run the model itself"
     if settings.amp_dtype is not None:
         return "autocast was asked for"
-    return "plain was asked for" if settings.plain else model.why_plain
+    return "plain was asked for" if settings.plain else model.why_plain(layer)

@@ -79,16 +79,17 @@ def record(
     given = (inputs, dict(kwargs or {}))
     tensors = [*tensors_of(module).values(), *(tensor for _, tensor in tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
+    counts: list[int] = []
     with _lock, _quiet():
         try:
-            return _record(module, forward, *given, FakeTensorMode(allow_non_fake_inputs=True), made)
+            return _record(module, forward, *given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
         except Exception as error:
             if any(tensor.is_meta for tensor in tensors):
                 raise RecordingError(_one_line(error)) from error
         finally:
             _clear_caches(made)
         try:
-            return _record(module, forward, *given, None, [])
+            return _record(module, forward, *given, None, [], counts)
         except Exception as error:
             raise RecordingError(_one_line(error)) from error
 
@@ -152,7 +153,10 @@ def _record(
     kwargs: dict[str, Any],
     mode: FakeTensorMode | None,
     made: list[weakref.ref[Tensor]],
+    counts: list[int],
 ) -> Graph:
+    """Record a pass, and add to ``counts`` how many operations it came to before it ended or failed; what one without
+    numbers came to is the same on every path."""
     own = tensors_of(module)
     devices = [each.device for _, each in (*own.items(), *tensors_in((inputs, kwargs))) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
@@ -168,9 +172,13 @@ def _record(
     for name, part in copied.named_modules():
         _mark_calls(name, part, calls.setdefault(name, []), turns, tape)
     with _recording(tape, mode):
-        returned = _nodes(forward(copied, *args, **named), tape)
+        try:
+            returned = _nodes(forward(copied, *args, **named), tape)
+        finally:
+            counts.append(len(tape.operations))
+    after = tape.operations[len(tape.operations) if mode else sum(counts[:-1]) :]
     marks = by_name(mark for found in calls.values() for mark in found if mark.order >= 0)
-    return _graph(tape, marks, returned, "shapes" if mode else "path taken")
+    return _graph(tape, marks, returned, "shapes" if mode else "path taken", frozenset(after))
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -282,7 +290,9 @@ class _GradientQuestions(TorchFunctionMode):
         return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
 
 
-def _graph(tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str) -> Graph:
+def _graph(
+    tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str, after_numbers: frozenset[fx.Node]
+) -> Graph:
     """Leave out what no module takes or gives, and what only that needs."""
     needed = {
         *tape.inputs,
@@ -304,6 +314,7 @@ def _graph(tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Nod
         marks=marks,
         returned=returned,
         by=by,
+        after_numbers=after_numbers & needed,
         unfaithful=tape.notes,
     )
 

@@ -238,7 +238,7 @@ class Recording(Pass):
                 f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
             )
         found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
-        if not self.needed_numbers or not found.center_exact:
+        if not self.needs_numbers(layer) or not found.center_exact:
             return found
         reason = "it was recorded with random numbers, and may be elsewhere with others"
         return replace(found, center_exact=False, center_inexact_reason=reason)
@@ -252,6 +252,10 @@ class Recording(Pass):
         """
         seen, layout = self._layer(layer)
         return self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
+
+    def needs_numbers(self, layer: str) -> str:
+        """Why a layer could not be recorded without numbers, so that another path may lead to it; "" where it could."""
+        return self.needed_numbers if self._known(layer).node in self.graph.after_numbers else ""
 
     def batch_mixing(self, layer: str) -> str:
         """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""

@@ -76,7 +76,7 @@ def find_plan(
         MeasurementError: the model fails on an input of its own size.
     """
     loaded = open_at(None)
-    blockers = dict.fromkeys((*known, *_of_the_pass(loaded)))
+    blockers = dict.fromkeys((*known, *_of_the_pass(loaded, layer)))
     if loaded.recording.graph.by == UNRECORDED:
         return _impossible(loaded, layer or "", blockers)
     name = layer or _output(loaded)
@@ -136,9 +136,9 @@ def _path(recording: Recording, name: str) -> Path:
     return next(path[1:] for path, each in returned.items() if path[:1] == (RETURNED,) and each is node)
 
 
-def _of_the_pass(loaded: LoadedModel) -> Iterator[str]:
-    if loaded.recording.needed_numbers:
-        why = loaded.recording.needed_numbers
+def _of_the_pass(loaded: LoadedModel, layer: str | None) -> Iterator[str]:
+    recording = loaded.recording
+    if why := recording.needs_numbers(layer) if layer else recording.needed_numbers:
         yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
     if loaded.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"

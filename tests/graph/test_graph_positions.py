@@ -23,7 +23,6 @@ OPEN |= {
     "predicted_flow",
     "spatial_transformer",
     "flow_that_turns_by_half",
-    "deformable_convolution",
 }
 OPEN |= {"flow_that_zooms", "two_scales_in_one_sequence", "filter_in_frequencies", "turned_by_a_quarter"}
 #: Tokens in other orders than row by row, which are no map.

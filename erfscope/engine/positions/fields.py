@@ -103,7 +103,7 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
 def _reasons_apart(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
     """Reasons against sharing a backward pass: what may carry a gradient out of a theoretical receptive field."""
     model = plan.model
-    if model.recording.needed_numbers:
+    if model.recording.needs_numbers(plan.layer):
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"
     if found := next(iter(model.recording.graph.unfaithful), ""):
         yield f"the recorded operations do not tell the gradient: {found}"

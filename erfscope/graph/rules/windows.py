@@ -103,6 +103,46 @@ def convolution(call: Call) -> list[Edge] | None:
     ]
 
 
+@rule("deform_conv2d")
+def deformable_convolution(call: Call) -> list[Edge] | None:
+    """Deformable convolution: offsets and masks (B, kernel, h, w) say where each unit reads."""
+    lines = []
+    for kernel, axis in zip(shape_of(call.args["weight"])[2:], "hw", strict=True):
+        stride, padding, dilation = (call.args[f"{key}_{axis}"] for key in ("stride", "pad", "dilation"))
+        lines.append((dilation * (kernel - 1) / 2 - padding, float(stride)))
+    given = [each for key in ("offset", "mask") if len(shape_of(each := call.args[key])) == 4]
+    points = [Edge(source=each, steps=(Dims((0, Whole(), 2, 3), call.shape),), follows=True) for each in given]
+    return [*sampled(call, Whole(), lines), *points, *(weights(call, call.args[key]) for key in ("weight", "bias"))]
+
+
+@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sample(call: Call) -> list[Edge] | None:
+    """Sampling of a map at points (B, *space, axes)."""
+    lines = []
+    for size, out in zip(shape_of(call.args["input"])[2:], call.shape[2:], strict=True):
+        step = (size - 1) / max(out - 1, 1) if call.args["align_corners"] else size / out
+        lines.append((0.0 if call.args["align_corners"] else (step - 1) / 2, step))
+    reads = (0, *range(2, len(call.shape)), Whole())
+    grid = Edge(source=call.args["grid"], steps=(Dims(reads, call.shape),), follows=True)
+    return [*sampled(call, 1, lines), grid]
+
+
+def sampled(call: Call, channels: Whole | int, lines: Sequence[tuple[float, float]]) -> list[Edge]:
+    """Edges to a map of which an operation reads points that other tensors give: its units stand on the regular grid,
+    of which each axis is a line (first place, step), and may read everything."""
+    x, reads = call.tensor("input"), list[int | Whole | Taps]([0, channels])
+    why = f"{call.name} reads at points that it is given"
+    for dim, (first, step) in enumerate(lines, start=2):
+        center, size = first + step * np.arange(call.shape[dim]), shape_of(x)[dim]
+        nearest = np.clip(np.round(center).astype(np.intp), 0, size - 1)[:, None]
+        reads.append(taps(dim, size, nearest, center=center, scale=step, inexact_reason=why))
+    anywhere = (0, channels, *(Whole(blind=True) for _ in lines))
+    return [
+        Edge(source=x, steps=(Dims(tuple(reads), call.shape),)),
+        Edge(source=x, steps=(Dims(anywhere, call.shape),), follows=True, mixing=call.name, inexact=call.name),
+    ]
+
+
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", dense=True)
 @rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def pooling(call: Call) -> list[Edge] | None:
