@@ -75,7 +75,9 @@ def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
         if all(place.dim == dim or shape[dim] == len(place.table) == 1 for place, dim in zip(space, dims, strict=True)):
             is_first = batch == 0 and dims == tuple(range(2, len(shape)))
             return Layout() if is_first else Layout(dims=dims, batch_dim=batch)
-    return None
+    # Rows along columns: the axes are the tensor's, and its units are taken to stand in their order.
+    is_crossed = batch == 0 and sorted(place.dim or 0 for place in space) == list(range(2, len(shape)))
+    return Layout() if is_crossed else None
 
 
 def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:

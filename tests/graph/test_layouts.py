@@ -115,6 +115,14 @@ def test_what_is_taken_apart_and_put_back_stands_where_it_stood(name):
         assert (field.center_px, field.center_exact) == ((float(unit[0]), float(unit[1])), True)
 
 
+def test_a_plane_with_its_axes_crossed_keeps_the_order_of_the_tensor():
+    seen = Seen(Net(lambda n, x: n.patch(x).transpose(2, 3), patch=PATCH), SIZE)
+    assert seen.layout == Layout()
+    field = seen.trf((5, 3))
+    assert field.box_px == ((3, 3), (5, 5))
+    assert not field.center_exact
+
+
 def test_a_shortcut_says_where_shifted_windows_stand_which_do_not():
     def shifted(x):
         return put_back(windows(x.roll((-2, -2), (2, 3))).reshape(-1, 16, 6), len(x), *SIZE).roll((2, 2), (2, 3))
