@@ -15,10 +15,10 @@ from typing import NamedTuple
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
 from erfscope.api.models import load_model
+from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import sides, size_text
-from erfscope.engine.cost import cropped_giga_multiply_adds
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")

@@ -18,6 +18,7 @@ from erfscope.engine.plan import plan_run
 from erfscope.engine.positions.every_unit import positions_of
 from erfscope.engine.precision_errors import precision_findings
 from erfscope.engine.resume import resume_run
+from erfscope.engine.sampling_points import sampling_points
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.gradient_check import check_gradient
 from erfscope.engine.verification import first_readable, verify
@@ -133,6 +134,9 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
         with same_random_numbers(), wrap_model_errors(model.label, model.adapter):
             compared = verify(plan, sums)
         results = [replace(result, verification=found) for result, found in zip(results, compared, strict=True)]
+    if plan.settings.show_samples:
+        with wrap_model_errors(model.label, model.adapter):
+            results = [replace(each, sampling_points=sampling_points(plan, i)) for i, each in enumerate(results)]
     if plan.settings.trust:
         results = [_with_trust(result, plan, sums, number) for number, result in enumerate(results)]
     if is_every_unit(plan.settings.unit):

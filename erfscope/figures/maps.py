@@ -28,6 +28,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "r50": {"color": "#ffffff", "linestyle": "-", "linewidth": 1.1},
     "r90": {"color": "#8fd8ff", "linestyle": (0, (5, 2)), "linewidth": 1.1},
     "TRF": {"color": "#ffb000", "linestyle": (0, (1, 1.5)), "linewidth": 1.3},
+    "samples": {"color": "#ff7ad9", "linestyle": "none", "marker": ".", "markersize": 3.5},
     "unit": {"color": "#ffffff", "linestyle": "none", "marker": "+", "markersize": 5, "markeredgewidth": 0.9},
 }
 #: Outlines of highest-density regions, and the width of the Gaussian that a map is smoothed by, as a share of that
@@ -94,6 +95,11 @@ def draw_map(
     ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
     _contours(ax, plane, look.contours)
+    for each in result.sampling_points or ():
+        assert result.unit is not None
+        # A map that is shown in part begins elsewhere.
+        points = np.array(each.points_px)[:, -2:] + np.subtract(plane.center_px, result.unit.center_px[-2:])
+        ax.plot(points[:, 1], points[:, 0], gid="samples", **_style("samples"))
     row, col = plane.center_px
     # Whole on the map's edge too.
     ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
@@ -115,8 +121,9 @@ def marks(result: Result, look: Look) -> set[str]:
     """The names of ``MARKS`` that are on a result's map, and "contours" where those are."""
     assert result.map is not None
     plane = result.map.plane
+    sampled = ["samples"] if result.sampling_points else []
     contours = ["contours"] if look.contours and min(plane.values.shape) > 1 else []
-    return {*radii(result), *(["TRF"] if field_box(plane) else []), *contours, "unit"}
+    return {*radii(result), *(["TRF"] if field_box(plane) else []), *sampled, *contours, "unit"}
 
 
 def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> None:

@@ -57,6 +57,8 @@ class Crop:
     steps: tuple[Step, ...]
     #: The part of every tensor that depends on the image.
     parts: Mapping[fx.Node, Part]
+    #: The part that is asked for, where an operation makes more.
+    asked: Mapping[fx.Node, Part]
 
     @property
     def image(self) -> Box:
@@ -233,9 +235,11 @@ def crop(
     boxes = [tuple(each[:images] if dim == batch else each for dim, each in enumerate(box)) for box in boxes]
     parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes) if boxes else whole(shape)}
     steps: list[Step] = []
+    asked: dict[fx.Node, Part] = {}
     for node in reversed(graph.nodes):
         if node not in parts or node.op == "placeholder" or node not in graph.live:
             continue
+        asked[node] = parts[node]
         steps.append(step := plan_step(node, parts[node], numbers))
         parts[node] = step.part
         for source, part in step.needed.items():
@@ -253,4 +257,5 @@ def crop(
         boxes=tuple(boxes),
         steps=tuple(reversed(steps)),
         parts=parts,
+        asked=asked,
     )

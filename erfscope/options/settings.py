@@ -204,6 +204,15 @@ class Settings:
             counts="free",
         ),
     ] = False
+    #: The result's :class:`erfscope.results.result.SamplingPoints`.
+    show_samples: Annotated[
+        bool,
+        Option(
+            "Also show where deformable convolutions and grid_sample read the first image for the unit.",
+            COMPUTATION,
+            counts="free",
+        ),
+    ] = False
     #: The result's :class:`erfscope.maps.trust.Trust`.
     trust: Annotated[
         bool,
@@ -284,6 +293,9 @@ def _refuse_contradictions(settings: Settings) -> None:
         f"{asked} needs full precision, which TF32 is not: leave --{asked} or --tf32 out": (
             (settings.trust or settings.verify) and settings.tf32
         ),
+        "sampling points are points of the image: leave --show-samples or --wrt out": (
+            settings.show_samples and settings.wrt != IMAGE
+        ),
         "a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se": (
             settings.shard is not None and settings.until_se is not None
         ),
@@ -345,5 +357,6 @@ class Options(Choices, Building, Running, total=False):
     plain: bool
     verify: bool
     halo: bool
+    show_samples: bool
     trust: bool
     accept: str | None

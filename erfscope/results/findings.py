@@ -49,7 +49,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
     if trf is not None and not trf.exact:
         names = ", ".join(trf.inexact_by[:3])
         yield Finding(
-            code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} not understood"
+            code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} may read less"
         )
     if trf is not None and not trf.all_paths and wrt != IMAGE:
         yield Finding(

@@ -121,6 +121,17 @@ class Halo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingPoints:
+    """Where an operation that reads at given points, such as a deformable convolution, reads the first image for the
+    unit."""
+
+    #: What it is called, with its module.
+    operation: str
+    #: (points, axes) in pixels of the image, also beyond its borders.
+    points_px: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Size of a model: parameters, and multiply-adds of one forward pass (None where they could not be counted)."""
 
@@ -161,6 +172,8 @@ class Result:
     trf: Trf | None = None
     #: The overlap of tiles; None if it was not asked for.
     halo: Halo | None = None
+    #: Of each operation before the unit that reads at given points; None if they were not asked for.
+    sampling_points: tuple[SamplingPoints, ...] | None = None
     measures: Mapping[str, MeasureValue] = field(default_factory=dict)
     se_over: Over = "images"
     map: ErfMap | None = None

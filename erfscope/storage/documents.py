@@ -137,7 +137,8 @@ class StoredSums(Struct, frozen=True, kw_only=True):
 _NAMES = """
     id label model status error findings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
-    device gradient_ratio hops rank_correlation trf halo measures in_plane differences frame_mass published cost
+    device gradient_ratio hops rank_correlation trf halo sampling_points measures in_plane
+    differences frame_mass published cost
     computed positions trust verification map map_file map_sha256 shard versions seconds
 """.split()  # noqa: SIM905
 #: Fields whose type differs from that of the result's field.

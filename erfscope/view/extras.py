@@ -3,6 +3,7 @@ frames, and published tools."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from erfscope.geometry.box import size_text
 from erfscope.results.json_values import fields
 from erfscope.results.positions import MEASURED, Positions
-from erfscope.results.result import Halo, Result
+from erfscope.results.result import Halo, Result, SamplingPoints
 from erfscope.view.cells import Cell, plain_cell
 from erfscope.view.tiles import AXES
 from erfscope.view.trust import trust_text
@@ -50,6 +51,8 @@ def extras(result: Result, index: int) -> Iterator[Extra]:
         yield from _positions(result, result.positions, f"{where}/positions")
     if result.halo is not None:
         yield from _halo(result.halo, f"{where}/halo")
+    if result.sampling_points is not None:
+        yield from _sampling_points(result, result.sampling_points, where)
     if text := trust_text(result):
         yield Extra(head=text)
     if result.rank_correlation is not None:
@@ -99,6 +102,18 @@ def _halo(halo: Halo, where: str) -> Iterator[Extra]:
         but = "but for that, " * bool(halo.blockers)
         head = f"{but}halo (px) of tiles that begin at multiples of {square_text(halo.alignment_px)}"
         yield Extra(head=head, items=items)
+
+
+def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str) -> Iterator[Extra]:
+    """How many points each operation reads, and how far from the unit's centre the furthest is."""
+    if not found:
+        yield Extra(head="no sampling points: no operation before the unit reads at points that it is given")
+    for number, each in enumerate(found):
+        center = () if result.unit is None else result.unit.center_px
+        furthest = max(math.dist(point, center) for point in each.points_px)
+        head = f"{each.operation} reads the first image at {len(each.points_px)} points for the unit"
+        at = f"{where}/sampling_points/{number}"
+        yield Extra(head=head, items=(("furthest from the unit's centre (px)", plain_cell(furthest, at)),))
 
 
 def _shares(shares: Sequence[float], where: str, name: str) -> Iterator[tuple[str, Cell]]:
