@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from erfscope.errors import MeasurementError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -86,6 +85,8 @@ class Layout:
 
     def unit_box(self, shape: Sequence[int], unit: Sequence[int]) -> tuple[NDArray[np.intp], ...]:
         """Return the indices along each dimension of a tensor of this shape that one unit of its map is."""
+        import numpy as np
+
         box = [np.arange(side) for side in shape]
         spots = [self.prefix + int(np.ravel_multi_index(tuple(unit), self.grid))] if self.grid else unit
         for dim, spot in zip(self.space_dims(len(shape)), spots, strict=True):

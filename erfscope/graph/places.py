@@ -125,7 +125,7 @@ def reshape_places(places: Sequence[Place], old: Shape, new: Shape) -> tuple[Pla
             elif place.dim in mine:
                 kept = place.within is not None and len(place.within) == by
                 fine = _refined(place, by, is_known=kept or len(moving) == 1)
-                found.append(_regrouped(fine, by, [old[i] for i in mine], mine.index(place.dim), theirs, new))
+                found.append(_regrouped(fine, [old[i] for i in mine], mine.index(place.dim), theirs, new))
         if place.dim is None:
             found.append(place)
     return tuple(found)
@@ -161,9 +161,10 @@ def _refined(place: Place, by: int, *, is_known: bool) -> Place:
     return place._replace(table=table, slope=_slope(table), within=None)
 
 
-def _regrouped(place: Place, by: int, sides: list[int], at: int, theirs: list[int], new: Shape) -> Place:
+def _regrouped(place: Place, sides: list[int], at: int, theirs: list[int], new: Shape) -> Place:
     """The place along one of the dimensions ``theirs``, which hold the elements of others of these sides."""
-    before, after = math.prod(sides[:at]), math.prod(sides[at + 1 :]) // by
+    before = math.prod(sides[:at])
+    after = math.prod(sides) // before // len(place.table)
     table = np.tile(np.repeat(place.table, after), before) if len(place.table) > 1 else place.table
     if len(table) == 1:
         return place._replace(dim=None)

@@ -82,14 +82,14 @@ def record(
     counts: list[int] = []
     with _lock, _quiet():
         try:
-            return _record(module, forward, *given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
+            return _record(module, forward, given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
         except Exception as error:
             if any(tensor.is_meta for tensor in tensors):
                 raise RecordingError(_one_line(error)) from error
         finally:
             _clear_caches(made)
         try:
-            return _record(module, forward, *given, None, [], counts)
+            return _record(module, forward, given, None, [], counts)
         except Exception as error:
             raise RecordingError(_one_line(error)) from error
 
@@ -149,8 +149,7 @@ def map_tensors(given: Any, change: Callable[[Tensor], Any]) -> Any:
 def _record(
     module: nn.Module,
     forward: Forward,
-    inputs: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
     mode: FakeTensorMode | None,
     made: list[weakref.ref[Tensor]],
     counts: list[int],
@@ -158,12 +157,12 @@ def _record(
     """Record a pass, and add to ``counts`` how many operations it came to before it ended or failed; what one without
     numbers came to is the same on every path."""
     own = tensors_of(module)
-    devices = [each.device for _, each in (*own.items(), *tensors_in((inputs, kwargs))) if not each.is_meta]
+    devices = [each.device for _, each in (*own.items(), *tensors_in(given)) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
     tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
     copied = copy.deepcopy(module, dict(stand_ins))
-    args, named = map_tensors((inputs, kwargs), stand_in)
+    args, named = map_tensors(given, stand_in)
     for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)
     _drop_backward_hooks(copied, tape)
