@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: What a user can name, with the dimensions of the space; tokens form a grid.
-NAMES = {"NCHW": (2, 3), "NCL": (2,), "NCTHW": (2, 3, 4), "NHWC": (1, 2), "NTHWC": (1, 2, 3), "NLC": (1,)}
+NAMES = {"NCHW": (), "NCL": (), "NCTHW": (), "NHWC": (1, 2), "NTHWC": (1, 2, 3), "NLC": (1,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,8 +67,11 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
 
 def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
     """Where a dimension goes along each axis of the image, in order."""
-    if len(space) == 1 and np.isnan(space[0].table).any():
-        return None  # tokens beside a line look like a plane of it
+    # Tokens beside a line look like a plane of it. Places that come again and again are those of queries that are the
+    # same in every window, say, or of channels that were put below each other.
+    beside = len(space) == 1 and np.isnan(space[0].table).any() and space[0].dim != len(shape) - 1
+    if beside or any(2 * np.unique(np.round(each.table / SAME)).size <= len(each.table) for each in space):
+        return None
     behind = [dim for dim in range(len(shape)) if dim != batch]
     # Dimensions of one element may belong to axes of one cell: where channels come first, else where they come last.
     for dims in sorted(itertools.combinations(behind, len(space)), key=lambda dims: (dims[-1] < behind[-1], -dims[0])):
@@ -86,7 +89,8 @@ def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
     dim = next(iter(dims), None)
     if len(dims) != 1 or dim is None or dim == batch:
         return None
-    table = np.stack([np.broadcast_to(place.table, shape[dim]) for place in space])
+    # Along an axis that was pooled away there is one row.
+    table = np.stack([np.broadcast_to(place.table if place.exists else 0.0, shape[dim]) for place in space])
     there = np.flatnonzero(np.isfinite(table).all(0))
     first, stop = (int(there[0]), int(there[-1]) + 1) if there.size else (0, 0)
     grid = _grid(table[:, first:stop]) if 0 < stop - first == len(there) else None

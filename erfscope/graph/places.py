@@ -34,8 +34,10 @@ class Place(NamedTuple):
     inexact_reason: str = ""
     #: Why they are unknown, or doubted where there are any; "" where elements without a place have none.
     unknown_reason: str = ""
-    #: (m,): of each element that was taken together with others, as by windows: how far it is from their middle.
+    #: (m,): of each element that was taken together with others, as by windows: how far it is from their middle; and
+    #: the dimensions among which these elements are.
     within: FloatArray | None = None
+    inner: frozenset[int] = frozenset()
 
     @property
     def exists(self) -> bool:
@@ -57,6 +59,7 @@ class Place(NamedTuple):
 
 def carry_place(place: Place, step: Dims, shape: Shape, edge: Edge, node: fx.Node) -> Place:
     """The place after a step in which dimensions are read one by one."""
+    place = _carry_inner(place, step)
     if place.dim is None:
         for side, read in zip(shape, step.reads, strict=True):
             if side == 1 and isinstance(read, Taps) and read.dim is not None and np.isnan(read.center).any():
@@ -77,6 +80,21 @@ def carry_place(place: Place, step: Dims, shape: Shape, edge: Edge, node: fx.Nod
     return Place(None, NOWHERE, unknown_reason=why)
 
 
+def _carry_inner(place: Place, step: Dims) -> Place:
+    """The place with its inner dimensions where the output has them: what reads them whole leaves none of the elements
+    that were taken together, and what moves along them leaves their places unknown."""
+    if place.within is None:
+        return place
+    reads = [step.reads[dim] for dim in place.inner]
+    if any(isinstance(read, Whole) and read.same is None for read in reads):
+        return place._replace(within=None, inner=frozenset())
+    why = place.unknown_reason
+    if any(isinstance(r, Taps) and not np.array_equal(r.center, np.arange(len(r.center))) for r in reads):
+        why = why or "cells were moved inside windows"
+    inner = frozenset(goal for dim in place.inner if (goal := step.goals[dim]) is not None)
+    return place._replace(inner=inner, unknown_reason=why)
+
+
 def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
     """The place after taps along its dimension."""
     moves = bool(place.slope) or len(place.table) > 1
@@ -95,7 +113,6 @@ def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
         table=table,
         slope=place.slope * read.scale,
         inexact_reason=reason,
-        within=place.within if read.scale == 1 else None,
     )
 
 
@@ -119,15 +136,16 @@ def reshape_places(places: Sequence[Place], old: Shape, new: Shape) -> tuple[Pla
     moving = {by for by, place in zip(inner, places[:-1], strict=False) if len(place.table) > 1}
     found = []
     for place, by in zip(places, inner, strict=True):
+        after = place._replace(inner=frozenset(j for mine, theirs in groups for j in theirs if place.inner & {*mine}))
         for mine, theirs in groups:
             if place.dim in mine and len(mine) == len(theirs) == 1:
-                found.append(place._replace(dim=theirs[0]))
+                after = after._replace(dim=theirs[0])
             elif place.dim in mine:
-                kept = place.within is not None and len(place.within) == by
-                fine = _refined(place, by, is_known=kept or len(moving) == 1)
-                found.append(_regrouped(fine, [old[i] for i in mine], mine.index(place.dim), theirs, new))
-        if place.dim is None:
-            found.append(place)
+                at = mine.index(place.dim)
+                kept = place.within is not None and len(place.within) == by and mine[at + 1] in place.inner
+                fine = _refined(after, by, is_known=kept or (place.within is None and len(moving) == 1))
+                after = _regrouped(fine, [old[i] for i in mine], at, theirs, new)
+        found.append(after)
     return tuple(found)
 
 
@@ -153,12 +171,9 @@ def _refined(place: Place, by: int, *, is_known: bool) -> Place:
         return place._replace(
             table=np.repeat(place.table, by), slope=0.0, unknown_reason=place.unknown_reason or reason
         )
-    if place.within is not None and len(place.within) == by:
-        within = place.within
-    else:
-        within = ((np.arange(by) + 0.5) / by - 0.5) * place.slope
+    within = ((np.arange(by) + 0.5) / by - 0.5) * place.slope if place.within is None else place.within
     table = (place.table[:, None] + within).reshape(-1)
-    return place._replace(table=table, slope=_slope(table), within=None)
+    return place._replace(table=table, slope=_slope(table), within=None, inner=frozenset())
 
 
 def _regrouped(place: Place, sides: list[int], at: int, theirs: list[int], new: Shape) -> Place:
@@ -176,8 +191,9 @@ def _regrouped(place: Place, sides: list[int], at: int, theirs: list[int], new: 
         return place._replace(dim=None, table=table[:1])
     numbers = numbers.transpose(*varying, *(i for i in range(numbers.ndim) if i not in varying))
     numbers = numbers.reshape(*(numbers.shape[: len(varying)]), -1)[..., 0].reshape(numbers.shape[0], -1)
-    middle, within, reason = numbers[:, 0], place.within, place.unknown_reason
+    middle, within, inner, reason = numbers[:, 0], place.within, place.inner, place.unknown_reason
     if len(varying) > 1:
+        inner = frozenset(theirs[i] for i in varying[1:])
         # Of the closest: a map that was rolled begins anew in one of them.
         within = numbers[np.argmin(np.nan_to_num(np.ptp(numbers, 1), nan=np.inf))]
         within = within - within.mean()
@@ -188,7 +204,7 @@ def _regrouped(place: Place, sides: list[int], at: int, theirs: list[int], new: 
         if (np.ptp(within) >= gaps[gaps > SAME]).any():
             within = None  # windows that overlap have cells several times, which do not become one again
     return place._replace(
-        dim=theirs[varying[0]], table=middle, slope=_slope(middle), unknown_reason=reason, within=within
+        dim=theirs[varying[0]], table=middle, slope=_slope(middle), unknown_reason=reason, within=within, inner=inner
     )
 
 
@@ -215,7 +231,7 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node, *
     if not pairs:
         return places[0]._replace(unknown_reason=next((p.unknown_reason for p in places if p.unknown_reason), ""))
     (base, leading), *others = sorted(pairs, key=lambda pair: (bool(pair[0].unknown_reason), len(pair[0].table) == 1))
-    if side_by_side and all(place.dim == base.dim and np.isfinite(place.table).all() for place, _ in pairs):
+    if side_by_side and all(place.dim == base.dim and np.ptp(place.table - base.table) <= SAME for place, _ in pairs):
         return base._replace(table=np.mean([place.table for place, _ in pairs], axis=0))
     table, slope, doubt = base.table, base.slope, base.unknown_reason
     reason = next((place.inexact_reason for place, _ in pairs if place.inexact_reason), "")

@@ -126,7 +126,7 @@ class Recording(Pass):
             return LayerReading(guess.layout, refusal=f"holds no spatial map: its output has shape {shape}")
         found = self.positions.reading(seen.node)
         if guess.declared and guess.layout is not None:
-            if found.layout is not None and found.layout.dims == guess.layout.dims:
+            if found.layout is not None and found.layout == guess.layout:
                 return LayerReading(found.layout)
             return LayerReading(guess.layout, "it is read as was asked for, which the operations do not confirm")
         if found.layout is not None:

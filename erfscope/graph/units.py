@@ -10,7 +10,7 @@ from torch import fx
 
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import shape_of
-from erfscope.graph.places import NOWHERE, SAME
+from erfscope.graph.places import NOWHERE, go_on
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import FloatArray
 
@@ -38,14 +38,14 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> L
     place, dims = positions.places(node)[axis], layout.space_dims(len(shape))
     if len(place.table) > 1 and place.dim != dims[0 if layout.grid else axis]:
         return Line(NOWHERE, inexact_reason=place.unknown_reason or UNKNOWN)
-    table = np.broadcast_to(place.table, shape[dims[0 if layout.grid else axis]])
+    # What a plane was padded by stands beside it; tokens beside a map stand nowhere.
+    table = place.table if layout.grid else go_on(place).table
+    table = np.broadcast_to(table, shape[dims[0 if layout.grid else axis]])
     if layout.grid:
         row = tuple(slice(None) if i == axis else 0 for i in range(len(space)))
         table = table[layout.prefix : len(table) - layout.suffix].reshape(space)[row]
     reason = place.inexact_reason or place.unknown_reason
-    # Of places that come again and again, as of queries that are the same in every window, nothing is known.
-    comes_again = len(table) > 1 and 2 * np.unique(np.round(table / SAME)).size <= len(table)
-    if not np.isfinite(table).all() or comes_again:
+    if not np.isfinite(table).all():
         return Line(NOWHERE, inexact_reason=reason or UNKNOWN)
     return Line(table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
 
@@ -82,6 +82,8 @@ class UnitCenters:
             count = space[axis] if len(space) == len(self.sizes) else 1  # the map may have other axes
             natural = (np.arange(count) + 0.5) * size / count - 0.5
             mine = line_of(self.positions, node, layout, axis)
+            if len(mine.places) == 1 and not mine.step:
+                mine = mine._replace(step=theirs.step * size / count)
             if not mine.step or not theirs.step or not np.isfinite(theirs.places[0]):
                 return Line(natural, size / count, mine.inexact_reason or theirs.inexact_reason or UNKNOWN)
             step, reason = mine.step / theirs.step, mine.inexact_reason or theirs.inexact_reason

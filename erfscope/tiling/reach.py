@@ -223,6 +223,8 @@ def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     torn = np.zeros((1, 1, 1), dtype=bool)
     for ends, size in zip(fields.every_end(found[0].source), fields.sizes, strict=True):
         # Of the queries: windows by their cells, those of the first image first.
+        if ends.shape[-2] not in (1, side):
+            return False
         first = np.broadcast_to(ends[CLIPPED][0][..., :1], (*ends.shape[1:-2], side, 1)).reshape(-1, side)
         first = first[: len(table)].astype(float)
         torn = torn | (np.abs(first[:, :, None] - first[:, None]) > size / 2)
