@@ -228,7 +228,7 @@ def _item_beyond(recording: Recording, chosen: str | None, items: Sequence[str])
 
 
 def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
-    """Whether a unit of a layer reads more than one cell of another layer, with all that mixes positions left out."""
+    """Whether a unit of a layer reads more than one cell of another layer, with what mixes all positions left out."""
     mine, theirs = recording.reading_of(seen).layout, recording.reading_of(other).layout
     if mine is None or theirs is None:
         return False

@@ -10,16 +10,13 @@ import numpy as np
 
 from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
 from erfscope.graph.places import Place
-from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Shape, Step, Taps, Whole
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Step, Taps, Whole
 
 #: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes
 #: the least of both; infinity where nothing is read, minus infinity where everything is. FREE: as if there were no
-#: borders; LOCAL: so, without operations that mix all positions; CLIPPED: cells that exist; BARE: these, without
-#: operations that mix positions.
-FREE, LOCAL, CLIPPED, BARE = (slice(2 * i, 2 * i + 2) for i in range(4))
-ROWS, SIGNS, NOTHING = 8, np.array([1.0, -1.0]), np.float32(np.inf)
-
-
+#: borders; LOCAL: so, without operations that mix all positions; CLIPPED: cells that exist.
+FREE, LOCAL, CLIPPED = (slice(2 * i, 2 * i + 2) for i in range(3))
+ROWS, SIGNS, NOTHING = 6, np.array([1.0, -1.0]), np.float32(np.inf)
 #: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
 Mixes = Literal["", "some", "all", "blind"]
 
@@ -75,9 +72,6 @@ def carry_ends(
         else:
             ends = reshape_numbers(ends, shape, step.shape)
         shape = step.shape
-    if follows:
-        ends = ends.copy()
-        ends[BARE] = np.inf
     return ends, mixes
 
 
@@ -93,7 +87,6 @@ def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], place: Place) ->
     least = ends.min(varying, keepdims=True)
     own = ends if keeps else np.full_like(least, np.inf)
     found = np.broadcast_to(least, own.shape).copy()
-    found[BARE] = own[BARE]
     if blind:
         found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -NOTHING, NOTHING)
     elif all_of:
@@ -115,7 +108,6 @@ def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:
             for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)
         ]
         return np.concatenate(parts)
-    ends, along, counts = _without_runs(ends, 1 + dim)
     slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
     unbounded = extend(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
     inside = ends[CLIPPED.start :].take(
@@ -125,17 +117,4 @@ def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:
         (part if mask.all() else np.where(mask.reshape(*mask.shape, *trailing), part, NOTHING)).min(2 + dim)
         for mask, part in ((free, unbounded), (there, inside))
     ]
-    found = compress(np.concatenate(parts))
-    return found if counts is None or found.shape[along] == 1 else np.repeat(found, counts, along)
-
-
-def _without_runs(ends: FloatArray, dim: int) -> tuple[FloatArray, int, IntArray | None]:
-    """One of each run of equal entries along the longest other dimension, as the channels of branches are, and how
-    long the runs are.
-    """
-    along = max((i for i in range(1, ends.ndim) if i != dim), key=lambda i: ends.shape[i], default=dim)
-    if along == dim or ends.shape[along] == 1:
-        return ends, along, None
-    table = np.moveaxis(ends, along, 0).reshape(ends.shape[along], -1)
-    starts = np.flatnonzero(np.concatenate([[True], (table[1:] != table[:-1]).any(1)]))
-    return ends.take(starts, along), along, np.diff([*starts, ends.shape[along]])
+    return compress(np.concatenate(parts))

@@ -19,7 +19,6 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.carry import reshape_numbers
 from erfscope.graph.ends import (
-    BARE,
     CLIPPED,
     FREE,
     LOCAL,
@@ -268,10 +267,10 @@ class Fields(UnitCenters):
         return f"{words} ({module})" if module else words
 
     def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
-        """Whether a unit reads more than one cell of the reference, with all that mixes positions left out."""
+        """Whether a unit reads more than one cell of the reference, with what mixes all positions left out."""
         if node not in self._ends:
             return False
-        found = [ends[BARE] for ends in self.ends(node, layout.unit_box(shape_of(node), unit))]
+        found = [ends[LOCAL] for ends in self.ends(node, layout.unit_box(shape_of(node), unit))]
         return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
     def mixes_batch(self, node: fx.Node) -> str:

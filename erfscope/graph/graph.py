@@ -50,8 +50,8 @@ class Graph:
     #: "shapes" where the recording needed no numbers; "path taken": right for inputs that take the same path;
     #: "shapes of a pass" where nothing but these could be noted.
     by: str
-    #: What was recorded from the moment on at which the pass asked for numbers; another path may give others.
-    after_numbers: frozenset[fx.Node]
+    #: Calls of modules that ended before the pass asked for numbers: these are the same on every path.
+    calls_before_numbers: int
     #: Why autograd on these operations may differ from autograd on the module, each with the name of the module that is
     #: the reason; empty where it does not.
     unfaithful: Mapping[str, str]

@@ -21,7 +21,6 @@ from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     Dims,
     Edge,
-    FloatArray,
     Reshape,
     Shape,
     Taps,
@@ -55,8 +54,6 @@ class Positions:
         self.edges: dict[fx.Node, list[Edge]] = {}
         self._places: dict[fx.Node, tuple[Place, ...]] = {}
         self._readings: dict[object, Reading] = {}
-        #: Tables by their numbers: tensors that stand alike share one, see :meth:`key`.
-        self._tables: dict[bytes, FloatArray] = {}
         #: For every axis, whether an input that leads (its elements are where the output's are) has places along it.
         self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
@@ -103,11 +100,7 @@ class Positions:
         joined = [join_places(each, edges, node, side_by_side=parts) for each in zip(*found, strict=True)]
         if call_of(node).name in WRITES and len(edges) == 1 and edges[0].source is not node.args[0]:
             joined = [go_on(place) for place in joined]
-        self._places[node] = tuple(map(self._shared, joined))
-
-    def _shared(self, place: Place) -> Place:
-        asked = place.table.tobytes()
-        return place._replace(table=self._tables.setdefault(asked, place.table))
+        self._places[node] = tuple(joined)
 
     def _is_parts_of_one(self, edges: Sequence[Edge]) -> bool:
         """Whether parts of one tensor become the channels of another, as where patches are merged."""
@@ -133,7 +126,7 @@ class Positions:
     def key(self, node: fx.Node) -> object:
         """A key that tensors of one shape at the same places share, as before and behind an activation."""
         places = self._places.get(node, ())
-        return shape_of(node), *((id(place.table), *place[:1], *place[2:5]) for place in places)
+        return shape_of(node), *((place.table.tobytes(), *place[:1], *place[2:5]) for place in places)
 
     def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:
         """A tensor and all that depend on the image that it was computed from, on paths that do not pass through

@@ -154,8 +154,8 @@ def _record(
     made: list[weakref.ref[Tensor]],
     counts: list[int],
 ) -> Graph:
-    """Record a pass, and add to ``counts`` how many operations it came to before it ended or failed; what one without
-    numbers came to is the same on every path."""
+    """Record a pass, and add to ``counts`` how many calls of modules ended before it did or failed: those of one
+    without numbers are the same on every path."""
     own = tensors_of(module)
     devices = [each.device for _, each in (*own.items(), *tensors_in(given)) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
@@ -174,10 +174,9 @@ def _record(
         try:
             returned = _nodes(forward(copied, *args, **named), tape)
         finally:
-            counts.append(len(tape.operations))
-    after = tape.operations[len(tape.operations) if mode else sum(counts[:-1]) :]
+            counts.append(next(turns))
     marks = by_name(mark for found in calls.values() for mark in found if mark.order >= 0)
-    return _graph(tape, marks, returned, "shapes" if mode else "path taken", frozenset(after))
+    return _graph(tape, marks, returned, "shapes" if mode else "path taken", counts)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -290,7 +289,7 @@ class _GradientQuestions(TorchFunctionMode):
 
 
 def _graph(
-    tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str, after_numbers: frozenset[fx.Node]
+    tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str, counts: list[int]
 ) -> Graph:
     """Leave out what no module takes or gives, and what only that needs."""
     needed = {
@@ -313,7 +312,7 @@ def _graph(
         marks=marks,
         returned=returned,
         by=by,
-        after_numbers=after_numbers & needed,
+        calls_before_numbers=counts[0] if by == "shapes" else sum(counts[:-1]),
         unfaithful=tape.notes,
     )
 

@@ -255,7 +255,9 @@ class Recording(Pass):
 
     def needs_numbers(self, layer: str) -> str:
         """Why a layer could not be recorded without numbers, so that another path may lead to it; "" where it could."""
-        return self.needed_numbers if self._known(layer).node in self.graph.after_numbers else ""
+        seen = self._known(layer)
+        is_known = self.graph.by == "shapes" or (seen.order < self.graph.calls_before_numbers and not seen.stage)
+        return "" if is_known else self.needed_numbers
 
     def batch_mixing(self, layer: str) -> str:
         """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""

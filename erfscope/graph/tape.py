@@ -90,8 +90,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.inputs: list[fx.Node] = []
-        #: Every operation, in order.
-        self.operations: list[fx.Node] = []
         self.held: dict[fx.Node, str] = {}
         self.constants: dict[fx.Node, Tensor] = {}
         self.live: set[fx.Node] = set()
@@ -205,7 +203,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _emit(self, func: Any, args: Any, kwargs: Any, form: Any) -> fx.Node:
         """Append an operation whose result has a given form."""
         node = self.graph.create_node("call_function", func, args, kwargs)
-        self.operations.append(node)
         module = next(reversed(self.running), "")
         node.meta.update(form=form, no_grad=not torch.is_grad_enabled(), module=module)
         if any(each in self.live for each in node.all_input_nodes):

@@ -71,7 +71,7 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
         marks=by_name(marks),
         returned=returned,
         by=UNRECORDED,
-        after_numbers=frozenset(every),
+        calls_before_numbers=0,
         unfaithful={},
     )
 

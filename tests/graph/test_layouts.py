@@ -147,3 +147,66 @@ def test_states_of_a_recurrence_that_stand_at_several_steps_are_read_by_their_sh
     assert seen.positions.reading(seen.node).status == "open"
     field = seen.trf((4,))
     assert (field.clipped_box_px, field.center_px, field.center_exact) == (((0, 4),), (4.0,), False)
+
+
+MOVED_INSIDE = {
+    "flipped": lambda x: x.unflatten(2, (2, 4)).flip(3).flatten(2, 3),
+    "rolled": lambda x: x.unflatten(2, (2, 4)).roll(1, 3).flatten(2, 3),
+    "turned": lambda x: x.reshape(len(x), 6, 2, 4, 3, 4).transpose(3, 5).reshape(x.shape),
+    "in another order": lambda x: put_back(
+        windows(x).reshape(-1, 16, 6)[:, torch.arange(15, -1, -1)], len(x), *SIZE
+    ),
+    "cropped": lambda x: windows(x)[:, :, :, 1:3, 1:3].permute(0, 5, 1, 3, 2, 4).reshape(len(x), 6, 4, 6),
+    "as if channels were cells": lambda x: nn.functional.pixel_shuffle(nn.functional.pixel_unshuffle(x, 4), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED_INSIDE)
+def test_cells_that_were_moved_inside_windows_are_not_said_to_stand_where_they_stood(name):
+    seen = Seen(Net(lambda n, x: MOVED_INSIDE[name](n.patch(x)), patch=PATCH), SIZE)
+    for unit in ((0, 2), (3, 5)):
+        field = seen.trf(unit)
+        assert not field.center_exact
+        assert field.clipped_box_px == seen.support(unit)
+
+
+def test_phases_that_were_pooled_apart_stand_in_the_middle_of_what_they_read():
+    def pooled(x):
+        b, c, h, w = x.shape
+        phases = x.reshape(b, c, h // 2, 2, w // 2, 2).permute(3, 5, 0, 1, 2, 4).reshape(-1, c, h // 2, w // 2)
+        phases = nn.functional.avg_pool2d(phases, 2).reshape(2, 2, b, c, h // 4, w // 4)
+        return phases.permute(2, 3, 4, 0, 5, 1).reshape(b, c, h // 2, w // 2)
+
+    field = Seen(Net(lambda n, x: pooled(n.patch(x)), patch=PATCH), SIZE).trf((1, 2))
+    assert (field.clipped_box_px, field.center_px, field.center_exact) == (((1, 3), (4, 6)), (2.0, 5.0), True)
+
+
+def test_channels_that_were_put_below_each_other_are_no_rows():
+    net = Net(lambda n, x: n.patch(x).reshape(len(x), 6, 2, 4, 12).reshape(len(x), 12, 4, 12), patch=PATCH)
+    seen = Seen(net, SIZE, layout=Layout())
+    assert seen.positions.reading(seen.node).layout is None
+    assert seen.trf((1, 3)).clipped_box_px == seen.support((1, 3)) == ((1, 5), (3, 3))
+    flat = Seen(Net(lambda n, x: n.patch(x).flatten(1, 2), patch=PATCH), SIZE, layout=Layout(dims=(1, 2)))
+    assert flat.positions.reading(flat.node).layout is None
+
+
+def test_one_row_of_tokens_stands_where_it_is():
+    field = Seen(Net(lambda n, x: tokens(n.patch(x))[:, 12:24], patch=PATCH), SIZE).trf((0, 4))
+    assert (field.center_px, field.center_exact, field.box_px) == ((1.0, 4.0), True, ((1, 1), (4, 4)))
+
+
+def test_what_is_put_before_a_map_is_padding():
+    rows = Net(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 6, 2, 12), n.patch(x)], 2)), patch=PATCH)
+    rows.out = nn.Conv2d(6, 4, 3)
+    field = Seen(rows, SIZE).trf((4, 5))
+    assert (field.center_px, field.center_exact, field.box_px) == ((3.0, 6.0), True, ((2, 4), (5, 7)))
+    line = Net(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 2, 2), x], 2)), out=nn.Conv1d(2, 4, 3))
+    seen = Seen(line, (20,))
+    assert (seen.layout, seen.grid) == (Layout(), (20,))
+    assert (seen.trf((7,)).center_px, seen.trf((7,)).center_exact) == ((6.0,), True)
+
+
+@pytest.mark.parametrize("move", [lambda y: y.roll(1, 2), lambda y: y.flip(3)])
+def test_channels_of_a_map_and_of_another_order_of_it_have_no_middle(move):
+    net = Net(lambda n, x: torch.cat([y := n.patch(x), move(y)], 1), patch=PATCH)
+    assert not Seen(net, SIZE).trf((0, 5)).center_exact

@@ -69,3 +69,28 @@ def test_masks_that_a_spec_holds_in_buffers_are_known() -> None:
 def test_a_mask_that_leaves_the_border_open_does_not_help(shut: float) -> None:
     plan = erfscope.tile(ShiftedWindows(shut).eval(), 8, in_chans=1, input_size=(SIDE,), image_size=(64,))
     assert any("roll" in sentence for sentence in plan.blockers), plan.blockers
+
+
+class BesideConvolutions(nn.Module):
+    """Attention in windows of 4 x 4 between convolutions of 3 x 3, whose weights are no mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.before(x)
+        b, c, h, w = y.shape
+        windows = y.reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(-1, 16, c)
+        windows = (windows @ windows.transpose(1, 2)).softmax(-1) @ windows
+        y = windows.reshape(b, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w)
+        return self.after(y)
+
+
+def test_windows_beside_convolutions_are_exact_on_tiles() -> None:
+    net = BesideConvolutions().double().eval()
+    plan = erfscope.tile(net, 16, in_chans=1, input_size=(64, 80), image_size=(64, 80))
+    assert plan.possible, plan.blockers
+    x = torch.randn(1, 1, 64, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
