@@ -158,7 +158,9 @@ _OTHER: dict[str, Any] = {
 #: Fields that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
-_FIELDS = [(name, _TYPES[name]) for name in _NAMES]
+#: Fields that reports lack which were stored before there were such.
+_LATER = {"sampling_points": None}
+_FIELDS = [(name, _TYPES[name], *([_LATER[name]] if name in _LATER else [])) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct(
     "StoredResult",

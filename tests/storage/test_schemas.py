@@ -105,6 +105,16 @@ def test_what_is_missing_is_named(path, stored, tmp_path):
         erfscope.read(tmp_path)
 
 
+def test_a_report_from_before_there_were_sampling_points_is_read(stored, tmp_path):
+    document = json.loads((stored / "stopped" / "report.json").read_text())
+    for result in document["results"]:
+        del result["sampling_points"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    assert [result.sampling_points for result in erfscope.read(tmp_path / "r.json")] == [None] * len(
+        document["results"]
+    )
+
+
 @pytest.mark.parametrize("schema", ["erfscope.report/2", "erfscope.report/0", "erfscope.study/1", None, 7])
 def test_a_report_of_another_version_is_refused_in_one_line(schema, stored, tmp_path):
     document = json.loads((stored / "stopped" / "report.json").read_text())
