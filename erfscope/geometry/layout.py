@@ -23,7 +23,8 @@ class Layout:
     """How to read a tensor as a map (B, C, *space): which of its dimensions are the space and which the images. All
     others are channels."""
 
-    #: Dimensions of the space, in the order of its axes; that of tokens is one. () for all behind the first two.
+    #: Dimensions of the space, in the order of its axes; that of tokens is one. () for all behind the first two, of a
+    #: tensor of any rank, and never all of these by name.
     dims: tuple[int, ...] = ()
     batch_dim: int = 0
     #: Of tokens: the grid (h, w) that they form, row by row after the prefix tokens; () where each axis is a dimension.

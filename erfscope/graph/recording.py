@@ -142,7 +142,7 @@ class Recording(Pass):
         why = "which have no image position: pooled, mixed or queried values"
         if found.status == "mixed":
             why = "whose places on the image form no grid"
-        if self._is_plane(seen, found.status) and guess.layout is not None:
+        if self._is_plane(seen) and guess.layout is not None:
             return LayerReading(guess.layout, f"{why}, so that units are taken to stand in their order")
         return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {self._way_out(seen)}")
 
@@ -154,9 +154,9 @@ class Recording(Pass):
         found = next(maps, None)
         return f"name {'another layer' if found is None else f'the layer around it, {found!r},'} with --layer, {OR_SAY}"
 
-    def _is_plane(self, seen: NamedTensor, status: str) -> bool:
-        """Whether a tensor without a grid on the image is (B, C, *space) all the same: as operations on planes make it,
-        or as its shape says where its elements do stand somewhere."""
+    def _is_plane(self, seen: NamedTensor) -> bool:
+        """Whether a tensor without a grid on the image is (B, C, *space) all the same: one that operations on planes
+        make, or that the model returns."""
         is_one = len(seen.shape) == 2 + len(self.positions.space) and seen.shape[0] == self.images
         made = seen.node in self.graph.returned.values() or call_of(seen.node).operation.dense
         is_one &= len(self.positions.space) > 1  # (B, N, C) may be tokens

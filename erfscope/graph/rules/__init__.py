@@ -1,7 +1,7 @@
 """One table, operation -> what it reads of each of its inputs, and how a part of its output is computed from the parts
 that it reads.
 
-May import: ``graph.graph`` and ``graph.numbers``.
+May import: ``graph.graph``.
 """
 
 from erfscope.graph.rules import elementwise as elementwise

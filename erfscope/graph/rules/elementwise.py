@@ -58,7 +58,7 @@ def run_complex_of_parts(step: Step, values: Values) -> Tensor:
     return torch.view_as_complex(_in_pairs(values.of(step.call.tensor())))
 
 
-@rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "view_as_real_", "positive")
+@rule("where", "lerp", "addcmul", "addcdiv", "clip", "nan_to_num", "complex", "polar", "positive")
 @rule("hardswish", "hardsigmoid", "hardtanh", "relu6", "celu", "selu", "elu", "gelu", "silu", "mish", "softplus")
 @rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
