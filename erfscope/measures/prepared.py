@@ -11,7 +11,7 @@ from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.radii import RadialMass, Rings
 from erfscope.measures.ratios import Sides, sides_of
-from erfscope.measures.shapes import MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
+from erfscope.measures.shapes import ALIKE, MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.spread import Moments, moments
 from erfscope.measures.squares import area_inside, edge_weights, side
 
@@ -165,13 +165,15 @@ class Prepared:
 
     @property
     def best_shape(self) -> str | None:
-        """The shape that fits best, ``"none"`` where none explains enough of the map; None if there is nothing to
-        fit."""
+        """The shape that fits best, of some alike the first, ``"none"`` where none explains enough of the map; None if
+        there is nothing to fit."""
         found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
         if not found:
             return None
-        r2, shape = max(found)
-        return shape if r2 >= MIN_R2 else NO_SHAPE
+        best = max(r2 for r2, _ in found)
+        # Rounding must not decide between two.
+        shape = next(shape for r2, shape in found if r2 >= best - ALIKE)
+        return shape if best >= MIN_R2 else NO_SHAPE
 
     def _fitted(self, shape: Shape) -> Fit | None:
         near = self._whole.fit(shape) if self._whole is not None else None

@@ -22,6 +22,8 @@ from erfscope.maps.erf_map import FloatArray
 Shape = Literal["gaussian", "box", "laplace"]
 #: A shape that explains less of the map does not describe it; the name of the best shape where no shape does.
 MIN_R2, NO_SHAPE = 0.5, "none"
+#: Shapes whose R2 differ by less fit alike.
+ALIKE = 1e-6
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
 Profile = tuple[FloatArray, FloatArray, FloatArray]
 #: A loss (a number) and its gradient (4,), of steps (4,) of two centres and two scales.

@@ -333,6 +333,7 @@ def test_an_unknown_measure_is_named_with_the_nearest_one():
 @settings(max_examples=60, deadline=None)
 @example(shape=(1, 2), corner=(0, 0), side=(1, 1), center=(0.0, 9.4e-132), seed=0, with_trf=False)
 @example(shape=(15, 23), corner=(0, 5), side=(12, 1), center=(7.31, 9.77), seed=1, with_trf=False)
+@example(shape=(2, 4), corner=(0, 0), side=(2, 2), center=(0.0, 0.0), seed=53, with_trf=True)
 @example(shape=(2, 8), corner=(0, 0), side=(1, 3), center=(33.3, 1.7), seed=3, with_trf=False)
 @given(
     shape=st.tuples(st.integers(1, 30), st.integers(1, 30)),
