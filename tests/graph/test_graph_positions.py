@@ -25,7 +25,7 @@ OPEN |= {
     "flow_that_turns_by_half",
 }
 OPEN |= {"flow_that_zooms", "two_scales_in_one_sequence", "filter_in_frequencies"}
-OPEN |= {"turned_by_a_quarter"}
+OPEN |= {"turned_by_a_quarter", "channels_folded_into_columns"}
 #: Tokens in other orders than row by row, which are no map.
 OPEN |= {"class_token_in_the_middle", "any_order_behind_a_class_token", "window_by_window"}
 #: Nets that the graph cannot hold, or that leave PyTorch.
