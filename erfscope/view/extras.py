@@ -107,7 +107,7 @@ def _halo(halo: Halo, where: str) -> Iterator[Extra]:
 def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str) -> Iterator[Extra]:
     """How many points each operation reads, and how far from the unit's centre the furthest is."""
     if not found:
-        yield Extra(head="no sampling points: no operation before the unit reads at points that it is given")
+        yield Extra(head="no sampling points: no recorded operation of which the unit needs few cells has any")
     for number, each in enumerate(found):
         center = () if result.unit is None else result.unit.center_px
         furthest = max(math.dist(point, center) for point in each.points_px)

@@ -111,6 +111,14 @@ def test_points_are_stored_said_and_drawn(tmp_path: Path) -> None:
     ]
 
 
+def test_of_an_operation_of_which_the_unit_needs_many_cells_it_is_not_said_that_there_is_none() -> None:
+    net = nn.Sequential(Offsets(), nn.AvgPool2d(21, 1, 10))
+    found = erfscope.analyze(net, input_size=32, samples=1, measures="r50", show_samples=True, layer="1")
+    assert found.sampling_points == ()
+    heads = [each.head for each in extras(found, 0)]
+    assert heads == ["no sampling points: no recorded operation of which the unit needs few cells has any"]
+
+
 def test_a_unit_that_reads_at_no_given_points_has_none() -> None:
     found = erfscope.analyze(nn.Conv2d(3, 2, 3), input_size=SIDE, samples=1, measures="r50", show_samples=True)
     assert found.sampling_points == ()
