@@ -46,8 +46,13 @@ OPTIONS = {"layer": LAYERS, "input_size": SIZE, "dtype": "float64", "draws": 2, 
 
 
 def net() -> Net:
-    torch.manual_seed(0)
-    return Net().eval()
+    """Weights as PyTorch draws them, not by its global generator, which the server puts back in its own thread."""
+    found, generator = Net().eval(), torch.Generator().manual_seed(0)
+    for convolution in (part for part in found.modules() if isinstance(part, nn.Conv2d)):
+        bound = convolution.weight[0].numel() ** -0.5
+        for parameter in convolution.parameters():
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return found
 
 
 @pytest.fixture(scope="module")
