@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from erfscope.containers import map_tensors, tensors_in
 from erfscope.errors import ErfscopeError
-from erfscope.graph.record import map_tensors, tensors_in
 
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 

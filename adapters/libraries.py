@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import logging
-import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
+from erfscope.silence import silenced
 
 
-@contextlib.contextmanager
-def silence_libraries() -> Iterator[None]:
-    """Silence the warnings and logs of model libraries inside the block; the result holds what matters of them."""
-    loggers = [
-        logging.getLogger(name)
-        for name in ("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def silence_libraries() -> AbstractContextManager[None]:
+    """Silence the warnings and logs of model libraries inside a block; the result holds what matters of them."""
+    return silenced("timm", "transformers", "huggingface_hub", "httpx", "httpx2", "torchvision", "torch.export")
 
 
 def import_library(name: str) -> ModuleType:

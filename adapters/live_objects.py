@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from erfscope.containers import tensors_of
 from erfscope.errors import ErfscopeError
-from erfscope.graph.record import tensors_of
 from erfscope.torch_internals import inside_compiled
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)

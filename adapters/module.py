@@ -21,12 +21,11 @@ from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, recording_of
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
 from erfscope.copies import cast_module
+from erfscope.default_layer import default_layer
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.names import IMAGE, OUTPUT
-from erfscope.graph.default_layer import default_layer
-from erfscope.graph.layouts import Guess
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
 from erfscope.model_errors import errors_as_one_line
@@ -254,15 +253,16 @@ class ModuleAdapter:
         )
         return other
 
-    def guess(self, shape: tuple[int, ...], images: int) -> Guess:
-        """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user gave one."""
+    def guess(self, shape: tuple[int, ...], images: int) -> tuple[Layout | None, bool]:
+        """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user gave one; and
+        whether that is so."""
         space = self.preprocess.size
         if self._layout is not None and len(self._layout) == len(shape):
             # A layout that does not fit was given for another layer.
             with contextlib.suppress(MeasurementError):
-                return Guess(named_layout(self._layout, shape, space, prefix=self._prefix_tokens), declared=True)
+                return named_layout(self._layout, shape, space, prefix=self._prefix_tokens), True
         # Tables of positions have a batch of one.
-        return Guess(guess_layout(shape, space) if shape and shape[0] in (1, images) else None)
+        return guess_layout(shape, space) if shape and shape[0] in (1, images) else None, False
 
 
 class _Reached(BaseException):

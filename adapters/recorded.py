@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.state import borrowed, device_of, dtype_of
+from erfscope.containers import tensors_of
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import RETURNED, STAGES, Pass
-from erfscope.graph.record import RecordingError, record, tensors_of
+from erfscope.graph.record import RecordingError, record
 from erfscope.graph.recording import Recording
 from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded

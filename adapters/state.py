@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.graph.record import tensors_of
+from erfscope.containers import tensors_of
 from erfscope.model_errors import contain_exits
 from erfscope.restore import lent, set_training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import fx
 
 from erfscope.adapters.module import ModuleAdapter
+from erfscope.containers import tensors_of
 from erfscope.errors import unknown
-from erfscope.graph.record import tensors_of
 
 
 def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:

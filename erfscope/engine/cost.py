@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of, value
 from erfscope.graph.rules.parts import Part
-from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, call_of
+from erfscope.graph.rules.products import attention
+from erfscope.graph.rules.reading import OPERATIONS, Call, call_of
 from erfscope.graph.run import Crop
 
 FLOAT64 = INT64 = 8
@@ -49,8 +51,52 @@ def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
 
 def _multiply_adds(node: fx.Node, cells: int) -> int:
     """Multiply-adds of an operation that makes so many cells of its output; 0 for all but products."""
-    count = OPERATIONS.get(name_of(node).rstrip("_"), UNNAMED).multiply_adds
+    count = _PER_CELL.get(name_of(node).rstrip("_"))
     return 0 if count is None else cells * count(call_of(node))
+
+
+def _of_convolution(call: Call) -> int:
+    return math.prod(shape_of(call.args["weight"])[1:])
+
+
+def _of_transposed_convolution(call: Call) -> int:
+    """On the average of all cells."""
+    weight, taken = shape_of(call.args["weight"]), shape_of(call.args["input"])[2:]
+    inputs: int = weight[0] // call.args["groups"]
+    return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(call.shape[2:])
+
+
+def _of_product(call: Call) -> int:
+    rows: fx.Node = call.args.get("mat1") or call.args.get("batch1") or call.args["self"]
+    return shape_of(rows)[-1]
+
+
+def _of_attention(call: Call) -> int:
+    """Of queries with keys, and of weights with values."""
+    keys, features = shape_of(call.args["key"])[-2:]
+    return keys + keys * features // max(shape_of(call.args["value"])[-1], 1)
+
+
+def _of_equation(call: Call) -> int:
+    terms, _, out = call.args["equation"].replace(" ", "").partition("->")
+    operands = call.args["tensors"]
+    sizes = {
+        letter: side
+        for term, each in zip(terms.split(","), operands, strict=True)
+        for letter, side in zip(term, shape_of(each), strict=False)
+    }
+    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(operands) > 1 else 0
+
+
+#: Multiply-adds for each cell of an operation's output.
+_PER_CELL: dict[str, Callable[[Call], int]] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _of_convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _of_transposed_convolution),
+    **dict.fromkeys(("matmul", "mm", "mv", "bmm", "addmm", "baddbmm"), _of_product),
+    **dict.fromkeys((name for name, known in OPERATIONS.items() if known.reads is attention), _of_attention),
+    "linear": lambda call: shape_of(call.args["weight"])[-1],
+    "einsum": _of_equation,
+}
 
 
 def pass_bytes(crop: Crop) -> int:

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 
 from erfscope.adapter import Adapter
+from erfscope.containers import tensors_in
 from erfscope.copies import cast_module
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.graph.record import tensors_in
 from erfscope.restore import default_dtype
 from erfscope.torch_internals import TorchDispatchMode
 

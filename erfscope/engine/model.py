@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from erfscope.adapter import Adapter
+from erfscope.default_layer import default_layer
 from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds, pass_bytes
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.default_layer import default_layer
 from erfscope.graph.record import RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.cost import cropped_giga_multiply_adds
+from erfscope.engine.gradient_path import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
@@ -139,7 +140,7 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
-    if unproved := list(plan.model.recording.unproved_operations(plan.layer, settings.wrt)):
+    if unproved := list(unproved_operations(plan.model.recording, plan.layer, settings.wrt)):
         more = f" and {len(unproved) - 3} more" if len(unproved) > 3 else ""
         text = (
             f"the gradient may not be the model's derivative ({', '.join(unproved[:3])}{more}): --trust tells whether"
@@ -191,7 +192,7 @@ def _zero_cause(plan: Plan) -> str | None:
     """The operation that lets no gradient through to the unit, and what to do; None where there is none."""
     if plan.model.recording.graph.by == UNRECORDED:
         return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
-    if (cut := plan.model.recording.gradient_cut(plan.layer, plan.settings.wrt)) is None:
+    if (cut := gradient_cut(plan.model.recording, plan.layer, plan.settings.wrt)) is None:
         return None
     operation, is_switched_off = cut
     if is_switched_off:

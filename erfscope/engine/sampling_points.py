@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
+from erfscope.containers import tensors_of
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan
 from erfscope.engine.verification import first_readable
@@ -21,7 +22,6 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.graph import shape_of
 from erfscope.graph.places import describe
-from erfscope.graph.record import tensors_of
 from erfscope.graph.recording import FIRST
 from erfscope.graph.rules.reading import Call
 from erfscope.graph.run import Wanted, crop

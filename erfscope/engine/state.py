@@ -11,12 +11,13 @@ from torch import Tensor
 
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.gradient import Draws
+from erfscope.containers import tensors_of
+from erfscope.engine.gradient_path import may_cancel
 from erfscope.engine.model import LoadedModel
 from erfscope.finding import Finding
 from erfscope.geometry.box import Box, around
 from erfscope.geometry.receptive_field import Trf
 from erfscope.geometry.unit import Unit
-from erfscope.graph.record import tensors_of
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
@@ -73,7 +74,7 @@ class Plan:
     @cached_property
     def may_cancel(self) -> bool:
         """Whether the readout's gradient may be rounding noise, so that it is compared with one with random signs."""
-        return not self.convention.random and self.model.recording.may_cancel(self.layer, self.settings.wrt)
+        return not self.convention.random and may_cancel(self.model.recording, self.layer, self.settings.wrt)
 
     @cached_property
     def _weights(self) -> dict[str, Tensor]:

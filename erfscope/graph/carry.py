@@ -8,7 +8,7 @@ import numpy as np
 
 from erfscope.graph.rules.reading import Dims, FloatArray, IntArray, Shape, groups_of
 
-#: Two numbers closer than this share of a slope are the same.
+#: Two numbers closer than this share of a cell are the same, computed in another order or in float32.
 SAME = 1e-5
 #: Longest period in which numbers along a dimension go on beyond its ends.
 PERIOD = 64

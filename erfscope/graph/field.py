@@ -8,7 +8,7 @@ around the boxes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +42,10 @@ ATTENTIONS = ("scaled_dot_product", "_scaled_dot_product")
 
 
 class PathOperations(NamedTuple):
-    """Operations on the paths from a reference: the first that mix all positions, and those that are not understood."""
+    """Operations on the paths from a reference: along each axis the first that mixes all positions, and those that are
+    not understood."""
 
-    #: Along each axis, and along all axes that there are at once.
     first: tuple[fx.Node | None, ...]
-    all_axes: fx.Node | None = None
     inexact: tuple[str, ...] = ()
 
 
@@ -73,16 +72,20 @@ class Fields(UnitCenters):
         super().__init__(positions, reference, layout)
         self.name = name
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
-        self._ends: dict[fx.Node, tuple[FloatArray, ...]] = {}
+        #: Pixels from one cell of the reference to the next along each axis, the batch's included.
+        self.cells = [*(line.slope or 1.0 for line in self.lines), 1.0]
+        #: The ends of all elements of each tensor, for each axis.
+        self.every_end: dict[fx.Node, tuple[FloatArray, ...]] = {}
         #: Of elements that stand on the image, and of all elements, tokens beside a map included.
         self._on_paths: dict[fx.Node, tuple[PathOperations, PathOperations]] = {}
-        self._words: dict[fx.Node, str] = {}
+        #: The operations that mix all positions along some axis, in words.
+        self.mixing: dict[fx.Node, str] = {}
         for node in positions.graph.nodes[positions.order[self._start()] + 1 :]:
             if node in positions.edges:
                 self._visit(node)
 
     def __contains__(self, node: fx.Node) -> bool:
-        return node in self._ends
+        return node in self.every_end
 
     def _start(self) -> fx.Node:
         """Number the cells of the reference, or of the value that it is a mere view of, and return the node
@@ -103,9 +106,9 @@ class Fields(UnitCenters):
                     cells = [reshape_numbers(each, after, before) for each in cells]
         # Whole numbers of cells are exact in half the memory.
         found = [np.concatenate([each, np.where(np.isinf(each), np.inf, -each)] * (ROWS // 2)) for each in cells]
-        self._ends[node] = tuple(each.astype(np.float32) for each in found)
+        self.every_end[node] = tuple(each.astype(np.float32) for each in found)
         met = PathOperations(
-            (None,) * len(found), inexact=() if known or node is positions.image else (f"layout of {self.name}",)
+            (None,) * len(found), () if known or node is positions.image else (f"layout of {self.name}",)
         )
         self._on_paths[node] = met, met
         return node
@@ -114,18 +117,18 @@ class Fields(UnitCenters):
         pairs = [
             (edge, before)
             for edge, before in zip(self.positions.edges[node], self.positions.before[node], strict=True)
-            if edge.source in self._ends
+            if edge.source in self.every_end
         ]
         if not pairs:
             return
         found, on_map, everywhere = list[list[FloatArray]](), list[PathOperations](), list[PathOperations]()
         for edge, before in pairs:
-            arrays, mixes = list(self._ends[edge.source]), list[Mixes]()
+            arrays, mixes = list(self.every_end[edge.source]), list[Mixes]()
             for k, axis in enumerate(self.axes):
                 follows = edge.follows and self.positions.has_leading_input[node][axis]
                 places = [each[axis] for each in before]
                 arrays[k], mixed = carry_ends(
-                    arrays[k], edge, places, self._cell(axis), shape_of(edge.source), follows=follows
+                    arrays[k], edge, places, self.cells[axis], shape_of(edge.source), follows=follows
                 )
                 mixes.append(mixed)
             found.append(arrays)
@@ -133,20 +136,16 @@ class Fields(UnitCenters):
             everywhere += [there[1], here]
             if self._reaches_map(node, arrays):
                 on_map += [there[1] if any(mixes) else there[0], here]
-        self._ends[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
+        self.every_end[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
         self._on_paths[node] = self._join(on_map or everywhere), self._join(everywhere)
 
     def _added_by(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> PathOperations:
         """The operations that one edge adds to those on the paths to its input."""
-        over = {k for k, each in enumerate(mixes) if each == "all"}
-        present = {
-            k for k, axis in enumerate(self.axes) if self.positions.places(edge.source)[axis].exists and self._long(k)
-        }
-        if over:
-            self._words.setdefault(node, edge.mixing)
+        first = tuple(node if each == "all" else None for each in mixes)
+        if any(first):
+            self.mixing.setdefault(node, edge.mixing)
         unsure = edge.inexact and ("blind" in mixes or not any(map(may_be_blind, edge.steps)))
-        first = tuple(node if k in over else None for k in range(len(mixes)))
-        return PathOperations(first, node if present and present <= over else None, (edge.inexact,) if unsure else ())
+        return PathOperations(first, (edge.inexact,) if unsure else ())
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
         """Whether an input is read where a tensor has positions, or anywhere if it has none. Tokens beside a map do not
@@ -158,36 +157,18 @@ class Fields(UnitCenters):
                 return False
         return True
 
-    def _cell(self, axis: int) -> float:
-        """Pixels from one cell of the reference to the next."""
-        return (self.lines[axis].step if axis < len(self.lines) else 0.0) or 1.0
-
-    def _long(self, k: int) -> bool:
-        return self.axes[k] >= len(self.sizes) or self.sizes[self.axes[k]] > 1
-
     def _join(self, met: Sequence[PathOperations]) -> PathOperations:
-        def earliest(nodes: Sequence[fx.Node | None]) -> fx.Node | None:
-            return min((node for node in nodes if node is not None), key=self.positions.order.__getitem__, default=None)
-
-        first = tuple(earliest(each) for each in zip(*(each.first for each in met), strict=True))
-        names = dict.fromkeys(name for each in met for name in each.inexact)
-        return PathOperations(first, earliest([each.all_axes for each in met]), tuple(names))
-
-    @property
-    def mixing(self) -> Mapping[fx.Node, str]:
-        """The operations that mix all positions along some axis, in words."""
-        return self._words
-
-    def every_end(self, node: fx.Node) -> tuple[FloatArray, ...]:
-        """The ends of all elements of a tensor, for each axis."""
-        return self._ends[node]
+        nodes = [filter(None, each) for each in zip(*(each.first for each in met), strict=True)]
+        first = tuple(min(each, key=self.positions.order.__getitem__, default=None) for each in nodes)
+        return PathOperations(first, tuple(dict.fromkeys(name for each in met for name in each.inexact)))
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        every = [np.arange(ROWS)]
+        rows = np.arange(ROWS)
+        # A dimension along which nothing varies has one index.
         picked = [
-            ends[np.ix_(*every, *(spots if n > 1 else [0] for spots, n in zip(unit, ends.shape[1:], strict=True)))]
-            for ends in self._ends[node]
+            ends[np.ix_(rows, *(np.unique(spots % n) for spots, n in zip(unit, ends.shape[1:], strict=True)))]
+            for ends in self.every_end[node]
         ]
         return [each.reshape(ROWS, -1).min(1) for each in picked]
 
@@ -197,12 +178,12 @@ class Fields(UnitCenters):
         Raises:
             ErfscopeError: nothing of the reference reaches this unit.
         """
-        if node not in self._ends:
+        if node not in self.every_end:
             raise ErfscopeError(f"no path leads from {self.name!r} to unit {unit}")
         # Whether a path leads around an inner reference is each tensor's own.
         own = None if self.reference is self.positions.image else node
         asked = (
-            tuple(map(id, self._ends[node])),
+            tuple(map(id, self.every_end[node])),
             self._on_paths[node],
             self.positions.key(node),
             layout,
@@ -245,20 +226,19 @@ class Fields(UnitCenters):
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
-            or self.positions.image not in self.positions.ancestors(node, next(iter(self._ends))),
+            or self.positions.image not in self.positions.ancestors(node, next(iter(self.every_end))),
         )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
-        """Name of the first operation that mixes all positions; None unless every axis of the reference is
-        mixed wholly.
+        """Name of the first operation behind which all positions are mixed; None unless they are along every axis of
+        the reference.
         """
-        needed = [k for k in range(len(self.axes)) if self._long(k)]
-        met = self._on_paths[node][0]
-        first = [each for k in needed if (each := met.first[k]) is not None]
+        needed = [k for k, axis in enumerate(self.axes) if self.sizes[axis] > 1]
+        first = [each for k in needed if (each := self._on_paths[node][0].first[k]) is not None]
         if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
             return None
-        made = met.all_axes or min(first, key=self.positions.order.__getitem__)
-        words, module = self._words[made], module_of(made)
+        made = max(first, key=self.positions.order.__getitem__)
+        words, module = self.mixing[made], module_of(made)
         if words == ATTENTION:
             near = name_of(made).startswith(ATTENTIONS) or any(
                 name_of(each) in SOFTMAX and module_of(each).startswith(module) for each in self.positions.edges
@@ -266,24 +246,17 @@ class Fields(UnitCenters):
             words = "softmax attention" if near else "dot-product attention"
         return f"{words} ({module})" if module else words
 
-    def looks_further(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> bool:
-        """Whether a unit reads more than one cell of the reference, with what mixes all positions left out."""
-        if node not in self._ends:
-            return False
-        found = [ends[LOCAL] for ends in self.ends(node, layout.unit_box(shape_of(node), unit))]
-        return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
-
     def mixes_batch(self, node: fx.Node) -> str:
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
         "" for none.
         """
         found = []
-        for each in self.positions.ancestors(node) & self._ends.keys():
-            ends = self._ends[each][0][CLIPPED]
+        for each in self.positions.ancestors(node) & self.every_end.keys():
+            ends = self.every_end[each][0][CLIPPED]
             if (np.isfinite(ends).all(0) & (ends[0] + ends[1] != 0)).any():
                 found.append(each)
         first = min(found, key=self.positions.order.__getitem__, default=None)
-        return "" if first is None else describe(first, self._words.get(first, ""))
+        return "" if first is None else describe(first, self.mixing.get(first, ""))
 
 
 def _sizes(boxes: Sequence[tuple[int, int] | None]) -> tuple[int, ...]:

@@ -8,11 +8,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from erfscope.containers import Path
 from erfscope.torch_internals import schema_arguments
-
-#: Where a tensor is in what a module takes or gives: () for a lone tensor, else the items of tuples, lists and
-#: dictionaries on the way to it. In inputs the first item is the number of a positional argument, or a keyword.
-Path = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Graph:
     inputs: tuple[fx.Node, ...]
     #: Nodes whose value depends on an input.
     live: frozenset[fx.Node]
-    #: Placeholders of the module's own tensors -> name in :func:`erfscope.graph.record.tensors_of`; weights may change.
+    #: Placeholders of the module's own tensors -> name in :func:`erfscope.containers.tensors_of`; weights may change.
     held: Mapping[fx.Node, str]
     #: Placeholders of tensors that the module does not hold -> the tensor.
     constants: Mapping[fx.Node, Tensor]

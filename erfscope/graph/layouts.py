@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from erfscope.geometry.layout import Layout
-from erfscope.graph.places import SAME, Place
+from erfscope.graph.carry import SAME
+from erfscope.graph.places import Place
 from erfscope.graph.rules.reading import FloatArray, Shape
 
 
 class Reading(NamedTuple):
-    """The positions of a tensor as the operations show them."""
+    """How a tensor is read."""
 
-    #: "known"; "none": no image position, as of queries and pooled values; "mixed": its dimensions are not those of a
-    #: map; "open": an operation on the way is not understood.
-    status: Literal["known", "none", "mixed", "open"]
-    layout: Layout | None = None
-    #: Why it is open.
-    unknown_reason: str = ""
-
-
-class Guess(NamedTuple):
-    """How a tensor would be read by its shape."""
-
-    #: None if it holds no map of each image.
+    #: None if it holds no map.
     layout: Layout | None
-    #: Whether the user said so.
-    declared: bool = False
+    #: Of a map, what is assumed about its positions; "" where the operations, the user or the model's library say where
+    #: they are. Of what is none, why.
+    reason: str = ""
+    #: Whether that is since an operation on the way to it is not understood.
+    is_open: bool = False
 
 
-class LayerReading(NamedTuple):
-    """How a layer is read."""
-
-    #: None if it is no map.
-    layout: Layout | None
-    #: What is assumed about the positions; "" where the operations, the user or the model's library say where
-    #: they are.
-    assumed: str = ""
-    #: Why it is no map, after the layer's name.
-    refusal: str = ""
+#: Of what has no image position, as queries and pooled values.
+NO_PLACE = Reading(None, "which have no image position: pooled, mixed or queried values")
 
 
 def read_places(places: Sequence[Place], shape: Shape) -> Reading:
@@ -50,10 +35,10 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     *space, batch = places
     why = next((each.unknown_reason for each in places if each.unknown_reason and np.isnan(each.table).any()), "")
     if why:
-        return Reading("open", unknown_reason=why)
+        return Reading(None, why, is_open=True)
     moves = any(place.exists and len(place.table) > 1 for place in space)
     if not batch.exists or not all(place.exists or moves for place in space):
-        return Reading("none")
+        return NO_PLACE
     first = 0 if batch.dim is None else batch.dim
     found = _plane(space, first, shape) or _tokens(space, first, shape)
     # Cells that were taken together may be channels; with more dimensions than those of a map they are windows.
@@ -61,8 +46,8 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
         found is not None and len(found.channel_dims(len(shape))) > 1 and any(p.within is not None for p in space)
     )
     if found is None or is_windows or not np.array_equal(batch.table, np.arange(shape[first])):
-        return Reading("mixed")
-    return Reading("known", found)
+        return Reading(None, "whose places on the image form no grid")
+    return Reading(found)
 
 
 def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
+from erfscope.containers import Path
 from erfscope.geometry.names import INPUT, OUTPUT
-from erfscope.graph.graph import Graph, Path, shape_of
+from erfscope.graph.graph import Graph, shape_of
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, fx
 
-from erfscope.graph.graph import Graph, evaluate, shape_of
+from erfscope.graph.graph import Graph, evaluate, shape_of, value
 
-#: Tensors of more elements count as unknown.
+#: Elements of the largest tensor that rules read.
 LARGEST = 1 << 24
 
 
@@ -19,17 +20,18 @@ class Numbers:
     Args:
         graph: The graph.
         tensors: The module's own tensors by name; those on the meta device have no numbers.
+        largest: Tensors of more elements count as unknown.
     """
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        self._graph, self._tensors = graph, tensors
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], largest: float = LARGEST) -> None:
+        self._graph, self._tensors, self._largest = graph, tensors, largest
         self._found: dict[fx.Node, Tensor | None] = {}
 
     def __call__(self, node: fx.Node) -> Tensor | None:
         """The numbers of a node."""
         if node not in self._found:
             self._found[node] = (
-                None if math.prod(shape_of(node)) > LARGEST or node in self._graph.live else self._compute(node)
+                None if math.prod(shape_of(node)) > self._largest or node in self._graph.live else self._compute(node)
             )
         return self._found[node]
 
@@ -41,4 +43,7 @@ class Numbers:
         given = {each: self(each) for each in node.all_input_nodes}
         if not callable(node.target) or any(tensor is None for tensor in given.values()):
             return None
-        return evaluate(node, given.__getitem__)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            made = evaluate(node, given.__getitem__)
+        # The default dtype may be another than where it was recorded.
+        return made.to(value(node).dtype) if isinstance(made, Tensor) else made

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import fx
 
+from erfscope.graph.carry import SAME, extend
 from erfscope.graph.graph import name_of
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import Dims, Edge, FloatArray, IntArray, Shape, Taps, Whole, groups_of
+from erfscope.graph.rules.reading import Dims, Edge, FloatArray, Shape, Taps, Whole, groups_of
 
-#: Two places closer than this share of a cell are the same one, computed in another order.
-SAME = 1e-6
 NOWHERE = np.array([np.nan])
 #: Operations that pick elements by numbers.
 PICKS = ("index", "index_select", "gather", "masked_select", "take_along_dim")
@@ -102,7 +101,9 @@ def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
     center = np.where(lone, 0, read.center)
     low = np.floor(center).astype(np.intp)
     part = center - low
-    first, second = (_at(place, spots) for spots in (low, low + (part > 0)))
+    # Beyond the ends a map goes on at the same step.
+    spots = np.stack([low, low + (part > 0)])
+    first, second = extend(place.table[None], 1, spots, np.array([place.slope]), np.nan)[0]
     if moves and not reason:
         apart = (part > 0) & (np.abs(second - first - place.slope) > SAME * max(abs(place.slope), 1))
         reason = f"cells that are no neighbours on the image meet in {describe(node)}" if apart.any() else ""
@@ -114,14 +115,6 @@ def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
         slope=place.slope * read.scale,
         inexact_reason=reason,
     )
-
-
-def _at(place: Place, spots: IntArray) -> FloatArray:
-    """The places of these indices, also beyond the ends, where a map goes on at the same step."""
-    last = len(place.table) - 1
-    nearest = np.clip(spots, 0, last)
-    found: FloatArray = place.table[nearest] + (spots - nearest) * place.slope
-    return np.where(nearest == spots, found, np.nan) if last and not place.slope else found
 
 
 def reshape_places(places: Sequence[Place], old: Shape, new: Shape) -> tuple[Place, ...]:

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, fx
 
-from erfscope.graph.graph import Graph, name_of, shape_of
-from erfscope.graph.layouts import Reading, read_places
+from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.layouts import NO_PLACE, Reading, read_places
 from erfscope.graph.places import Place, carry_place, go_on, join_places, reshape_places
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
@@ -118,7 +118,7 @@ class Positions:
     def reading(self, node: fx.Node) -> Reading:
         """How a tensor holds a map, or why it holds none."""
         if node not in self._places:
-            return Reading("none")
+            return NO_PLACE
         if (asked := self.key(node)) not in self._readings:
             self._readings[asked] = read_places(self._places[node], shape_of(node))
         return self._readings[asked]
@@ -139,24 +139,6 @@ class Positions:
                 seen.add(here)
                 stack.extend(edge.source for edge in self.edges.get(here, []))
         return seen
-
-    def own_resizing(self, node: fx.Node) -> tuple[Shape, Shape] | None:
-        """The sizes between which a model resizes its input itself on every way to a tensor; None where it does not."""
-        for each in self.edges:
-            if "upsample" in name_of(each) and self._keeps_pixels(self.edges[each][0].source):
-                before, after = shape_of(self.edges[each][0].source)[2:], shape_of(each)[2:]
-                if before != after and each in self.ancestors(node) and self.image not in self.ancestors(node, each):
-                    return before, after
-        return None
-
-    def _keeps_pixels(self, node: fx.Node) -> bool:
-        """Whether a tensor is the image, normalised at most."""
-        while node is not self.image:
-            edges = self.edges[node]
-            if len(edges) != 1 or edges[0].steps or edges[0].mixing:
-                return False
-            node = edges[0].source
-        return True
 
 
 def _numbered(shape: Shape, dim: int) -> Place:

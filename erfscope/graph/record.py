@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import gc
 import itertools
-import logging
 import operator
 import threading
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +20,13 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from erfscope.containers import Path, map_tensors, tensors_in, tensors_of
 from erfscope.errors import MeasurementError
-from erfscope.graph.graph import Graph, Mark, Path, by_name
+from erfscope.graph.graph import Graph, Mark, by_name
 from erfscope.graph.tape import Form, Tape, map_form
+from erfscope.model_errors import first_line
+from erfscope.silence import silenced
 from erfscope.torch_internals import (
-    TENSOR_TABLES,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
@@ -80,7 +79,7 @@ def record(
     tensors = [*tensors_of(module).values(), *(tensor for _, tensor in tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
     counts: list[int] = []
-    with _lock, _quiet():
+    with _lock, silenced("torch"):
         try:
             return _record(module, forward, given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
         except Exception as error:
@@ -92,58 +91,6 @@ def record(
             return _record(module, forward, given, None, [], counts)
         except Exception as error:
             raise RecordingError(_one_line(error)) from error
-
-
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return every tensor that a module holds, also in lists and dictionaries, by name."""
-    found = {}
-    for prefix, part in module.named_modules():
-        for path, tensor in tensors_in(vars(part)):
-            names = [str(each) for each in path if each not in TENSOR_TABLES]
-            found[".".join([prefix, *names] if prefix else names)] = tensor
-    return found
-
-
-def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """Yield every tensor in tuples, lists, mappings, dataclasses and objects like DETR's ``NestedTensor``, with the
-    items and fields on the way to it."""
-    if isinstance(given, Tensor):
-        yield path, given
-        return
-    for key, each in parts_of(given).items():
-        yield from tensors_in(each, (*path, key))
-
-
-def parts_of(given: Any) -> Mapping[Any, Any]:
-    """The items of a container, and the fields of a dataclass or of an object whose ``tensors`` is a tensor; none of
-    anything else."""
-    if isinstance(given, Mapping):
-        return given
-    if isinstance(given, list | tuple):
-        return dict(enumerate(given))
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
-    own = getattr(given, "__dict__", {})
-    return own if not isinstance(given, nn.Module) and isinstance(own.get("tensors"), Tensor) else {}
-
-
-def map_tensors(given: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Change every tensor that :func:`tensors_in` finds, in containers of the same class; what holds none is handed on
-    as it is."""
-    if isinstance(given, Tensor):
-        return change(given)
-    if next(tensors_in(given), None) is None:
-        return given
-    if isinstance(given, tuple):
-        items = [map_tensors(each, change) for each in given]
-        return type(given)(*items) if hasattr(given, "_fields") else type(given)(items)
-    changed = copy.copy(given)
-    for key, each in parts_of(given).items():
-        if isinstance(given, Mapping | list):
-            changed[key] = map_tensors(each, change)
-        else:  # frozen dataclasses, too
-            object.__setattr__(changed, key, map_tensors(each, change))
-    return changed
 
 
 def _record(
@@ -324,21 +271,4 @@ def _on_meta(form: Form) -> Tensor:
 def _one_line(error: Exception) -> str:
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return f"its forward pass asks for numbers ({error.func})"
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep PyTorch's loggers and warnings still inside the block."""
-    known = [(name, each) for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)]
-    loggers = [each for name, each in known if name.partition(".")[0] == "torch" and not each.disabled]
-    for each in loggers:
-        each.disabled = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for each in loggers:
-            each.disabled = False
+    return first_line(error)

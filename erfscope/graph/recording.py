@@ -15,13 +15,11 @@ from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.receptive_field import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
-from erfscope.graph.layouts import Guess, LayerReading
+from erfscope.graph.layouts import Reading
 from erfscope.graph.named import NamedTensor, Pass
-from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
-from erfscope.graph.tape import DRAWS
 
 FIRST = Layout()
 #: What a user can do about positions that are not known, besides naming another layer.
@@ -47,7 +45,7 @@ class Recording(Pass):
     Args:
         graph: As for :class:`Pass`.
         tensors: As for :class:`Pass`.
-        guess: How a tensor of a shape would be read.
+        guess: How a tensor of a shape would be read by it alone, and whether the user said so.
         needed_numbers: Why it could not be recorded without numbers; "" where it could.
     """
 
@@ -55,13 +53,13 @@ class Recording(Pass):
         self,
         graph: Graph,
         tensors: Mapping[str, Tensor],
-        guess: Callable[[Shape], Guess],
+        guess: Callable[[Shape], tuple[Layout | None, bool]],
         needed_numbers: str = "",
     ) -> None:
         super().__init__(graph, tensors)
         self.needed_numbers, self._guess = needed_numbers, guess
         self.positions = Positions(graph, self.numbers)
-        self._readings: dict[NamedTensor, LayerReading] = {}
+        self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
 
     @property
@@ -103,7 +101,7 @@ class Recording(Pass):
             return ErfscopeError(f"{kind} {name!r} gives several tensors; name one of them: {', '.join(items[:8])}")
         return unknown(kind, name, dict.fromkeys(known))
 
-    def reading(self, name: str) -> LayerReading:
+    def reading(self, name: str) -> Reading:
         """How the tensor that a layer name means holds its map, or why it holds none.
 
         Raises:
@@ -111,40 +109,32 @@ class Recording(Pass):
         """
         return self.reading_of(self._known(name))
 
-    def reading_of(self, seen: NamedTensor) -> LayerReading:
+    def reading_of(self, seen: NamedTensor) -> Reading:
         """The same of a tensor."""
         if seen not in self._readings:
             self._readings[seen] = self._read(seen)
         return self._readings[seen]
 
-    def _read(self, seen: NamedTensor) -> LayerReading:
+    def _read(self, seen: NamedTensor) -> Reading:
         """As the user or the library says, else as the operations say, else by its shape, noted in ``assumed``."""
         # Two images may have been recorded; a reader thinks of one.
         shape = (1, *seen.shape[1:]) if seen.shape[:1] == (self.images,) else seen.shape
-        guess = Guess(FIRST) if seen.stage else self._guess(seen.shape)
+        guess, is_declared = (FIRST, False) if seen.stage else self._guess(seen.shape)
         if seen.node not in self.graph.live or seen.stage:
-            return LayerReading(guess.layout, refusal=f"holds no spatial map: its output has shape {shape}")
+            return Reading(guess, "" if guess is not None else f"holds no spatial map: its output has shape {shape}")
         found = self.positions.reading(seen.node)
-        if guess.declared and guess.layout is not None:
-            if found.layout is not None and found.layout == guess.layout:
-                return LayerReading(found.layout)
-            return LayerReading(guess.layout, "it is read as was asked for, which the operations do not confirm")
+        if is_declared and guess is not None and found.layout != guess:
+            return Reading(guess, "it is read as was asked for, which the operations do not confirm")
         if found.layout is not None:
-            return LayerReading(found.layout)
+            return found
         held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
-        if found.status == "open":
-            if guess.layout is not None and seen.shape[:1] == (self.images,):
-                text = f"{found.unknown_reason}, so that the positions are assumed from the shape {shape} alone"
-                return LayerReading(guess.layout, text)
-            return LayerReading(
-                None, refusal=f"has no known positions: {held}, and {found.unknown_reason}; {self._way_out(seen)}"
-            )
-        why = "which have no image position: pooled, mixed or queried values"
-        if found.status == "mixed":
-            why = "whose places on the image form no grid"
-        if self._is_plane(seen) and guess.layout is not None:
-            return LayerReading(guess.layout, f"{why}, so that units are taken to stand in their order")
-        return LayerReading(None, refusal=f"holds no spatial map: {held}, {why}; {self._way_out(seen)}")
+        if guess is not None and found.is_open and seen.shape[:1] == (self.images,):
+            return Reading(guess, f"{found.reason}, so that the positions are assumed from the shape {shape} alone")
+        if found.is_open:
+            return Reading(None, f"has no known positions: {held}, and {found.reason}; {self._way_out(seen)}")
+        if guess is not None and self._is_plane(seen):
+            return Reading(guess, f"{found.reason}, so that units are taken to stand in their order")
+        return Reading(None, f"holds no spatial map: {held}, {found.reason}; {self._way_out(seen)}")
 
     def _way_out(self, seen: NamedTensor) -> str:
         """What to do about a layer that is no map: the innermost module around it that gives one, if any does."""
@@ -268,59 +258,23 @@ class Recording(Pass):
     def _batch(self) -> Fields:
         return Fields(self.positions, self.positions.image, FIRST, axes=(len(self.positions.space),))
 
-    def own_resizing(self, layer: str) -> tuple[Shape, Shape] | None:
-        """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
-        node = self._known(layer).node
-        return self.positions.own_resizing(node) if node in self.graph.live else None
+    def path(self, layer: str, wrt: str = IMAGE) -> tuple[fx.Node, list[fx.Node]]:
+        """The reference of a layer and the operations from there to the layer, in the order of execution.
 
-    def _way(self, layer: str, wrt: str) -> list[fx.Node]:
-        """The operations from a reference to a layer, in the order of execution."""
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
         start = self._layer(layer)[0].node
         fields = self._fields_of(layer, start, wrt)
         read = fields.reference, self.positions.image
-        way = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
-        return sorted(way, key=self.positions.order.__getitem__)
-
-    def may_cancel(self, layer: str, wrt: str = IMAGE) -> bool:
-        """Whether the gradient of a sum of channels may be rounding noise: some operation normalises, or may do so."""
-        calls = [call_of(node) for node in self._way(layer, wrt)]
-        return any(
-            call.operation.normalises or ("batch_norm" in call.name and call.args.get("training")) for call in calls
-        )
-
-    def unproved_operations(self, layer: str, wrt: str = IMAGE) -> dict[str, str]:
-        """Operations whose gradient may not be their derivative, each with the name of its module, in the
-        order of execution."""
-        found = dict[str, str]()
-        for node in self._way(layer, wrt):
-            call = call_of(node)
-            if not call.operation.has_derivative:
-                found[describe(node, call.name)] = module_of(node)
-            elif node.meta["no_grad"]:
-                found[describe(node, f"{call.name} without gradients")] = module_of(node)
-            elif node.meta.get("draws"):
-                found[describe(node, "random numbers")] = module_of(node)
-        return found | {why: module for why, module in self.graph.unfaithful.items() if not why.endswith(DRAWS)}
-
-    def gradient_cut(self, layer: str, wrt: str = IMAGE) -> tuple[str, bool] | None:
-        """The first operation without a gradient where every path to a layer has one, and whether gradients are
-        switched off there, as by ``torch.no_grad``; None where a path has none."""
-        start, cut = self._layer(layer)[0].node, None
-        reached = {self._fields_of(layer, start, wrt).reference}
-        for node in self._way(layer, wrt):
-            if reached.isdisjoint(node.all_input_nodes):
-                continue
-            if not node.meta["no_grad"] and call_of(node).operation.has_derivative:
-                reached.add(node)
-            else:
-                cut = cut or node
-        return None if start in reached or cut is None else (describe(cut), cut.meta["no_grad"])
+        found = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
+        return fields.reference, sorted(found, key=self.positions.order.__getitem__)
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)
         reading = self.reading_of(seen)
         if reading.layout is None:
-            raise MeasurementError(f"layer {name!r} {reading.refusal}")
+            raise MeasurementError(f"layer {name!r} {reading.reason}")
         if seen.node not in self.graph.live:
             raise ErfscopeError(f"layer {name!r} does not depend on the image, so it has no receptive field")
         return seen, reading.layout
@@ -340,7 +294,7 @@ class Recording(Pass):
             raise self._not_found("reference", wrt, [IMAGE, *known])
         maps = [(seen, layout) for seen in candidates if (layout := self.reading_of(seen).layout) is not None]
         if not maps:
-            raise ErfscopeError(f"reference {wrt!r} {self.reading_of(candidates[0]).refusal}")
+            raise ErfscopeError(f"reference {wrt!r} {self.reading_of(candidates[0]).reason}")
         for seen, layout in maps:
             if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
                 break

@@ -18,14 +18,11 @@ from torch import Tensor, fx
 from erfscope.errors import MeasurementError
 from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
-from erfscope.graph.graph import Graph, evaluate, shape_of, value
+from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.numbers import Numbers
 from erfscope.graph.places import describe
 from erfscope.graph.rules.mixing import scale_and_shift
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
-
-#: Gives the number of a node that does not depend on the input, or None.
-Numbers = Callable[[fx.Node], Tensor | None]
-
 
 #: Elements of a convolution's output for each of its weights from which its norm is folded into it: below, the copy of
 #: the weights takes more memory and time than the norm. resnet50 on ten images: 475 MiB in place of 543.
@@ -106,7 +103,7 @@ class Crop:
         """The pass with the weights that a module has now.
 
         Args:
-            tensors: The module's own tensors by name, see :func:`erfscope.graph.record.tensors_of`.
+            tensors: The module's own tensors by name, see :func:`erfscope.containers.tensors_of`.
         """
         return Forward(self, tensors)
 
@@ -118,8 +115,7 @@ class Forward:
         self.plan = plan
         #: Whether folded weights have their channels last.
         self._is_last = False
-        self._constants: dict[fx.Node, Tensor] = dict(plan.graph.constants)
-        self._constants |= {node: tensors[name].detach() for node, name in plan.graph.held.items()}
+        self._numbers = Numbers(plan.graph, tensors, largest=math.inf)
         self._norms = frozenset(norm.node for norm in plan.folds.values())
         with torch.no_grad():
             self._folded = {
@@ -137,12 +133,9 @@ class Forward:
 
     def constant(self, node: fx.Node) -> Tensor:
         """The value of a node that does not depend on the input."""
-        if node not in self._constants:
-            with torch.no_grad():
-                found = evaluate(node, self.constant)
-            # The default dtype may be another than where it was recorded.
-            self._constants[node] = found.to(value(node).dtype) if isinstance(found, Tensor) else found
-        return self._constants[node]
+        found = self._numbers(node)
+        assert found is not None
+        return found
 
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Run the pass.
@@ -210,7 +203,7 @@ class Forward:
 
 def crop(
     graph: Graph,
-    numbers: Numbers,
+    numbers: Callable[[fx.Node], Tensor | None],
     layer: Wanted,
     reference: Wanted,
     units: Sequence[tuple[int, ...]],

@@ -102,7 +102,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names, self._made = names, made
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
-        self._placeholders: list[fx.Node] = []
 
     def note(self, text: str, where: str | None = None) -> None:
         """Note what a module does, by default the innermost one that runs."""
@@ -181,10 +180,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _placeholder(self, tensor: Tensor, name: str) -> _Seen:
-        last = self._placeholders[-1] if self._placeholders else None
-        with self.graph.inserting_after(last) if last else self.graph.inserting_before():
+        with self.graph.inserting_before():  # all others
             node = self.graph.placeholder(name)
-        self._placeholders.append(node)
         node.meta.update(form=_form(tensor), no_grad=False)
         return self._seen.setdefault(id(tensor), _Seen(tensor, node))
 

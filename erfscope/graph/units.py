@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import fx
 
 from erfscope.geometry.layout import Layout
 from erfscope.graph.graph import shape_of
-from erfscope.graph.places import NOWHERE, go_on
+from erfscope.graph.places import NOWHERE, Place, go_on
 from erfscope.graph.positions import Positions
-from erfscope.graph.rules.reading import FloatArray
 
 T = TypeVar("T")
 UNKNOWN = "the operations do not tell where it lies"
+NO_LINE = Place(None, NOWHERE, inexact_reason=UNKNOWN)
 
 
-class Line(NamedTuple):
-    """Where the units along one axis of a map stand on the image."""
-
-    #: (units,): pixels; NaN for nowhere.
-    places: FloatArray
-    #: Pixels from unit to unit; 0 where that is not known.
-    step: float = 0.0
-    #: Why the places are not exact; "" where they are.
-    inexact_reason: str = UNKNOWN
-
-
-def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> Line:
+def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> Place:
     """Where the units along an axis of a map stand, those of the first row and column of tokens."""
     shape = shape_of(node)
     space = layout.space(shape)
     if node not in positions or len(space) != len(positions.space):
-        return Line(NOWHERE)
+        return NO_LINE
     place, dims = positions.places(node)[axis], layout.space_dims(len(shape))
     if len(place.table) > 1 and place.dim != dims[0 if layout.grid else axis]:
-        return Line(NOWHERE, inexact_reason=place.unknown_reason or UNKNOWN)
+        return NO_LINE._replace(inexact_reason=place.unknown_reason or UNKNOWN)
     # What a plane was padded by stands beside it; tokens beside a map stand nowhere.
     table = place.table if layout.grid else go_on(place).table
     table = np.broadcast_to(table, shape[dims[0 if layout.grid else axis]])
@@ -46,8 +35,8 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> L
         table = table[layout.prefix : len(table) - layout.suffix].reshape(space)[row]
     reason = place.inexact_reason or place.unknown_reason
     if not np.isfinite(table).all():
-        return Line(NOWHERE, inexact_reason=reason or UNKNOWN)
-    return Line(table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
+        return NO_LINE._replace(inexact_reason=reason or UNKNOWN)
+    return Place(axis, table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
 
 
 class UnitCenters:
@@ -73,39 +62,39 @@ class UnitCenters:
         found: T = self._found[asked]
         return found
 
-    def _line(self, node: fx.Node, layout: Layout, axis: int) -> Line:
+    def _line(self, node: fx.Node, layout: Layout, axis: int) -> Place:
         """Where the units of a map stand along an axis, in cells of the reference: where that is not known, or is not
         exact and more than a unit off, it is the middle of a unit's own cell, (u + 1/2) S / s - 1/2."""
 
-        def find() -> Line:
+        def find() -> Place:
             space, size, theirs = layout.space(shape_of(node)), self.sizes[axis], self.lines[axis]
             count = space[axis] if len(space) == len(self.sizes) else 1  # the map may have other axes
             natural = (np.arange(count) + 0.5) * size / count - 0.5
             mine = line_of(self.positions, node, layout, axis)
-            if len(mine.places) == 1 and not mine.step:
-                mine = mine._replace(step=theirs.step * size / count)
-            if not mine.step or not theirs.step or not np.isfinite(theirs.places[0]):
-                return Line(natural, size / count, mine.inexact_reason or theirs.inexact_reason or UNKNOWN)
-            step, reason = mine.step / theirs.step, mine.inexact_reason or theirs.inexact_reason
-            places = (mine.places - theirs.places[0]) / theirs.step
+            if len(mine.table) == 1 and not mine.slope:
+                mine = mine._replace(slope=theirs.slope * size / count)
+            reason = mine.inexact_reason or theirs.inexact_reason
+            if not mine.slope or not theirs.slope or not np.isfinite(theirs.table[0]):
+                return Place(axis, natural, size / count, reason or UNKNOWN)
+            step, places = mine.slope / theirs.slope, (mine.table - theirs.table[0]) / theirs.slope
             if reason:  # NaN, too, is off
                 natural = natural if step > 0 else natural[::-1]
                 places = np.where(np.abs(places - natural) <= abs(step), places, natural)
-            return Line(places, step, reason)
+            return Place(axis, places, step, reason)
 
         return self._once(("line", self.positions.key(node), layout, axis), find)
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""
-        return self._line(node, layout, axis).step
+        return self._line(node, layout, axis).slope
 
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
         """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is."""
         lines = [self._line(node, layout, axis) for axis in range(len(self.sizes))]
         index = unit if len(unit) == len(lines) else (0,) * len(lines)
         # The only unit along an axis stands in its middle, whatever it was made from.
-        reasons = [line.inexact_reason for line in lines if len(line.places) > 1]
-        centers = tuple(float(line.places[u]) for line, u in zip(lines, index, strict=True))
+        reasons = [line.inexact_reason for line in lines if len(line.table) > 1]
+        centers = tuple(float(line.table[u]) for line, u in zip(lines, index, strict=True))
         return centers, next(filter(None, reasons), "")
 
     def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
@@ -116,7 +105,7 @@ class UnitCenters:
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
             line = self._line(node, layout, axis)
-            off = np.abs(line.places - (size - 1) / 2)
+            off = np.abs(line.table - (size - 1) / 2)
             # Rounding must not decide between two.
-            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(line.step))[-1])
+            nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(line.slope))[-1])
         return tuple(nearest)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from erfscope.graph.graph import Graph, Mark, Path, by_name
-from erfscope.graph.record import Forward, tensors_in
+from erfscope.containers import Path, tensors_in
+from erfscope.graph.graph import Graph, Mark, by_name
+from erfscope.graph.record import Forward
 from erfscope.graph.rules.reading import rule
 
 

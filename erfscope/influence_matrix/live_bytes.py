@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from erfscope.graph.record import tensors_in
+from erfscope.containers import tensors_in
 from erfscope.torch_internals import TorchDispatchMode
 
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from erfscope.adapter import Adapter
+from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.default_layer import passed_over, separate_outputs
+from erfscope.graph.graph import name_of, shape_of
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.jackknife import signed_noise_floor
 from erfscope.measures import measure
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from erfscope.graph.recording import Recording
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
@@ -95,7 +98,7 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
 def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
     """The findings that the recorded pass yields on a layer: assumptions, and what the model does by itself."""
     for name in dict.fromkeys((layer, wrt)):
-        if name != IMAGE and (assumed := recording.reading(name).assumed):
+        if name != IMAGE and (assumed := recording.reading(name).reason):
             yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
     if trf.center_inexact_reason:
         yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_inexact_reason}")
@@ -103,12 +106,33 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
         alone = "the model does not take a batch of two, or computes it in another way"
         why = f"the images of a batch may see each other through {mixing}" if mixing else alone
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
-    if (resized := recording.own_resizing(layer)) is not None:
+    if (resized := _own_resizing(recording, layer)) is not None:
         before, after = ("x".join(map(str, size)) for size in resized)
         yield Finding(
             code="own_resizing",
             text=f"the model resizes its input itself, from {before} to {after}: sizes here are in pixels before that",
         )
+
+
+def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
+    positions, (image, operations) = recording.positions, recording.path(layer)
+    for each in operations:
+        if "upsample" in name_of(each) and _keeps_pixels(recording, source := positions.edges[each][0].source):
+            before, after = shape_of(source)[2:], shape_of(each)[2:]
+            if before != after and image not in positions.ancestors(operations[-1], without=each):
+                return before, after
+    return None
+
+
+def _keeps_pixels(recording: Recording, node: fx.Node) -> bool:
+    """Whether a tensor is the image, normalised at most."""
+    while node is not recording.positions.image:
+        edges = recording.positions.edges[node]
+        if len(edges) != 1 or edges[0].steps or edges[0].mixing:
+            return False
+        node = edges[0].source
+    return True
 
 
 def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:

@@ -101,7 +101,7 @@ def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple
 
 def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reach:
     units, size = shape_of(node)[2 + axis], fields.sizes[axis]
-    ends = fields.every_end(node)[axis]
+    ends = fields.every_end[node][axis]
     ends = ends.min(tuple(dim for dim in range(1, ends.ndim) if dim != 3 + axis))
     ends = np.broadcast_to(ends, (len(ends), units)).astype(float)
     (first, last), (low, high) = (ends[rows] * SIGNS[:, None] for rows in (LOCAL, CLIPPED))
@@ -167,7 +167,7 @@ def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: i
     found = [0, 0]
     if not edge.steps or not isinstance(edge.steps[0], Dims):
         return 0, 0
-    ends, place, shape = fields.every_end(edge.source)[axis][LOCAL], before[0][axis], shape_of(edge.source)
+    ends, place, shape = fields.every_end[edge.source][axis][LOCAL], before[0][axis], shape_of(edge.source)
     for dim, read in enumerate(edge.steps[0].reads):
         if not isinstance(read, Taps) or ends.shape[1 + dim] == 1:
             continue
@@ -221,7 +221,7 @@ def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     table, side = numbers.detach().cpu().numpy(), numbers.shape[-1]
     table = table.reshape(-1, side, side)
     torn = np.zeros((1, 1, 1), dtype=bool)
-    for ends, size in zip(fields.every_end(found[0].source), fields.sizes, strict=True):
+    for ends, size in zip(fields.every_end[found[0].source], fields.sizes, strict=True):
         # Of the queries: windows by their cells, those of the first image first.
         if ends.shape[-2] not in (1, side):
             return False
@@ -234,7 +234,7 @@ def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
 
 def _is_torn(fields: Fields, node: fx.Node) -> bool:
     """Whether neighbours in a tensor see opposite sides of the image."""
-    for ends, place, size in zip(fields.every_end(node), fields.positions.places(node), fields.sizes, strict=False):
+    for ends, place, size in zip(fields.every_end[node], fields.positions.places(node), fields.sizes, strict=False):
         if place.slope and place.dim is not None:
             first = ends[LOCAL][0]
             lines = np.where(np.isfinite(first), first, np.nan).swapaxes(place.dim, -1)

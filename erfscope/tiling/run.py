@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from erfscope.containers import parts_of
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
-from erfscope.graph.record import parts_of
 from erfscope.model_errors import contain_exits, first_line
 from erfscope.tiling.mark import Mark, shares_memory
 from erfscope.tiling.plan import TilePlan, Window

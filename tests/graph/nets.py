@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from oracle import Net
 from torch import nn
 
+from erfscope.containers import tensors_of
 from erfscope.graph.numbers import Numbers
-from erfscope.graph.record import record, tensors_of
+from erfscope.graph.record import record
 
 
 def conv(kernel=3, stride=1, padding=1, dilation=1, groups=1, width=2):

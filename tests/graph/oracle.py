@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope.containers import tensors_of
 from erfscope.engine.model import LoadedModel
 from erfscope.geometry.layout import Layout
 from erfscope.graph.field import Fields
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.positions import Positions
-from erfscope.graph.record import record, tensors_of
+from erfscope.graph.record import record
 
 FIRST = Layout()
 

@@ -9,11 +9,11 @@ from torch.autograd.graph import get_gradient_edge
 
 from erfscope.attribution.convention import convention_of
 from erfscope.attribution.gradient import GradientRequest, graph_draws
+from erfscope.containers import tensors_of
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import box_at, inside
 from erfscope.geometry.unit import Unit
-from erfscope.graph.record import tensors_of
 
 #: Images at a time: what is planned for one image must hold for a batch.
 BATCH = 2

@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor, fx
 
-from erfscope.graph.record import tensors_of
+from erfscope.containers import tensors_of
 
 
 def tensors_in(given, path=()):

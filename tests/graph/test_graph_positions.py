@@ -10,10 +10,11 @@ import torch
 from adversarial_nets import NETS
 from oracle import FIRST, Net, Seen
 
+from erfscope.containers import tensors_of
 from erfscope.graph.field import Fields
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.positions import Positions
-from erfscope.graph.record import RecordingError, record, tensors_of
+from erfscope.graph.record import RecordingError, record
 
 #: Nets whose operations do not show the positions of units, so that they are read by their shape, with a finding.
 OPEN = {"columns_sorted_by_brightness", "rows_sheared_by_a_view", "channels_and_columns_swapped", "sorted_over_columns"}
@@ -104,7 +105,7 @@ def test_queries_and_what_is_pooled_stand_nowhere(net):
     graph, positions = positions_of(
         net, module, torch.randn(2, net.channels, *net.size, dtype=getattr(torch, net.dtype))
     )
-    assert all(positions.reading(node).status != "known" for node in graph.marks[""].outputs.values())
+    assert all(positions.reading(node).layout is None for node in graph.marks[""].outputs.values())
 
 
 #: What depends on a branch flows through no operation.

@@ -84,11 +84,12 @@ NO_MAP = {
 @pytest.mark.parametrize("name", NO_MAP)
 def test_other_orders_are_no_map(name):
     seen = Seen(Net(lambda n, x: NO_MAP[name](n.patch(x)), patch=PATCH), SIZE, layout=Layout())
-    status, layout = seen.positions.reading(seen.node)[:2]
+    layout, reason, is_open = seen.positions.reading(seen.node)
     if name == "products of tokens":  # its rows are tokens, and its columns channels of them
         assert layout == Layout(dims=(1,), grid=SIZE)
     else:
-        assert (status, layout) == ("mixed", None)
+        assert (layout, is_open) == (None, False)
+        assert "form no grid" in reason
 
 
 PUT_BACK = {
@@ -144,7 +145,7 @@ def test_states_of_a_recurrence_that_stand_at_several_steps_are_read_by_their_sh
 
     net = Net(scan, inner=nn.Linear(6, 6), outer=nn.Linear(2, 6))
     seen = Seen(net, (7,), layout=Layout())
-    assert seen.positions.reading(seen.node).status == "open"
+    assert seen.positions.reading(seen.node).is_open
     field = seen.trf((4,))
     assert (field.clipped_box_px, field.center_px, field.center_exact) == (((0, 4),), (4.0,), False)
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import checkpoint
 
-from erfscope.graph.record import RecordingError, record, tensors_of
+from erfscope.containers import tensors_of
+from erfscope.graph.record import RecordingError, record
 
 
 class Net(nn.Module):
@@ -335,7 +336,7 @@ def test_nothing_is_printed_or_warned_of(capfd):
         logging.getLogger("torch.export").error("a thousand lines")
         return y.view(7, 7)
 
-    with pytest.raises(RecordingError, match=r"^RuntimeError: shape .* is invalid for input of size 100$") as caught:
+    with pytest.raises(RecordingError, match=r"^shape .* is invalid for input of size 100$") as caught:
         record(Net(then), (torch.rand(1, 3, 5, 5),))
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

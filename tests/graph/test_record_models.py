@@ -8,7 +8,8 @@ import torch
 import torchvision
 from replay import assert_marks_are_what_hooks_see, assert_same_derivative
 
-from erfscope.graph.record import record, tensors_of
+from erfscope.containers import tensors_of
+from erfscope.graph.record import record
 
 #: A small model of each of timm's modules.
 TIMM = """\

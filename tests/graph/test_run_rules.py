@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from nets import CASES, REARRANGED, conv, parts
 from oracle import FIRST, Net, Seen
 
-from erfscope.graph.record import tensors_of
+from erfscope.containers import tensors_of
 from erfscope.graph.rules.parts import cut, whole
 from erfscope.graph.run import Wanted, crop
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from erfscope.engine.batch_size import device_and_dtype
+from erfscope.engine.gradient_path import unproved_operations
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.double import found_in_double
 from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
@@ -71,7 +72,7 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
         )
     if not found.disagrees:
         return found
-    unproved = plan.model.recording.unproved_operations(plan.layer, plan.settings.wrt)
+    unproved = unproved_operations(plan.model.recording, plan.layer, plan.settings.wrt)
     return replace(found, module=next(iter(unproved.values()), None))
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
 from erfscope.attribution.readout import as_leaf, unit_channels
+from erfscope.containers import tensors_of
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
-from erfscope.graph.record import tensors_of
 from erfscope.graph.run import Crop
 
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are

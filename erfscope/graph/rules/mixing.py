@@ -21,10 +21,10 @@ from erfscope.graph.rules.reading import (
     dim_of,
     dims_of,
     is_tensor,
+    other_weights,
     pointwise,
     rule,
     taps,
-    weights,
 )
 from erfscope.precision import without_cudnn
 
@@ -152,17 +152,16 @@ def recurrent(call: Call) -> list[Edge] | None:
     x = call.tensor("input")
     along_, across = (1, 0) if call.args.get("batch_first") else (0, 1)
     words = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN") + " over positions"
-    others = [weights(call, each) for each in call.node.all_input_nodes if each is not x]
     if len(shape_of(x)) != 3:
         return None
     if call.output:  # the state after the last step: (layers, B, C)
         last = tuple(1 if i == across else Whole() for i in range(3))
-        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *others]
+        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *other_weights(call, x)]
     read: int | Whole | Taps = Whole(same=along_)
     if not call.args.get("bidirectional") and shape_of(x)[along_] <= LONGEST:
         read = up_to(along_, shape_of(x)[along_])
     reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))
-    return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others]
+    return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *other_weights(call, x)]
 
 
 @runs("lstm", "gru", "rnn_tanh", "rnn_relu")

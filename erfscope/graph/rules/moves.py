@@ -163,18 +163,6 @@ def repeat(call: Call) -> list[Edge] | None:
     return [Edge(source=x, steps=(Dims(tuple(reads), call.shape),))]
 
 
-@move("repeat_interleave")
-def repeat_interleave(call: Call) -> list[Edge] | None:
-    """Every index several times: finer cells where each comes as often as the others."""
-    x, times = call.tensor(), call.args["repeats"]
-    if not isinstance(times, int) or call.args.get("dim") is None:
-        return None
-    dim = dim_of(call.args["dim"], len(call.shape))
-    fine = np.arange(call.shape[dim])
-    finer = picks(dim, shape_of(x)[dim], fine // times, center=(fine + 0.5) / times - 0.5, scale=1 / times)
-    return along(call, x, {dim: finer})
-
-
 @move("cat", "concat", "concatenate")
 def cat(call: Call) -> list[Edge] | None:
     """Tensors put behind each other along one dimension: each is read where it stands."""

@@ -171,18 +171,12 @@ def _part_made(call: Call, edges: Sequence[Edge], part: Part) -> Part:
     full += [call.args["dim"]] if call.operation.makes_dim else [1] if "conv" in call.name else []
     if call.name not in RUNS and not call.operation.moves:
         # A dimension that is no input's, as those that a Fourier transform makes, is made whole.
-        known = {dim for edge in edges for dim in _dims_read(edge, len(part))}
+        last = [edge.steps[-1] if edge.steps else None for edge in edges]
+        known = {dim for step in last for dim in (step.goals if isinstance(step, Dims) else range(len(part)))}
         full += [dim for dim in range(len(part)) if dim not in known]
     for dim in full:
         found[dim] = np.arange(call.shape[dim])
     return tuple(found)
-
-
-def _dims_read(edge: Edge, rank: int) -> list[int | None]:
-    """The dimensions of an output along which an edge reads as far as the part goes."""
-    if not edge.steps or not isinstance(edge.steps[-1], Dims):
-        return list(range(rank))
-    return edge.steps[-1].goals
 
 
 def _dense(part: Part) -> Part:

@@ -61,6 +61,16 @@ def _taps_of(dim: int, size: int, entries: IntArray) -> Taps:
     return picks(dim, size, entries)
 
 
+@move("repeat_interleave")
+def repeat_interleave(call: Call) -> list[Edge] | None:
+    """Every index several times."""
+    x, times = call.tensor(), call.args["repeats"]
+    if not isinstance(times, int) or call.args.get("dim") is None:
+        return None
+    dim = dim_of(call.args["dim"], len(call.shape))
+    return along(call, x, {dim: _taps_of(dim, shape_of(x)[dim], np.arange(call.shape[dim]) // times)})
+
+
 @move("index_copy", "index_put", "_unsafe_index_put")
 def written(call: Call) -> list[Edge] | None:
     """A tensor with entries of one dimension written over, whose numbers are at hand."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch import fx
@@ -15,31 +14,7 @@ ATTENTION = "attention"
 TOKEN_MIXING = "token mixing"
 
 
-def _per_row(call: Call) -> int:
-    """Multiply-adds for each element of a matrix product."""
-    rows: fx.Node = call.args.get("mat1") or call.args.get("batch1") or call.args["self"]
-    return shape_of(rows)[-1]
-
-
-def _per_query(call: Call) -> int:
-    """Multiply-adds for each element of an attention: of queries with keys, and of weights with values."""
-    keys, features = shape_of(call.args["key"])[-2:]
-    return keys + keys * features // max(shape_of(call.args["value"])[-1], 1)
-
-
-def _per_equation(call: Call) -> int:
-    """Multiply-adds for each element of a product by equation."""
-    terms, _, out = call.args["equation"].replace(" ", "").partition("->")
-    operands = call.args["tensors"]
-    sizes = {
-        letter: side
-        for term, each in zip(terms.split(","), operands, strict=True)
-        for letter, side in zip(term, shape_of(each), strict=False)
-    }
-    return math.prod(side for letter, side in sizes.items() if letter not in out) if len(operands) > 1 else 0
-
-
-@rule("linear", multiply_adds=lambda call: shape_of(call.args["weight"])[-1])
+@rule("linear")
 def linear(call: Call) -> list[Edge] | None:
     """``x @ weight.T + bias``: reads the last dimension in full."""
     x, last = call.tensor("input"), len(call.shape) - 1
@@ -50,7 +25,7 @@ def linear(call: Call) -> list[Edge] | None:
     return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
 
 
-@rule("matmul", "mm", "mv", "bmm", "addmm", "baddbmm", multiply_adds=_per_row)
+@rule("matmul", "mm", "mv", "bmm", "addmm", "baddbmm")
 def product(call: Call) -> list[Edge] | None:
     """Matrix product, batched or not; a third tensor is added."""
     names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "mv": ("self", "vec")}.get(
@@ -89,7 +64,7 @@ def _words(other: fx.Node) -> str:
     return TOKEN_MIXING if other.op == "placeholder" else ATTENTION
 
 
-@rule("scaled_dot_product_attention", multiply_adds=_per_query)
+@rule("scaled_dot_product_attention")
 @rule(*(f"_scaled_dot_product_{kind}" for kind in ("flash_attention", "flash_attention_for_cpu", "attention_math")))
 @rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 def attention(call: Call) -> list[Edge] | None:
@@ -121,7 +96,7 @@ def _closes(call: Call, mask: fx.Node) -> bool:
     return True
 
 
-@rule("einsum", multiply_adds=_per_equation)
+@rule("einsum")
 def einsum(call: Call) -> list[Edge] | None:
     """Products by equation: letters that are not in the output are read in full."""
     given, _, out = call.args["equation"].replace(" ", "").partition("->")

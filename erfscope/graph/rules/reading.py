@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,15 +128,6 @@ def is_tensor(value_: Any) -> bool:
     return isinstance(value_, fx.Node) and isinstance(value(value_), Tensor)
 
 
-def tensors_of(found: Any) -> Iterator[fx.Node]:
-    """All tensors in an argument."""
-    for each in found if isinstance(found, list | tuple) else (found,):
-        if isinstance(each, list | tuple):
-            yield from tensors_of(each)
-        elif is_tensor(each):
-            yield each
-
-
 Rule = Callable[[Call], "list[Edge] | None"]
 
 
@@ -158,8 +150,6 @@ class Operation:
     normalises: bool = False
     #: False where it has no derivative, or one that is zero almost everywhere.
     has_derivative: bool = True
-    #: Multiply-adds for each element of its output; None for none.
-    multiply_adds: Callable[[Call], int] | None = None
 
 
 #: What is known of operations, by name.
@@ -176,9 +166,8 @@ def rule(*names: str, **facts: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def move(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations that only move elements."""
-    return rule(*names, moves=True)
+#: Register the rule of operations that only move elements.
+move = functools.partial(rule, moves=True)
 
 
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call:
@@ -213,9 +202,8 @@ def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda
 
 def pointwise(call: Call) -> list[Edge]:
     """Elementwise operations, broadcast."""
-    return [
-        Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in tensors_of([*call.args.values()])
-    ]
+    given = filter(is_tensor, call.node.all_input_nodes)
+    return [Edge(source=each, steps=broadcast(shape_of(each), call.shape)) for each in given]
 
 
 def unnamed(call: Call) -> list[Edge] | None:
@@ -231,6 +219,11 @@ def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
     return Edge(
         source=source, steps=(Dims((Whole(),) * len(shape_of(source)), call.shape),), follows=True, mixing=mixing
     )
+
+
+def other_weights(call: Call, x: fx.Node) -> list[Edge]:
+    """The same for all inputs but one."""
+    return [weights(call, each) for each in call.node.all_input_nodes if each is not x]
 
 
 def broadcast(source: Shape, shape: Shape) -> tuple[Step, ...]:

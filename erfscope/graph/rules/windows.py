@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor
 
 from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
@@ -22,7 +21,7 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     call_of,
-    is_tensor,
+    other_weights,
     rule,
     taps,
     weights,
@@ -71,21 +70,9 @@ def channel_taps(size: int, out: int, groups: int) -> Taps | Whole | int:
     return taps(1, size, first[:, None] + np.arange(each), scale=each * groups / out)
 
 
-def _per_weight(call: Call) -> int:
-    """Multiply-adds for each element of a convolution's output."""
-    return math.prod(shape_of(call.args["weight"])[1:])
-
-
-def _per_weight_transposed(call: Call) -> int:
-    """Multiply-adds for each element of a transposed convolution's output, on the average."""
-    weight, taken = shape_of(call.args["weight"]), shape_of(call.args["input"])[2:]
-    inputs: int = weight[0] // call.args["groups"]
-    return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(call.shape[2:])
-
-
 @rule("convolution", "_convolution")
-@rule("conv1d", "conv2d", "conv3d", dense=True, multiply_adds=_per_weight)
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", dense=True, multiply_adds=_per_weight_transposed)
+@rule("conv1d", "conv2d", "conv3d", dense=True)
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", dense=True)
 def convolution(call: Call) -> list[Edge] | None:
     """Convolution, grouped, dilated or transposed; weights that depend on the input are read whole."""
     x = call.tensor("input")
@@ -157,17 +144,13 @@ def pooling(call: Call) -> list[Edge] | None:
 def unpooling(call: Call) -> list[Edge] | None:
     """Values put back to where a maximum pooling found them: anywhere in its window."""
     x, indices = call.tensor("self"), call.args["indices"]
-    pool = indices
-    while isinstance(pool, fx.Node) and not (pool.target is operator.getitem and is_tensor(pool)):
-        pool = pool.args[0] if pool.args else None
-    pooled = call_of(pool) if isinstance(pool, fx.Node) else None
-    if pooled is None or not pooled.name.startswith("max_pool") or len(shape_of(pool)) != len(call.shape):
+    pooled = call_of(indices)
+    if not pooled.name.startswith("max_pool") or len(shape_of(indices)) != len(call.shape):
         return None
     windows, lead = window_of(pooled), len(call.shape) - len(window_of(pooled))
     sides = zip(range(lead, len(call.shape)), shape_of(x)[lead:], call.shape[lead:], windows, strict=True)
     reads = {dim: transposed_taps(dim, size, out, *window) for dim, size, out, window in sides}
-    found = Dims(tuple(reads.get(dim, dim) for dim in range(len(call.shape))), call.shape)
-    return [Edge(source=x, steps=(found,)), Edge(source=indices, steps=(found,), follows=True)]
+    return [*along(call, x, reads), *along(call, indices, reads, follows=True)]
 
 
 @rule("stft")
@@ -179,7 +162,7 @@ def spectrogram(call: Call) -> list[Edge] | None:
     lead, size = len(shape_of(x)) - 1, shape_of(x)[-1]
     starts = np.arange(call.shape[lead + 1]) * hop + first
     read = taps(lead + 1, size, starts[:, None] + np.arange(width), scale=hop)
-    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *_constants(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *other_weights(call, x)]
 
 
 @rule("istft")
@@ -189,7 +172,7 @@ def inverse_spectrogram(call: Call) -> list[Edge] | None:
     lead, frames = len(call.shape) - 1, shape_of(x)[-1]
     padding = (call.args["n_fft"] // 2 if call.args.get("center", True) else 0) - first
     read = transposed_taps(lead, frames, call.shape[-1], width, hop, padding, 1)
-    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *_constants(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *other_weights(call, x)]
 
 
 def _frames(call: Call) -> tuple[int, int, int]:
@@ -201,10 +184,6 @@ def _frames(call: Call) -> tuple[int, int, int]:
     numbers = None if window is None else call.numbers(window)
     there = np.arange(width) if numbers is None else np.flatnonzero(numbers.detach().cpu().numpy())
     return (first + int(there[0]), int(there[-1] - there[0]) + 1, hop) if there.size else (first, width, hop)
-
-
-def _constants(call: Call, x: fx.Node) -> list[Edge]:
-    return [weights(call, each) for each in call.node.all_input_nodes if each is not x]
 
 
 def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
@@ -229,15 +208,11 @@ def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[in
 def run_convolution(step: Step, values: Values) -> Tensor:
     """Convolution of the padded part."""
     call = step.call
-    x, padding = _pad_input(step, values, 0.0)
-    kernel, shift = values.weights or (values.of(call.args["weight"]), _or_none(call.args["bias"], values))
+    (x, padding), bias = _pad_input(step, values, 0.0), call.args["bias"]
+    kernel, shift = values.weights or (values.of(call.args["weight"]), None if bias is None else values.of(bias))
     _, strides, _, dilations = zip(*window_of(call), strict=True)
     found: Tensor = getattr(F, call.name)(x, kernel, shift, strides, padding, dilations, call.args["groups"])
     return found
-
-
-def _or_none(node: fx.Node | None, values: Values) -> Tensor | None:
-    return None if node is None else values.of(node)
 
 
 @runs("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -246,7 +221,7 @@ def run_transposed(step: Step, values: Values) -> Tensor:
     nothing reaches.
     """
     call, part = step.call, step.part
-    x, bias = call.tensor("input"), _or_none(call.args["bias"], values)
+    x, bias = call.tensor("input"), call.args["bias"]
     windows = window_of(call)
     _, strides, _, dilations = zip(*windows, strict=True)
     weight, groups = values.of(call.args["weight"]), call.args["groups"]
@@ -256,7 +231,7 @@ def run_transposed(step: Step, values: Values) -> Tensor:
         first = int(step.needed[x][dim][0]) * stride - padding
         amounts = [first - int(part[dim][0]), int(part[dim][-1]) + 1 - first - out.shape[dim], *amounts]
     out = F.pad(out, amounts)
-    return out if bias is None else out + bias.reshape(-1, *(1,) * len(windows))
+    return out if bias is None else out + values.of(bias).reshape(-1, *(1,) * len(windows))
 
 
 @runs("max_pool1d", "max_pool2d", "max_pool3d")

@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from torch import fx
 
 from erfscope.errors import MeasurementError
 from erfscope.geometry.names import INPUT, OUTPUT
+from erfscope.graph.ends import LOCAL
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import NamedTensor
 from erfscope.graph.recording import Recording
@@ -60,7 +62,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     if unplaced:
         deepest = unplaced[-1]
         near = f"; the deepest layer before it whose positions are known is {chosen!r}" if chosen is not None else ""
-        refusal = recording.reading(deepest).refusal
+        refusal = recording.reading(deepest).reason
         text = f"has no default layer: its deepest map-like layer, {deepest!r}, {refusal}{near}"
         raise MeasurementError(text, model=spec)
     if chosen is None:
@@ -233,7 +235,11 @@ def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) 
     if mine is None or theirs is None:
         return False
     unit = tuple(side // 2 for side in mine.space(seen.shape))
-    return recording.fields(other.node, theirs, "a layer").looks_further(seen.node, mine, unit)
+    fields = recording.fields(other.node, theirs, "a layer")
+    if seen.node not in fields:
+        return False
+    found = [ends[LOCAL] for ends in fields.ends(seen.node, mine.unit_box(seen.shape, unit))]
+    return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
 
 
 def _looks_spatial(shape: Sequence[int]) -> bool:
