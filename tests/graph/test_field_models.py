@@ -182,6 +182,11 @@ GLOBAL = {
         (1, 1),
     ),
     "rows and columns": (Net(both, conv=conv()), "global average pooling", (3, 3)),
+    "columns after rows": (
+        Net(lambda n, x: torch.softmax((y := n.conv(x)) + y.mean(2, keepdim=True), 3), conv=conv()),
+        "softmax over positions",
+        (3, 3),
+    ),
 }
 
 
