@@ -159,6 +159,21 @@ def _set_numbers(buffer: Tensor, numbers: Tensor) -> None:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread what this one computes inside the block.
+
+    Several wait for each other at every operation: longer than a small one takes, and for whatever else the machine
+    does.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Make ``dtype`` the process's default type of floating-point tensors inside the block."""
     before = torch.get_default_dtype()

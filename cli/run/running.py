@@ -77,7 +77,7 @@ def measured(
         # The folder holds the rows of this run by now.
         wanted = replace(wanted, resume=wanted.resume or bool(stored))
         drawn = not stopped and len(report) <= DRAWN
-        measures = None if given["measures"] == "all" else words(given["measures"])
+        measures = None if given["measures"] in (None, "all") else words(given["measures"])
         status = deliver(report, wanted, measures=measures, drawn=drawn, hint=True)
         if stopped:
             explain_interruption(report, stored=bool(stored))

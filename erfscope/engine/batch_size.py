@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
-from erfscope.engine.cost import pass_bytes
 from erfscope.engine.state import Plan
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
@@ -104,7 +103,7 @@ def needs(plan: Plan) -> list[Need]:
     Autocast keeps less than that; how much less is not counted.
     """
     device, dtype = device_and_dtype(plan)
-    counted = counted_bytes(plan)
+    counted = plan.pass_bytes
     channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
     # The part of an image that all units need lies there twice while a batch is put together.
     inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
@@ -123,13 +122,6 @@ def needs(plan: Plan) -> list[Need]:
         *([] if there is None else [Need(there, 0, model)]),
         *([] if own is None else [Need(own, fixed, drawn, after)]),
     ]
-
-
-def counted_bytes(plan: Plan) -> int:
-    """Bytes that the pass of one image takes."""
-    if plan.plain:
-        return plan.model.pass_bytes(plan.layer, plan.settings.wrt)
-    return max(map(pass_bytes, plan.crops))
 
 
 def estimate(plan: Plan, wanted: Sequence[Need], batch_size: int) -> str:

@@ -31,7 +31,7 @@ from erfscope.model_errors import wrap_model_errors
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel.reduce import all_reduce_sums
 from erfscope.precision import float32_precision
-from erfscope.restore import same_random_numbers
+from erfscope.restore import one_thread, same_random_numbers
 from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
@@ -67,16 +67,22 @@ def measure(
     """
     with same_random_numbers():
         plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
+    with one_thread() if plan.is_small else contextlib.nullcontext():
+        return _measured(plan, layer, hooks, _complete(earlier, settings))
+
+
+def _measured(plan: Plan, layer: str | None, hooks: Hooks, earlier: Sequence[Result]) -> list[Result]:
+    """The results of a plan; none where it was stopped before the first image."""
     sums = Sums(averages=plan.averages())
-    if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
+    if (finished := resume_run(plan, sums, earlier)) is not None:
         return finished
     with plan.process_group.agreeing() as widths:
         needs = _with_batches(plan, sums)
         widths.own = sums.planned
-    hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
+    hooks.tell(f"{plan.model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
     rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
     shares = [index for first, last in rounds for index in _share(plan, first, last)]
-    with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
+    with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=plan.settings.tf32):
         for first, last in rounds:
             with plan.process_group.agreeing() as stops:
                 accumulate(plan, sums, _share(plan, first, last), read)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
-from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.gradient_path import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.state import Plan, RunReport, Sums, map_of
@@ -151,11 +150,10 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
 
 def _computed(plan: Plan, number: int) -> Computed:
     if plan.plain:
-        size = plan.model.adapter.preprocess.size
-        whole, _ = cropped_giga_multiply_adds(plan.model.whole(plan.layer, plan.settings.wrt))
+        size, (whole, _) = plan.model.adapter.preprocess.size, plan.cropped_gmacs[0]
         return Computed(path="plain", because=plan.plain, share=1.0, gmacs=whole, input_size=size)
-    crop = plan.crops[number if len(plan.crops) > 1 else 0]
-    gmacs, whole = cropped_giga_multiply_adds(crop)
+    place = number if len(plan.crops) > 1 else 0
+    crop, (gmacs, whole) = plan.crops[place], plan.cropped_gmacs[place]
     share = gmacs / whole if whole else 1.0
     return Computed(path="graph", because="", share=min(share, 1.0), gmacs=gmacs, input_size=sides(crop.image))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.gradient import Draws
 from erfscope.containers import tensors_of
+from erfscope.engine.cost import cropped_giga_multiply_adds, pass_bytes
 from erfscope.engine.gradient_path import may_cancel
 from erfscope.engine.model import LoadedModel
 from erfscope.finding import Finding
@@ -29,6 +30,11 @@ from erfscope.stimuli.feed import Feed
 
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
 Source = Callable[[int], Tensor]
+
+
+#: Below these multiply-adds (10^9) and bytes a pass of one image takes a millisecond, and one thread is as fast as two
+#: that have nothing else to do.
+SMALL_GMACS, SMALL_BYTES = 0.005, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +76,23 @@ class Plan:
         if self.plain:
             return []
         return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
+
+    @cached_property
+    def cropped_gmacs(self) -> list[tuple[float, float]]:
+        """Multiply-adds of one image in 10^9, and those of the same operations whole: of each crop, or of the model."""
+        crops = self.crops or [self.model.whole(self.layer, self.settings.wrt)]
+        return [cropped_giga_multiply_adds(crop) for crop in crops]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a pass takes no longer than threads that wait for each other."""
+        taken, _ = max(self.cropped_gmacs)
+        return taken < SMALL_GMACS and self.pass_bytes < SMALL_BYTES
+
+    @cached_property
+    def pass_bytes(self) -> int:
+        """Bytes that the pass of one image takes."""
+        return max(map(pass_bytes, self.crops or [self.model.whole(self.layer, self.settings.wrt)]))
 
     @cached_property
     def may_cancel(self) -> bool:

@@ -118,6 +118,11 @@ class MapAccumulator:
         return self._sums.full(self._space) * (self._images / (self._images + len(self.zero_gradient_images)))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the sums."""
+        return sum(total.nbytes for total in self._sums.sums.values())
+
+    @property
     def sums(self) -> GroupSums:
         """The sums by group, and the box they lie on."""
         return self._sums

@@ -7,11 +7,12 @@ centre."""
 
 from erfscope.measures.definition import Kind, Measure, Unit, Value
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES
+from erfscope.measures.table import MEASURES, SHOWN
 from erfscope.measures.values import MeasureValue, measure, with_errors
 
 __all__ = [
     "MEASURES",
+    "SHOWN",
     "Geometry",
     "Kind",
     "Measure",

@@ -102,7 +102,10 @@ class Settings:
             most=100_000,
         ),
     ] = None
-    measures: Annotated[str | Sequence[str], Option("Which measures to compute.", WHAT, metavar="all|NAME,...")] = "all"
+    measures: Annotated[
+        str | Sequence[str] | None,
+        Option("Which measures to compute. Default: those that tables show.", WHAT, metavar="all|NAME,..."),
+    ] = None
     samples: Annotated[
         int | None,
         Option(
@@ -257,15 +260,15 @@ class Settings:
         return {name: value for name, value in asked.items() if value != OPTIONS[name].default}
 
     def measure_names(self) -> list[str]:
-        """The measures to compute, in the table's order.
+        """The measures to compute: those that tables show unless others are asked for.
 
         Raises:
             ErfscopeError: an unknown name.
         """
-        from erfscope.measures import MEASURES
+        from erfscope.measures import MEASURES, SHOWN
 
-        if self.measures == "all":
-            return list(MEASURES)
+        if self.measures is None or self.measures == "all":
+            return list(SHOWN if self.measures is None else MEASURES)
         names = (
             [n.strip() for n in self.measures.split(",") if n.strip()]
             if isinstance(self.measures, str)
@@ -341,7 +344,7 @@ class Options(Choices, Building, Running, total=False):
     wrt: str | Sequence[str]
     method: str | Callable[..., Any]
     draws: int | Literal["all"] | None
-    measures: str | Sequence[str]
+    measures: str | Sequence[str] | None
     samples: int | None
     until_se: float | None
     shard: str | None

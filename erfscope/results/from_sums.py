@@ -8,14 +8,12 @@ from dataclasses import replace
 import torch
 
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
 from erfscope.maps.trust import Trust
-from erfscope.measures import with_errors
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
@@ -23,6 +21,8 @@ from erfscope.results.result import Result, Status
 #: In bfloat16 rounding is not a thousand times smaller than a gradient; a gradient below this ratio is noise all the
 #: same.
 COARSE_FLOOR = 0.05
+#: Bytes of the sums by groups that a result keeps at most: those of a map of 512 x 512.
+KEPT = 10 * 8 * 512**2
 
 
 def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Finding]) -> Result:
@@ -53,18 +53,20 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
-    cells = "px" if result.wrt == IMAGE else "cells"
     shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
-    return replace(
+    found = replace(
         result,
         map=erf,
-        measures=with_errors(erf, average.leave_one_out(), list(part.measures), groups=average.groups, cells=cells),
+        measures={},
+        sums=average,
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
         findings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
     )
+    found.compute(part.measures)
+    return found if average.nbytes <= KEPT else replace(found, sums=None)
 
 
 def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -> ErfMap:

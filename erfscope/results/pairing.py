@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from erfscope.results.comparability import Use, conditions_for
 from erfscope.results.result import Result
 
-#: Measures that a comparison shows by default.
-COMPARED = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 #: Measures minus those of another result, with the standard error of the difference; a measure is absent where there is
 #: none.
 Differences = Mapping[str, tuple[float | None, float | None]]

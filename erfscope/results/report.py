@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, SHOWN
 from erfscope.measures.differences import paired_difference
 from erfscope.results.comparability import paired
 from erfscope.results.display import render
-from erfscope.results.pairing import COMPARED, Differences, partners
+from erfscope.results.pairing import Differences, partners
 from erfscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -57,17 +57,20 @@ class Report:
         """Whether every result can be used."""
         return all(result.ok for result in self.results)
 
-    def differences(self, names: Sequence[str] = COMPARED) -> list[Differences]:
+    def differences(self, names: Sequence[str] | None = None) -> list[Differences]:
         """For every result, measures minus those of the one it is :meth:`compared_with`, with the error of the paired
         difference.
 
-        Paired by groups of images: what an image does to both models cancels, so that the error is smaller than the two
-        errors suggest. Nothing for results that have no such partner, and for those that share too little with it
-        (:func:`erfscope.results.comparability.paired`)."""
+        Measures that are named are computed where they were not; else those that tables show count, as far as they
+        were. Paired by groups of images: what an image does to both models cancels, so that the error is smaller than
+        the two errors suggest. Nothing for results that have no such partner, and for those that share too little with
+        it (:func:`erfscope.results.comparability.paired`)."""
         rows: list[Differences] = [{} for _ in self.results]
         for row, (result, other) in enumerate(zip(self.results, partners(self.results), strict=True)):
             if other is not None and paired(other, result):
-                shared = [name for name in names if name in other.measures and name in result.measures]
+                for each in (other, result):
+                    each.compute(names or ())
+                shared = [name for name in names or SHOWN if name in other.measures and name in result.measures]
                 numbers = [
                     n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)
                 ]
@@ -82,14 +85,18 @@ class Report:
         )
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
-        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; all measures for CSV
-        if none are named.
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; for CSV all
+        that were measured if none are named.
 
         CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for
         the measures named, else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows
         share stands in the caption, a result that cannot be used has dashes and a note."""
-        names = list(measures) if measures is not None else (list(MEASURES) if format == "csv" else list(COMPARED))
-        return str(render("table", self, names, compared=COMPARED if measures is None else names, format=format))
+        for result in self.results:
+            result.compute(measures or ())
+        measured = [name for name in MEASURES if any(name in result.measures for result in self.results)]
+        names = list(measures or (measured if format == "csv" else SHOWN))
+        compared = [name for name in measures or SHOWN if name in names]
+        return str(render("table", self, names, compared=compared, format=format))
 
     def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,11 +16,12 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.receptive_field import Trf
+from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap, Scale
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.jackknife import Over
 from erfscope.maps.trust import Trust
-from erfscope.measures import MEASURES, MeasureValue
+from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.results.display import render
 from erfscope.results.positions import Positions
 
@@ -174,7 +175,8 @@ class Result:
     halo: Halo | None = None
     #: Of each operation before the unit that reads at given points; None if they were not asked for.
     sampling_points: tuple[SamplingPoints, ...] | None = None
-    measures: Mapping[str, MeasureValue] = field(default_factory=dict)
+    #: Those that were asked for, and those that :meth:`compute` has added.
+    measures: dict[str, MeasureValue] = field(default_factory=dict)
     se_over: Over = "images"
     map: ErfMap | None = None
     #: Sizes of the maps of all units of the layer, where they were asked for.
@@ -208,28 +210,52 @@ class Result:
     #: Versions of the packages it was measured with; None where nothing was measured.
     versions: Mapping[str, str | None] | None = None
     seconds: float = 0.0
+    #: The sums by groups, for measures that are asked for later; None where they are large, and of a stored whole run.
+    sums: MapAccumulator | None = field(default=None, repr=False, compare=False)
     #: The sums of a shard or of a stopped run; None for a whole run.
     part: PartialSums | None = None
     #: The first image as shown to the model, uint8 (H, W, C), for overlays.
     picture: Any = None
 
     def __getitem__(self, name: str) -> MeasureValue:
-        """A measure by name, e.g. ``result["r50"].se``.
+        """A measure by name, e.g. ``result["r50"].se``; one that was not asked for is computed, see :meth:`compute`.
 
         Raises:
-            ErfscopeError: no such measure, or one that was not asked for.
+            ErfscopeError: no such measure, or one that was not stored and cannot be had from the map alone.
             MeasurementError: the model failed, or gave nothing that can be measured; the text is that of ``error``.
         """
+        if name not in self.measures and name not in MEASURES:
+            raise unknown("measure", name, self.measures or MEASURES, where=self.label)
+        self.compute([name])
         found = self.measures.get(name)
         if found is not None and (self.ok or found.value is not None):
             return found
-        if found is None and name not in MEASURES:
-            raise unknown("measure", name, self.measures or MEASURES, where=self.label)
         if found is None and self.measures:
             raise ErfscopeError(
                 f"{name!r} of {self.label} was not measured; it has {', '.join(self.measures)}: add it to measures="
             )
         raise self.failure(f"has no {name}")
+
+    def compute(self, names: Iterable[str]) -> None:
+        """Measure the map by these names too, as far as that was not done.
+
+        Errors need the sums by groups of images. Without these, as in a stored report, what is computed has none, and
+        measures that are corrected by them (``bias_corrected``) are left out.
+
+        Args:
+            names: In ``MEASURES``.
+
+        Raises:
+            ErfscopeError: an unknown measure.
+        """
+        sums = self.sums if self.part is None else self.part.average
+        missing = [name for name in names if name not in self.measures]
+        if sums is None:
+            missing = [name for name in missing if name not in MEASURES or not MEASURES[name].bias_corrected]
+        if missing and self.map is not None:
+            without, groups = ((), None) if sums is None else (sums.leave_one_out(), sums.groups)
+            cells = "px" if self.wrt == IMAGE else "cells"
+            self.measures.update(with_errors(self.map, without, missing, groups=groups, cells=cells))
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Literal
 
 from erfscope.finding import code_of
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, SHOWN
 from erfscope.printable import number
-from erfscope.results.pairing import COMPARED, Differences, partners
+from erfscope.results.pairing import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
@@ -167,7 +167,7 @@ class ReportView:
 
 
 def report_view(
-    report: Report, measures: Sequence[str] | None = None, *, compared: Sequence[str] = COMPARED
+    report: Report, measures: Sequence[str] | None = None, *, compared: Sequence[str] = SHOWN
 ) -> ReportView:
     """Everything that outputs show of a report.
 
@@ -191,9 +191,9 @@ def report_view(
 
 def chosen_measures(results: Sequence[Result]) -> list[str]:
     """The measures that a table shows by default."""
-    names = dict.fromkeys((*COMPARED, *MEASURES))
+    names = dict.fromkeys((*SHOWN, *MEASURES))
     present = [name for name in names if any(name in result.measures for result in results)]
-    return present if len(present) <= FEW else [name for name in present if name in COMPARED]
+    return present if len(present) <= FEW else [name for name in present if name in SHOWN]
 
 
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:

@@ -21,9 +21,9 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.adapters import load
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.measures import MEASURES
+from erfscope.measures import SHOWN
 from erfscope.results.comparability import paired
-from erfscope.results.pairing import COMPARED, swept
+from erfscope.results.pairing import swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.report_view import report_view
@@ -199,7 +199,7 @@ def test_json_holds_the_paired_differences_to_the_first_result(compared):
     first, second = compared.to_json()["results"]
     assert first["differences"] is None
     assert second["differences"]["to"] == first["id"]
-    assert set(second["differences"]) == {"to", *COMPARED}
+    assert set(second["differences"]) == {"to", *SHOWN}
     found, (a, b) = second["differences"]["r90"], (result["r90"] for result in compared)
     assert found["value"] == pytest.approx(b.value - a.value)
     assert found["se"] == pytest.approx(paired_error(a, b))
@@ -208,7 +208,7 @@ def test_json_holds_the_paired_differences_to_the_first_result(compared):
 
 def test_csv_holds_the_paired_differences_to_the_first_result(compared):
     first, second = csv.DictReader(io.StringIO(compared.table(format="csv")))
-    assert {name.removesuffix("_diff") for name in first if name.endswith("_diff")} == set(COMPARED)
+    assert {name.removesuffix("_diff") for name in first if name.endswith("_diff")} == set(SHOWN)
     assert (first["r50_diff"], first["r50_diff_se"]) == ("", "")
     a, b = (result["r50"] for result in compared)
     assert float(second["r50_diff"]) == pytest.approx(b.value - a.value)
@@ -363,7 +363,7 @@ def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, t
     compared.save(f"{tmp_path}/run.2/")
     assert erfscope.read(tmp_path / "run.2")[0].label == "first"
     compared.save(tmp_path / "run.2", force=True)
-    assert sorted(MEASURES) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)
+    assert sorted(SHOWN) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)
 
 
 # --- Two names of one option ----------------------------------------------------------------------

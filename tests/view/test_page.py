@@ -128,7 +128,7 @@ def failed(result: Result, error: str) -> Result:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, halo=True, **OPTIONS)
+    compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit"}, halo=True, measures="all", **OPTIONS)
     inner = erfscope.analyze("test_resnet", wrt="layer1", convention="signed", **OPTIONS)
     kim = erfscope.analyze("test_resnet", convention="kim", **OPTIONS)
     rows = (
@@ -157,7 +157,9 @@ def made_up(label: str, shape: tuple[int, ...], seed: int = 0) -> Result:
     picture = (
         np.random.default_rng(seed).integers(0, 256, (*shape[-2:], 3), dtype=np.uint8) if len(shape) == 2 else None
     )
-    return dataclasses.replace(model, id=f"{label}-{seed}", label=f"{label} {seed}", map=erf, picture=picture, trf=None)
+    return dataclasses.replace(
+        model, id=f"{label}-{seed}", label=f"{label} {seed}", map=erf, sums=None, picture=picture, trf=None
+    )
 
 
 CACHE: list[Result] = []

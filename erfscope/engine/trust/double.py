@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from erfscope.engine.batch_size import counted_bytes, lacks_for_double
+from erfscope.engine.batch_size import lacks_for_double
 from erfscope.engine.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.state import Plan, Sums
 from erfscope.engine.trust.noise import Gradient, UnitFunction, function_of
@@ -28,7 +28,7 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         draws: Of noise on each of them.
         found: By passes of the model's own type.
     """
-    counted = counted_bytes(plan)
+    counted = plan.pass_bytes
 
     def of_rank() -> tuple[list[Trust], str]:
         if lacking := lacks_for_double(plan, counted):

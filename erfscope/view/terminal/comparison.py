@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.results.pairing import COMPARED, swept
+from erfscope.measures import SHOWN
+from erfscope.results.pairing import swept
 from erfscope.view import words
 from erfscope.view.cells import Cell
 from erfscope.view.report_view import ReportView, Row
@@ -99,7 +100,7 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in COMPARED]
+    shown = [c for c in shown if c.kind != "measure" or c.name in SHOWN]
     return [
         _Column(
             name=column.name,
