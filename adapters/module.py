@@ -18,13 +18,14 @@ from torch.utils.hooks import RemovableHandle
 from erfscope.adapter import Features, Preprocess, Reference, Weights
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
-from erfscope.adapters.recorded import pass_of, recording_of
+from erfscope.adapters.recorded import pass_of, places_of, recording_of
 from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
+from erfscope.containers import tensors_at
 from erfscope.copies import cast_module
 from erfscope.default_layer import default_layer
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.layout import Layout, guess_layout, named_layout
+from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
@@ -78,10 +79,11 @@ class ModuleAdapter:
         self.remarks: tuple[Finding, ...] = ()
         #: Name of an inserted block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
-        self._layout, self._prefix_tokens = layout, prefix_tokens
+        #: How every layer is read, as the user said.
+        self.layout, self.prefix_tokens = layout, prefix_tokens
         #: The host's default layer, for a model with a block.
         self._declared_layer: str | None = None
-        self._forward = forward
+        self.forward = forward
         self._owned = owned
 
     @property
@@ -118,6 +120,10 @@ class ModuleAdapter:
         """
         return recording_of(self)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the module holds now, by name; see :class:`erfscope.adapter.Adapter`."""
+        return tensors_at(places_of(self))
+
     def recorded_pass(self, images: int, *, exactly: bool = False) -> Pass:
         """A recorded pass of so many images, or of more; see :class:`erfscope.adapter.Adapter`."""
         return pass_of(self, images, exactly=exactly)
@@ -136,7 +142,7 @@ class ModuleAdapter:
         taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
         output: Any = None
         with borrowed(self.module), hooked(_handles(taps)), contextlib.suppress(_Reached):
-            output = self._stage(x, layer) if is_stage else self._forward(self.module, x)
+            output = self._stage(x, layer) if is_stage else self.forward(self.module, x)
             _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
         image = Reference(name=IMAGE, edge=x, layout=Layout(), shape=tuple(x.shape))
@@ -178,7 +184,7 @@ class ModuleAdapter:
 
     def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Run all of the module, or of a copy of it, as it is: what it returns, and its stages by name."""
-        return self._forward(module, x), {}
+        return self.forward(module, x), {}
 
     def run(self, x: Tensor) -> None:
         """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`."""
@@ -187,8 +193,12 @@ class ModuleAdapter:
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """Describe what a pass on an input shows and a reader must know; see :class:`erfscope.adapter.Adapter`."""
-        with borrowed(self.module):
-            return tuple(dead_attention(self.module, lambda: self._forward(self.module, first())))
+
+        def run() -> None:
+            with borrowed(self.module):
+                self.forward(self.module, first())
+
+        return tuple(dead_attention(self.module, run))
 
     def hops(self, reference: str, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
         """Hops along the graph of a block; see :class:`erfscope.adapter.Adapter`."""
@@ -252,17 +262,6 @@ class ModuleAdapter:
             self.preprocess, size=tuple(space), channels=self.preprocess.channels if channels is None else channels
         )
         return other
-
-    def guess(self, shape: tuple[int, ...], images: int) -> tuple[Layout | None, bool]:
-        """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user gave one; and
-        whether that is so."""
-        space = self.preprocess.size
-        if self._layout is not None and len(self._layout) == len(shape):
-            # A layout that does not fit was given for another layer.
-            with contextlib.suppress(MeasurementError):
-                return named_layout(self._layout, shape, space, prefix=self._prefix_tokens), True
-        # Tables of positions have a batch of one.
-        return guess_layout(shape, space) if shape and shape[0] in (1, images) else None, False
 
 
 class _Reached(BaseException):

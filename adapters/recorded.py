@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.state import borrowed, device_of, dtype_of
-from erfscope.containers import tensors_of
+from erfscope.adapters.structure import structure_of
+from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
+from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record
@@ -25,6 +28,7 @@ from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
+from erfscope.torch_internals import has_global_backward_hooks
 
 if TYPE_CHECKING:
     from erfscope.adapters.module import ModuleAdapter
@@ -37,6 +41,10 @@ MOST_NUMBERS = 2**48
 LONGEST_SIDE = 2**26
 #: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
 _kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
+#: Module -> what its last adapter asked for, its structure then, and the recorded passes, which do not hold the module.
+_of_modules: WeakKeyDictionary[nn.Module, tuple[object, object, dict[int, Pass]]] = WeakKeyDictionary()
+#: Adapter -> where its module keeps its tensors.
+_places: WeakKeyDictionary[ModuleAdapter, Places] = WeakKeyDictionary()
 
 
 def recording_of(adapter: ModuleAdapter) -> Recording:
@@ -46,10 +54,29 @@ def recording_of(adapter: ModuleAdapter) -> Recording:
         MeasurementError: the model cannot run on an input of this size.
     """
     if adapter not in _kept:
-        with same_random_numbers(), torch.inference_mode(False):
-            recording = _recorded(adapter)
-        _kept[adapter] = {recording.images: recording}
+        asked, structure = _asked(adapter), structure_of(adapter.module)
+        known, found, passes = _of_modules.get(adapter.module, (None, None, {}))
+        if known != asked or found != structure or structure is None:
+            with same_random_numbers(), torch.inference_mode(False):
+                recording = _recorded(adapter)
+            passes = {recording.images: recording}
+            _of_modules[adapter.module] = asked, structure, passes
+        _kept[adapter] = passes
     return cast(Recording, next(iter(_kept[adapter].values())))
+
+
+def _asked(adapter: ModuleAdapter) -> object:
+    """What a recording depends on besides the module."""
+    read = adapter.preprocess.size, adapter.preprocess.channels, adapter.layout, adapter.prefix_tokens
+    # A function that was made for one call may hold the module.
+    return type(adapter), weakref.ref(adapter.forward), read, torch.get_default_dtype(), has_global_backward_hooks()
+
+
+def places_of(adapter: ModuleAdapter) -> Places:
+    """Find the tensors of a model, once for each adapter."""
+    if adapter not in _places:
+        _places[adapter] = places_of_tensors(adapter.module)
+    return _places[adapter]
 
 
 def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pass:
@@ -69,15 +96,15 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
                 graph = _record(adapter, _input(adapter, images, place))
         except RecordingError as error:
             raise _refused(adapter, error) from error.__cause__
-        passes[images] = Pass(graph, tensors_of(adapter.module))
+        passes[images] = Pass(graph, adapter.tensors())
     return passes[min(enough, default=images)]
 
 
 def _recorded(adapter: ModuleAdapter) -> Recording:
     """Record on the meta device if the model runs there, and with two images if it takes them."""
     failures: list[Exception] = []
-    # A copy of the adapter: its recording, kept until it is freed, must not keep the adapter itself.
-    there = copy.copy(adapter)
+    # Of the adapter only what is read: its recording must not keep the adapter, nor the module.
+    guess = partial(_guess, adapter.preprocess.size, adapter.layout, adapter.prefix_tokens)
     for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
         for images in (IMAGES, 1):
             try:
@@ -86,7 +113,7 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
                 failures.append(error)
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
-            return Recording(graph, tensors_of(adapter.module), partial(there.guess, images=images), why)
+            return Recording(graph, adapter.tensors(), partial(guess, images=images), why)
     why = first_line(failures[-1].__cause__ or failures[-1])
     try:
         with borrowed(adapter.module):
@@ -94,7 +121,20 @@ def _recorded(adapter: ModuleAdapter) -> Recording:
             graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
     except Exception:  # the model itself fails
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
-    return Recording(graph, {}, partial(there.guess, images=1), why)
+    return Recording(graph, {}, partial(guess, images=1), why)
+
+
+def _guess(
+    size: tuple[int, ...], named: str | None, prefix_tokens: int | None, shape: tuple[int, ...], *, images: int
+) -> tuple[Layout | None, bool]:
+    """Guess the layout of a tensor by its shape alone, in a pass of so many images, unless the user named one; and
+    whether that is so."""
+    if named is not None and len(named) == len(shape):
+        # A layout that does not fit was given for another layer.
+        with contextlib.suppress(MeasurementError):
+            return named_layout(named, shape, size, prefix=prefix_tokens), True
+    # Tables of positions have a batch of one.
+    return guess_layout(shape, size) if shape and shape[0] in (1, images) else None, False
 
 
 def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:

@@ -23,7 +23,8 @@ def borrowed(module: nn.Module) -> Iterator[None]:
     BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters
     are never needed. Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
     """
-    with lent(module):
+    with lent(module) as loan:
+        loan.keep_state(module)
         set_training(module, False)
         for parameter in module.parameters():
             parameter.requires_grad_(False)

@@ -132,6 +132,9 @@ class Adapter(Protocol):
             MeasurementError: the model cannot run on an input of its size.
         """
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the module holds now, by the names that a recorded pass has for them."""
+
     def recorded_pass(self, images: int, *, exactly: bool = False) -> Pass:
         """A recorded pass of so many images, or (not ``exactly``) of more.
 

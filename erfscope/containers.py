@@ -16,14 +16,34 @@ from erfscope.torch_internals import TENSOR_TABLES
 Path = tuple[int | str, ...]
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return every tensor that a module holds, also in lists and dictionaries, by name."""
+#: Names of a module's tensors -> the part that holds each, and its path in that part's attributes.
+Places = Mapping[str, tuple[nn.Module, Path]]
+
+
+def places_of_tensors(module: nn.Module) -> Places:
+    """Find every tensor that a module holds, also in lists and dictionaries, by name."""
     found = {}
     for prefix, part in module.named_modules():
-        for path, tensor in tensors_in(vars(part)):
+        for path, _ in tensors_in(vars(part)):
             names = [str(each) for each in path if each not in TENSOR_TABLES]
-            found[".".join([prefix, *names] if prefix else names)] = tensor
+            found[".".join([prefix, *names] if prefix else names)] = part, path
     return found
+
+
+def tensors_at(places: Places) -> dict[str, Tensor]:
+    """Return the tensors that are at these places now."""
+    found = {}
+    for name, (part, path) in places.items():
+        held: Any = vars(part)
+        for key in path:
+            held = parts_of(held)[key]
+        found[name] = held
+    return found
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor that a module holds, also in lists and dictionaries, by name."""
+    return tensors_at(places_of_tensors(module))
 
 
 def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:

@@ -25,14 +25,27 @@ from erfscope.torch_internals import buffer_tables, hook_tables
 States = Mapping[str, Any]
 
 
-class _Loan:
-    """The lock of the thread that measures a module, and the depth of nested blocks."""
+class Loan:
+    """The lock of the thread that measures a module, the depth of nested blocks, and what is put back after them."""
 
     def __init__(self) -> None:
         self.lock, self.depth = threading.RLock(), 0
+        self._found = contextlib.ExitStack()
+        self._is_kept = False
+
+    def keep_state(self, module: nn.Module) -> None:
+        """Note a module as it is, before it is changed or run, to be put back when the outermost block ends."""
+        if not self._is_kept:
+            self._found.enter_context(_module_restored(module))
+            self._is_kept = True
+
+    def put_back(self) -> None:
+        """Put the module back as it was found, if it was noted."""
+        self._is_kept = False
+        self._found.close()
 
 
-_loans: WeakKeyDictionary[nn.Module, _Loan] = WeakKeyDictionary()
+_loans: WeakKeyDictionary[nn.Module, Loan] = WeakKeyDictionary()
 _loans_lock = threading.Lock()
 #: Held while the global generators are seeded, read or set, so that threads do not share their numbers.
 generators_lock = threading.RLock()
@@ -42,7 +55,7 @@ generators_lock = threading.RLock()
 def restored(*modules: nn.Module) -> Iterator[None]:
     """Lend modules to one measurement, and put them and PyTorch's state back as found, also after an exception.
 
-    Put back are the state that :func:`lent` names, the random states of PyTorch, NumPy and Python, the default dtype,
+    Put back are what a :class:`Loan` has noted, the random states of PyTorch, NumPy and Python, the default dtype,
     the gradient mode and the switches of TF32, which is off inside the block. Other changes by a forward pass stay."""
     _use_one_thread_after_forks()
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
@@ -70,25 +83,23 @@ def _use_one_thread_after_forks() -> None:
 
 
 @contextmanager
-def lent(module: nn.Module) -> Iterator[None]:
-    """Lend a module to one thread at a time, and put its training flags, ``requires_grad``, ``.grad``, buffers and
-    hooks back as found.
-
-    A nested block of the same thread restores nothing.
-    """
+def lent(module: nn.Module) -> Iterator[Loan]:
+    """Lend a module to one thread at a time. What the loan has noted is put back when the outermost block ends."""
     with _loans_lock:
-        loan = _loans.setdefault(module, _Loan())
+        loan = _loans.setdefault(module, Loan())
     with loan.lock:
         loan.depth += 1
         try:
-            with _module_restored(module) if loan.depth == 1 else contextlib.nullcontext():
-                yield
+            yield loan
         finally:
             loan.depth -= 1
+            if loan.depth == 0:
+                loan.put_back()
 
 
 @contextmanager
 def _module_restored(module: nn.Module) -> Iterator[None]:
+    """Put training flags, ``requires_grad``, ``.grad``, buffers and hooks back as found."""
     flags = [(part, getattr(part, "training", False)) for part in module.modules()]  # a frozen scripted one has none
     parameters = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
     hooks = [(table, set(table)) for part in module.modules() for table in hook_tables(part)]

@@ -45,7 +45,7 @@ class BackboneAdapter(ModuleAdapter):
 
     def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Run all of the model, with its stages; see :class:`ModuleAdapter`."""
-        output = self._forward(module, x)
+        output = self.forward(module, x)
         return output, dict(zip(self.stages, output.feature_maps, strict=True))
 
 

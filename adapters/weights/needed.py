@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import fx
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.containers import tensors_of
 from erfscope.errors import unknown
 
 
@@ -28,6 +27,6 @@ def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
         if node not in reached:
             reached.add(node)
             stack.extend(node.all_input_nodes)
-    held, tensors = recording.graph.held, tensors_of(adapter.module)
+    held, tensors = recording.graph.held, adapter.tensors()
     used = {id(tensors[held[node]]) for node in reached if node in held}
     return {name for name, tensor in state.items() if id(tensor) in used}

@@ -100,7 +100,7 @@ def reactivate(module: nn.Module) -> int:
 
 def _dormant(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Name, owner and tensor of each weight and gain that switches a branch off."""
-    seen: set[int] = set()
+    found: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, owner in module.named_modules():
         classes = [kind.__name__ for kind in type(owner).__mro__]
         if any(_OWN_IDENTITY.search(name) for name in classes):
@@ -109,9 +109,15 @@ def _dormant(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
         # A frozen norm keeps its weight in a buffer.
         for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
             closes = (is_norm and name == "weight") or (isinstance(tensor, nn.Parameter) and _is_gain(name, tensor))
-            if closes and id(tensor) not in seen and _is_small(tensor):
-                seen.add(id(tensor))
-                yield (f"{path}.{name}" if path else name), owner, tensor
+            if closes and tensor.is_floating_point() and tensor.numel() > 0:
+                found.setdefault(id(tensor), (f"{path}.{name}" if path else name, owner, tensor))
+    # A device is waited for once, not for each tensor.
+    for device in dict.fromkeys(tensor.device for _, _, tensor in found.values()):
+        there = [each for each in found.values() if each[2].device == device]
+        largest = torch.stack([tensor.detach().abs().max().float() for _, _, tensor in there]).tolist()
+        for (name, owner, tensor), most in zip(there, largest, strict=True):
+            if most < DORMANT_BELOW:
+                yield name, owner, tensor
 
 
 def _is_norm(owner: nn.Module) -> bool:
@@ -152,7 +158,3 @@ def _is_gain(name: str, tensor: Tensor) -> bool:
     The shape leaves out EfficientViM's ``alpha`` (4, dim), which goes through a sigmoid and so is half open at zero.
     """
     return _GAIN.fullmatch(name) is not None and tensor.numel() == max(tensor.shape, default=1)
-
-
-def _is_small(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.numel() > 0 and float(tensor.detach().abs().max()) < DORMANT_BELOW

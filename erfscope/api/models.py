@@ -163,13 +163,13 @@ def _in_default_dtype(loaded: LoadedModel) -> LoadedModel:
         loaded.recording  # noqa: B018
     except ErfscopeError:
         adapter: Any = copy.copy(loaded.adapter)
-        plain = adapter._forward
+        plain = adapter.forward
 
         def forward(module: nn.Module, x: Tensor) -> Any:
             with default_dtype(torch.float64):
                 return plain(module, x)
 
-        adapter._forward = forward
+        adapter.forward = forward
         adapter.notes = (
             *adapter.notes,
             "float64 is also the type of the tensors that its forward makes without naming one",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, fx
 
@@ -13,6 +16,7 @@ from erfscope.graph.rules.products import attention
 from erfscope.graph.rules.reading import OPERATIONS, Call, call_of
 from erfscope.graph.run import Crop
 
+T = TypeVar("T")
 FLOAT64 = INT64 = 8
 #: Operations that only move elements.
 MOVES = frozenset(name for name, known in OPERATIONS.items() if known.moves)
@@ -42,6 +46,20 @@ def giga_multiply_adds(graph: Graph) -> float:
     return sum(_multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
 
 
+def _once(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
+    """Count once for each crop."""
+    counted: WeakKeyDictionary[Crop, T] = WeakKeyDictionary()
+
+    @functools.wraps(count)
+    def looked_up(crop: Crop) -> T:
+        if crop not in counted:
+            counted[crop] = count(crop)
+        return counted[crop]
+
+    return looked_up
+
+
+@_once
 def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
     """Those of a crop for one image, and those of the same operations whole."""
     cropped = sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
@@ -99,6 +117,7 @@ _PER_CELL: dict[str, Callable[[Call], int]] = {
 }
 
 
+@_once
 def pass_bytes(crop: Crop) -> int:
     """Bytes alive at once for each image, at the worst moment of a pass and of one backward pass after it, with what it
     keeps kept for another one.

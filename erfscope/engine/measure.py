@@ -67,32 +67,27 @@ def measure(
     """
     with same_random_numbers():
         plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
-    with one_thread() if plan.is_small else contextlib.nullcontext():
-        return _measured(plan, layer, hooks, _complete(earlier, settings))
-
-
-def _measured(plan: Plan, layer: str | None, hooks: Hooks, earlier: Sequence[Result]) -> list[Result]:
-    """The results of a plan; none where it was stopped before the first image."""
     sums = Sums(averages=plan.averages())
-    if (finished := resume_run(plan, sums, earlier)) is not None:
-        return finished
-    with plan.process_group.agreeing() as widths:
-        needs = _with_batches(plan, sums)
-        widths.own = sums.planned
-    hooks.tell(f"{plan.model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
-    rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
-    shares = [index for first, last in rounds for index in _share(plan, first, last)]
-    with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=plan.settings.tf32):
-        for first, last in rounds:
-            with plan.process_group.agreeing() as stops:
-                accumulate(plan, sums, _share(plan, first, last), read)
-                stops.own = hooks.stop()
-            sums.seen = last
-            hooks.progress(sums.seen, len(plan.indices))
-            sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
-            if sums.stopped or _is_enough(plan, sums):
-                break
-    return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
+    with one_thread() if plan.is_small else contextlib.nullcontext():
+        if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
+            return finished
+        with plan.process_group.agreeing() as widths:
+            needs = _with_batches(plan, sums)
+            widths.own = sums.planned
+        hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
+        rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
+        shares = [index for first, last in rounds for index in _share(plan, first, last)]
+        with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
+            for first, last in rounds:
+                with plan.process_group.agreeing() as stops:
+                    accumulate(plan, sums, _share(plan, first, last), read)
+                    stops.own = hooks.stop()
+                sums.seen = last
+                hooks.progress(sums.seen, len(plan.indices))
+                sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
+                if sums.stopped or _is_enough(plan, sums):
+                    break
+        return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
 
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:

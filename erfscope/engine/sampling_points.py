@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from erfscope.containers import tensors_of
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan
 from erfscope.engine.verification import first_readable
@@ -96,7 +95,7 @@ POINTS: dict[str, Callable[[Plan, Call, Units, Tensor], FloatArray]] = {
 def _values(plan: Plan, node: fx.Node, layout: Layout, units: Units, x: Tensor) -> FloatArray:
     """The numbers (units, channels) of a tensor for the first image."""
     recording = plan.model.recording
-    tensors = tensors_of(plan.model.adapter.module)
+    tensors = plan.model.adapter.tensors()
     if node not in recording.graph.live:
         number = recording.numbers(node)
         assert number is not None

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.gradient import Draws
-from erfscope.containers import tensors_of
 from erfscope.engine.cost import cropped_giga_multiply_adds, pass_bytes
 from erfscope.engine.gradient_path import may_cancel
 from erfscope.engine.model import LoadedModel
@@ -101,7 +100,7 @@ class Plan:
 
     @cached_property
     def _weights(self) -> dict[str, Tensor]:
-        return tensors_of(self.model.adapter.module)
+        return self.model.adapter.tensors()
 
     def passes(self, images: int, most: int) -> list[Forward]:
         """The passes of the graph for a batch of so many images, of at most ``most``, made once."""

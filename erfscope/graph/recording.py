@@ -61,6 +61,7 @@ class Recording(Pass):
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
+        self._paths: dict[tuple[str, str], tuple[fx.Node, list[fx.Node]]] = {}
 
     @property
     def takes_one_image(self) -> bool:
@@ -264,11 +265,13 @@ class Recording(Pass):
         Raises:
             ErfscopeError: as :meth:`trf`.
         """
-        start = self._layer(layer)[0].node
-        fields = self._fields_of(layer, start, wrt)
-        read = fields.reference, self.positions.image
-        found = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
-        return fields.reference, sorted(found, key=self.positions.order.__getitem__)
+        if (layer, wrt) not in self._paths:
+            start = self._layer(layer)[0].node
+            fields = self._fields_of(layer, start, wrt)
+            read = fields.reference, self.positions.image
+            found = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
+            self._paths[layer, wrt] = fields.reference, sorted(found, key=self.positions.order.__getitem__)
+        return self._paths[layer, wrt]
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)

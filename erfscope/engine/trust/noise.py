@@ -14,7 +14,6 @@ from torch import Tensor
 from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
 from erfscope.attribution.readout import as_leaf, unit_channels
-from erfscope.containers import tensors_of
 from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -129,7 +128,7 @@ class UnitFunction:
                     # A copy in float64 fails as such a model does.
                     raise error.__cause__ or error from error
                 leaf = as_leaf(x + noise_of(x))
-                channels, _ = crop.bind(tensors_of(adapter.module))(leaf)
+                channels, _ = crop.bind(adapter.tensors())(leaf)
                 reference = Reference(name=IMAGE, edge=leaf, layout=crop.reference.layout, shape=tuple(leaf.shape))
                 return Features(map=channels, reference=reference)
             known = plan.model.recording.layouts(plan.layer, wrt)

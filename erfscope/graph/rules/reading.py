@@ -170,8 +170,11 @@ def rule(*names: str, **facts: Any) -> Callable[[Rule], Rule]:
 move = functools.partial(rule, moves=True)
 
 
-def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> Call:
+def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] | None = None) -> Call:
     """The call of an operation that a node is one output of; the node is no placeholder."""
+    if numbers is None:
+        found: Call = node.meta.get("call") or node.meta.setdefault("call", call_of(node, lambda _: None))
+        return found
     made: Any = node
     output: Any = 0
     if node.target is operator.getitem:

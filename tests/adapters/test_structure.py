@@ -1,0 +1,146 @@
+"""A module that is measured again keeps its recording until it is edited."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import erfscope
+from erfscope.adapters import recorded, structure
+from erfscope.adapters.structure import structure_of
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.then = nn.Conv2d(4, 4, 3, padding=1)
+        self.config = types.SimpleNamespace(twice=False, more={"steps": [1, 2]})
+        self.unregistered = [nn.Identity()]
+        self.register_buffer("order", torch.arange(12))
+        self.dilation = 1
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.conv(x)))[:, :, self.order]
+        y = F.conv2d(y, self.then.weight, self.then.bias, padding=self.dilation, dilation=self.dilation)
+        for _ in range(1 + self.config.twice + len(self.config.more["steps"]) - 2):
+            y = self.then(y)
+        return self.unregistered[0](y)
+
+
+def hook(net):
+    net.conv.register_forward_hook(lambda module, args, output: output.roll(3, 3))
+
+
+def replaced(net):
+    net.norm = nn.AvgPool2d(3, 1, 1)
+
+
+def other_parameter(net):
+    net.then.weight = nn.Parameter(torch.randn(4, 4, 5, 5))
+    net.then.padding = (2, 2)
+
+
+EDITS = {
+    "a hook": hook,
+    "another part": replaced,
+    "a shape": other_parameter,
+    "a flag": lambda net: setattr(net, "dilation", 3),
+    "an object's flag": lambda net: setattr(net.config, "twice", True),
+    "a list in a dictionary in an object": lambda net: net.config.more["steps"].append(3),
+    "a part in a list": lambda net: net.unregistered.__setitem__(0, nn.MaxPool2d(3, 1, 1)),
+    "an index, in place": lambda net: net.order.copy_(torch.arange(12).flip(0)),
+    "a part's own attribute": lambda net: setattr(net.then, "padding", (0, 0)),
+    "a forward of its own": lambda net: setattr(net.norm, "forward", lambda x: F.avg_pool2d(x, 5, 1, 2)),
+}
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    made, record = [], recorded._record
+
+    def counted(*args):
+        made.append(args)
+        return record(*args)
+
+    monkeypatch.setattr(recorded, "_record", counted)
+    return made
+
+
+def analyze(net, **options):
+    return erfscope.analyze(
+        net, **{"input_size": 12, "synthetic": "noise", "samples": 3, "dtype": "float64", **options}
+    )
+
+
+def test_a_module_is_recorded_once_and_measured_with_the_weights_that_it_has(recordings):
+    net = Net().double().train()
+    first = analyze(net)
+    times = len(recordings)
+    with torch.no_grad():
+        net.conv.weight.normal_()
+    net.norm(torch.randn(2, 4, 5, 5, dtype=torch.float64))  # moves its statistics and its count of batches
+    again = analyze(net)
+    assert len(recordings) == times
+    assert np.abs(again.map.values - first.map.values).max() > 1e-4
+    np.testing.assert_array_equal(again.map.values, analyze(erfscope.wrap(net, input_size=12, forward=call)).map.values)
+
+
+def call(module, x):
+    return module(x)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_module_is_recorded_anew(recordings, edit):
+    net = Net().double()
+    analyze(net)
+    times = len(recordings)
+    EDITS[edit](net.double())
+    net.double()
+    found = analyze(net)
+    assert len(recordings) > times
+    plain = analyze(net, plain=True)
+    np.testing.assert_allclose(found.map.values, plain.map.values, atol=1e-12)
+    np.testing.assert_array_equal(found.map.values, analyze(erfscope.wrap(net, input_size=12, forward=call)).map.values)
+
+
+def test_another_size_or_layout_is_another_recording(recordings):
+    net = Net().double()
+    analyze(net)
+    for options in ({"input_size": (12, 16)}, {"layout": "NCHW"}):
+        times = len(recordings)
+        analyze(net, **options)
+        assert len(recordings) > times
+
+
+def test_a_measured_module_can_be_freed():
+    def measured():
+        net = Net().double()
+        analyze(net)
+        erfscope.analyze(erfscope.wrap(net, input_size=12, forward=lambda module, x: net(x)), samples=1)
+        return weakref.ref(net)
+
+    gone = measured()
+    gc.collect()
+    assert gone() is None
+
+
+def test_circles_are_described_and_what_is_too_large_is_not(monkeypatch):
+    net = Net()
+    net.config.self = net.config
+    net.lists = []
+    net.lists.append(net.lists)
+    assert structure_of(net) == structure_of(net) is not None
+    monkeypatch.setattr(structure, "MOST", 100)
+    assert structure_of(net) is None
