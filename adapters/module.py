@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ from erfscope.graph.recording import Recording
 from erfscope.model_errors import errors_as_one_line
 
 Forward = Callable[[nn.Module, Tensor], Any]
+#: Adapter -> what a copy of it was asked for, and the copy.
+_moved: WeakKeyDictionary[ModuleAdapter, tuple[object, ModuleAdapter]] = WeakKeyDictionary()
 
 
 def _call(module: nn.Module, x: Tensor) -> Any:
@@ -213,19 +216,24 @@ class ModuleAdapter:
         """Move the adapter to another device or dtype. A module that erfscope does not own is copied first, and any
         module where ``copied``.
 
-        A module on the meta device stays there.
+        A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
         device = None if any(p.is_meta for p in self.module.parameters()) else device
         here = device_of(self.module)
         same_device = device is None or str(device) in (str(here), here.type)
         if same_device and (dtype is None or dtype_of(self.module) == dtype):
             return self
-        other = copy.copy(self)
-        if copied or not self._owned:
+        other, is_copied = copy.copy(self), copied or not self._owned
+        if is_copied:
+            asked, known = _moved.get(self, (None, self))
+            if asked == (device, dtype) and _take_numbers(known, self):
+                return known  # type: ignore[return-value]
             fix = "move the module yourself, and leave --device and --dtype out"
             with errors_as_one_line(f"cannot be copied to another device or dtype; {fix}", model=self.spec):
                 other.module = copy.deepcopy(self.module)
         cast_module(other.module, device=device, dtype=dtype)
+        if is_copied:
+            _moved[self] = (device, dtype), other
         return other
 
     def _modules(self) -> dict[str, nn.Module]:
@@ -266,6 +274,17 @@ class ModuleAdapter:
 
 class _Reached(BaseException):
     """Ends a pass that has reached every layer asked for. Not an Exception, which a model may catch."""
+
+
+def _take_numbers(copied: ModuleAdapter, adapter: ModuleAdapter) -> bool:
+    """Give a copy the numbers that an adapter's module has now; False where it holds other tensors."""
+    theirs, ours = copied.tensors(), adapter.tensors()
+    if {name: tensor.shape for name, tensor in theirs.items()} != {name: each.shape for name, each in ours.items()}:
+        return False
+    with torch.no_grad():
+        for name, tensor in theirs.items():
+            tensor.copy_(ours[name])
+    return True
 
 
 def _handles(taps: Mapping[str, _Tap]) -> list[RemovableHandle]:

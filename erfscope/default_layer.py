@@ -15,10 +15,7 @@ from erfscope.graph.ends import LOCAL
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import NamedTensor
 from erfscope.graph.recording import Recording
-from erfscope.graph.rules.reading import Dims, Whole, call_of
-
-#: Operations that only copy.
-COPIES = frozenset(["clone", "_to_copy", "to", "contiguous", "alias", "detach"])
+from erfscope.graph.rules.reading import COPIES, Dims, Whole, call_of
 
 
 def default_layer(recording: Recording, spec: str) -> str:

@@ -12,8 +12,9 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of, value
 from erfscope.graph.rules.parts import Part
-from erfscope.graph.rules.products import attention
-from erfscope.graph.rules.reading import OPERATIONS, Call, call_of
+from erfscope.graph.rules.products import attention, einsum, linear, product
+from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, Call, Rule, call_of
+from erfscope.graph.rules.windows import convolution
 from erfscope.graph.run import Crop
 
 T = TypeVar("T")
@@ -69,17 +70,15 @@ def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
 
 def _multiply_adds(node: fx.Node, cells: int) -> int:
     """Multiply-adds of an operation that makes so many cells of its output; 0 for all but products."""
-    count = _PER_CELL.get(name_of(node).rstrip("_"))
+    count = _PER_CELL.get(OPERATIONS.get(name_of(node).rstrip("_"), UNNAMED).reads)
     return 0 if count is None else cells * count(call_of(node))
 
 
 def _of_convolution(call: Call) -> int:
-    return math.prod(shape_of(call.args["weight"])[1:])
-
-
-def _of_transposed_convolution(call: Call) -> int:
-    """On the average of all cells."""
+    """Of a transposed one on the average of all cells."""
     weight, taken = shape_of(call.args["weight"]), shape_of(call.args["input"])[2:]
+    if not call.args.get("transposed", "transpose" in call.name):
+        return math.prod(weight[1:])
     inputs: int = weight[0] // call.args["groups"]
     return inputs * math.prod(weight[2:]) * math.prod(taken) // math.prod(call.shape[2:])
 
@@ -106,14 +105,13 @@ def _of_equation(call: Call) -> int:
     return math.prod(side for letter, side in sizes.items() if letter not in out) if len(operands) > 1 else 0
 
 
-#: Multiply-adds for each cell of an operation's output.
-_PER_CELL: dict[str, Callable[[Call], int]] = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _of_convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _of_transposed_convolution),
-    **dict.fromkeys(("matmul", "mm", "mv", "bmm", "addmm", "baddbmm"), _of_product),
-    **dict.fromkeys((name for name, known in OPERATIONS.items() if known.reads is attention), _of_attention),
-    "linear": lambda call: shape_of(call.args["weight"])[-1],
-    "einsum": _of_equation,
+#: Rule of an operation -> multiply-adds for each cell of its output.
+_PER_CELL: dict[Rule, Callable[[Call], int]] = {
+    convolution: _of_convolution,
+    linear: lambda call: shape_of(call.args["weight"])[-1],
+    product: _of_product,
+    attention: _of_attention,
+    einsum: _of_equation,
 }
 
 

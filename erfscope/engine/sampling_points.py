@@ -23,7 +23,7 @@ from erfscope.graph.graph import shape_of
 from erfscope.graph.places import describe
 from erfscope.graph.recording import FIRST
 from erfscope.graph.rules.reading import Call
-from erfscope.graph.run import Wanted, crop
+from erfscope.graph.run import Forward, Wanted, crop
 from erfscope.results.result import SamplingPoints
 
 FloatArray = NDArray[np.floating[Any]]
@@ -104,5 +104,5 @@ def _values(plan: Plan, node: fx.Node, layout: Layout, units: Units, x: Tensor) 
     needed = crop(recording.graph, recording.numbers, *ends, units, recording.images)
     assert needed is not None
     with torch.no_grad():
-        values, _ = needed.bind(tensors)(x[inside(needed.image)])
+        values, _ = Forward(needed, tensors)(x[inside(needed.image)])
     return values[0].T.double().cpu().numpy()

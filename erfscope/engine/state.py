@@ -107,7 +107,7 @@ class Plan:
         if images not in self._passes:
             indices, wrt = [unit.index for unit in self.units], self.settings.wrt
             crops = self.model.crops(self.layer, indices, wrt, images=images, most=most)
-            self._passes[images] = [crop.bind(self._weights) for crop in crops]
+            self._passes[images] = [Forward(crop, self._weights) for crop in crops]
         return self._passes[images]
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from erfscope.graph.rules.reading import Dims, FloatArray, IntArray, Shape, groups_of
 
-#: Two numbers closer than this share of a cell are the same, computed in another order or in float32.
+#: Two numbers of pixels, or of steps, that are closer than this are the same, computed in another order or in float32.
 SAME = 1e-5
 #: Longest period in which numbers along a dimension go on beyond its ends.
 PERIOD = 64
@@ -81,6 +81,8 @@ def _period(array: FloatArray, dim: int, slopes: FloatArray) -> int:
         one, other = (array.take(range(*ends), dim) for ends in ((size - period,), (period, size)))
         if np.allclose(one + period * each, other, rtol=0, atol=SAME * float(abs(slopes).max()), equal_nan=True):
             return period
+    if np.isnan(array.take([0, -1], dim)).any():  # tokens beside a map stand nowhere
+        return 1
     with np.errstate(invalid="ignore"):
         off = np.abs(array.take([-1], dim) - array.take([0], dim) - (size - 1) * each)
     return size if (np.nan_to_num(off, nan=0.0, posinf=0.0) <= np.abs(each)).all() else 1

@@ -21,18 +21,6 @@ ROWS, SIGNS, NOTHING = 6, np.array([1.0, -1.0]), np.float32(np.inf)
 Mixes = Literal["", "some", "all", "blind"]
 
 
-def is_view(edge: Edge) -> bool:
-    """Whether an operation shows all elements of its only input, each once."""
-    return (
-        all(
-            not isinstance(step, Dims)
-            or (len(step.reads) == len(step.shape) and all(isinstance(read, int) for read in step.reads))
-            for step in edge.steps
-        )
-        and not edge.inexact
-    )
-
-
 def box_of(ends: FloatArray, size: int) -> tuple[int, int] | None:
     """First and last cell; None for none."""
     first, last = ends[0], -ends[1]

@@ -17,7 +17,6 @@ from torch import fx
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.receptive_field import Trf
-from erfscope.graph.carry import reshape_numbers
 from erfscope.graph.ends import (
     CLIPPED,
     FREE,
@@ -26,7 +25,6 @@ from erfscope.graph.ends import (
     Mixes,
     box_of,
     carry_ends,
-    is_view,
     least,
     may_be_blind,
 )
@@ -34,7 +32,7 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.places import describe, module_of
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import Dims, Edge, FloatArray, IntArray, Shape
+from erfscope.graph.rules.reading import Edge, FloatArray, IntArray, Shape
 from erfscope.graph.units import UnitCenters
 
 SOFTMAX = ("softmax", "_softmax", "log_softmax", "_safe_softmax")
@@ -80,38 +78,24 @@ class Fields(UnitCenters):
         self._on_paths: dict[fx.Node, tuple[PathOperations, PathOperations]] = {}
         #: The operations that mix all positions along some axis, in words.
         self.mixing: dict[fx.Node, str] = {}
-        for node in positions.graph.nodes[positions.order[self._start()] + 1 :]:
+        self._number()
+        for node in positions.graph.nodes[positions.order[reference] + 1 :]:
             if node in positions.edges:
                 self._visit(node)
 
     def __contains__(self, node: fx.Node) -> bool:
         return node in self.every_end
 
-    def _start(self) -> fx.Node:
-        """Number the cells of the reference, or of the value that it is a mere view of, and return the node
-        that holds them.
-        """
-        node, positions = self.reference, self.positions
-        shape = shape_of(node)
-        cells = [_numbered(shape, self.layout, axis) for axis in self.axes]
-        known = node in positions and all(positions.places(node)[axis].exists for axis in self.axes)
-        # A model may read what a stage's map is a view of, and leave the view alone.
-        while known and len(edges := positions.edges.get(node, [])) == 1 and is_view(edges[0]):
-            node = edges[0].source
-            shapes = [shape_of(node), *(step.shape for step in edges[0].steps)]
-            for step, before, after in reversed([*zip(edges[0].steps, shapes[:-1], shapes[1:], strict=True)]):
-                if isinstance(step, Dims):
-                    cells = [each.transpose(0, *(1 + read for read in step.reads)) for each in cells]  # type: ignore[operator]
-                else:
-                    cells = [reshape_numbers(each, after, before) for each in cells]
+    def _number(self) -> None:
+        """Number the cells of the reference."""
+        places = self.positions.places(self.reference) if self.reference in self.positions else ()
+        known = self.reference is self.positions.image or (places and all(places[axis].exists for axis in self.axes))
+        cells = [_numbered(shape_of(self.reference), self.layout, axis) for axis in self.axes]
         # Whole numbers of cells are exact in half the memory.
         found = [np.concatenate([each, np.where(np.isinf(each), np.inf, -each)] * (ROWS // 2)) for each in cells]
-        self.every_end[node] = tuple(each.astype(np.float32) for each in found)
-        met = PathOperations(
-            (None,) * len(found), () if known or node is positions.image else (f"layout of {self.name}",)
-        )
-        self._on_paths[node] = met, met
-        return node
+        self.every_end[self.reference] = tuple(each.astype(np.float32) for each in found)
+        met = PathOperations((None,) * len(found), () if known else (f"layout of {self.name}",))
+        self._on_paths[self.reference] = met, met
 
     def _visit(self, node: fx.Node) -> None:
         pairs = [
@@ -226,7 +210,7 @@ class Fields(UnitCenters):
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
-            or self.positions.image not in self.positions.ancestors(node, next(iter(self.every_end))),
+            or self.positions.image not in self.positions.ancestors(node, self.reference),
         )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:

@@ -42,22 +42,16 @@ class Pass:
 
     def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
         self.graph = graph
+        #: How many images the pass was recorded with.
+        self.images = shape_of(graph.inputs[0])[0]
+        #: Whether the call returned a tensor, alone or in what is searched for one.
+        self.has_output = any(path[:1] == (RETURNED,) for path in graph.returned)
         self.numbers = Numbers(graph, tensors)
         #: What modules gave and got, by name, in the order of execution, and the stages.
         self.modules = _modules(graph)
         self.stages = _stages(graph, self.modules)
         #: What was cropped of it.
         self.crops: dict[object, Crop | None] = {}
-
-    @property
-    def has_output(self) -> bool:
-        """Whether the call returned a tensor, alone or in what is searched for one."""
-        return any(path[:1] == (RETURNED,) for path in self.graph.returned)
-
-    @property
-    def images(self) -> int:
-        """How many images the pass was recorded with."""
-        return shape_of(self.graph.inputs[0])[0]
 
     def find(self, name: str) -> NamedTensor | None:
         """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""

@@ -20,26 +20,25 @@ class Numbers:
     Args:
         graph: The graph.
         tensors: The module's own tensors by name; those on the meta device have no numbers.
-        largest: Tensors of more elements count as unknown.
+        is_complete: Whether large ones, and those on the meta device, are given too.
     """
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], largest: float = LARGEST) -> None:
-        self._graph, self._tensors, self._largest = graph, tensors, largest
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], *, is_complete: bool = False) -> None:
+        self._graph, self._tensors, self._is_complete = graph, tensors, is_complete
         self._found: dict[fx.Node, Tensor | None] = {}
 
     def __call__(self, node: fx.Node) -> Tensor | None:
         """The numbers of a node."""
         if node not in self._found:
-            self._found[node] = (
-                None if math.prod(shape_of(node)) > self._largest or node in self._graph.live else self._compute(node)
-            )
+            is_left_out = node in self._graph.live or not (self._is_complete or math.prod(shape_of(node)) <= LARGEST)
+            self._found[node] = None if is_left_out else self._compute(node)
         return self._found[node]
 
     def _compute(self, node: fx.Node) -> Tensor | None:
         if node.op == "placeholder":
             found = self._graph.constants.get(node)
             found = self._tensors.get(self._graph.held.get(node, "")) if found is None else found
-            return None if found is None or found.is_meta else found.detach()
+            return None if found is None or (found.is_meta and not self._is_complete) else found.detach()
         given = {each: self(each) for each in node.all_input_nodes}
         if not callable(node.target) or any(tensor is None for tensor in given.values()):
             return None

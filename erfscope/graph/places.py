@@ -101,7 +101,6 @@ def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
     center = np.where(lone, 0, read.center)
     low = np.floor(center).astype(np.intp)
     part = center - low
-    # Beyond the ends a map goes on at the same step.
     spots = np.stack([low, low + (part > 0)])
     first, second = extend(place.table[None], 1, spots, np.array([place.slope]), np.nan)[0]
     if moves and not reason:

@@ -116,7 +116,7 @@ class Positions:
         return node
 
     def reading(self, node: fx.Node) -> Reading:
-        """How a tensor holds a map, or why it holds none."""
+        """How a tensor holds a map, or why it holds none, in words that follow what it is."""
         if node not in self._places:
             return NO_PLACE
         if (asked := self.key(node)) not in self._readings:

@@ -58,15 +58,12 @@ class Recording(Pass):
     ) -> None:
         super().__init__(graph, tensors)
         self.needed_numbers, self._guess = needed_numbers, guess
+        #: Whether the model was recorded with one image since it does not take two.
+        self.takes_one_image = self.images == 1
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
         self._paths: dict[tuple[str, str], tuple[fx.Node, list[fx.Node]]] = {}
-
-    @property
-    def takes_one_image(self) -> bool:
-        """Whether the model was recorded with one image since it does not take two."""
-        return self.images == 1
 
     @cached_property
     def layers(self) -> tuple[LayerRecord, ...]:
@@ -103,7 +100,7 @@ class Recording(Pass):
         return unknown(kind, name, dict.fromkeys(known))
 
     def reading(self, name: str) -> Reading:
-        """How the tensor that a layer name means holds its map, or why it holds none.
+        """How the tensor that a layer name means holds its map, or why it holds none, in words that follow its name.
 
         Raises:
             ErfscopeError: unknown layer.
@@ -117,7 +114,7 @@ class Recording(Pass):
         return self._readings[seen]
 
     def _read(self, seen: NamedTensor) -> Reading:
-        """As the user or the library says, else as the operations say, else by its shape, noted in ``assumed``."""
+        """As the user or the library says, else as the operations say, else by its shape, which is noted."""
         # Two images may have been recorded; a reader thinks of one.
         shape = (1, *seen.shape[1:]) if seen.shape[:1] == (self.images,) else seen.shape
         guess, is_declared = (FIRST, False) if seen.stage else self._guess(seen.shape)
@@ -268,8 +265,7 @@ class Recording(Pass):
         if (layer, wrt) not in self._paths:
             start = self._layer(layer)[0].node
             fields = self._fields_of(layer, start, wrt)
-            read = fields.reference, self.positions.image
-            found = [node for node in self.positions.ancestors(start) if node in fields and node not in read]
+            found = self.positions.ancestors(start) & fields.every_end.keys() - {fields.reference, self.positions.image}
             self._paths[layer, wrt] = fields.reference, sorted(found, key=self.positions.order.__getitem__)
         return self._paths[layer, wrt]
 
@@ -302,12 +298,13 @@ class Recording(Pass):
             if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
                 break
         else:
-            raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
-        if seen.stage and seen.node not in self.positions.ancestors(node):
-            raise ErfscopeError(
-                f"layer {layer!r} is not computed from the map of the stage {wrt!r}, which is a view that the model"
-                " makes beside its own tensors, but from what it is a view of; name a module as the reference"
-            )
+            text = f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other"
+            if seen.stage:
+                text = (
+                    f"layer {layer!r} is not computed from the map of the stage {wrt!r}, which is a view that the model"
+                    " may make beside its own tensors; name a module as the reference"
+                )
+            raise ErfscopeError(text)
         return seen, layout
 
     def is_bare_stage(self, layer: str, wrt: str) -> bool:

@@ -99,23 +99,20 @@ class Crop:
                 found[number].append(source)
         return found
 
-    def bind(self, tensors: Mapping[str, Tensor]) -> Forward:
-        """The pass with the weights that a module has now.
-
-        Args:
-            tensors: The module's own tensors by name, see :func:`erfscope.containers.tensors_of`.
-        """
-        return Forward(self, tensors)
-
 
 class Forward:
-    """A crop with weights. What is derived from them is derived when it is made."""
+    """A crop with the weights that a module has now: what is derived from them is derived when it is made.
+
+    Args:
+        plan: The crop.
+        tensors: The module's own tensors by name, see :func:`erfscope.containers.tensors_of`.
+    """
 
     def __init__(self, plan: Crop, tensors: Mapping[str, Tensor]) -> None:
         self.plan = plan
         #: Whether folded weights have their channels last.
         self._is_last = False
-        self._numbers = Numbers(plan.graph, tensors, largest=math.inf)
+        self._numbers = Numbers(plan.graph, tensors, is_complete=True)
         self._norms = frozenset(norm.node for norm in plan.folds.values())
         with torch.no_grad():
             self._folded = {
@@ -134,7 +131,10 @@ class Forward:
     def constant(self, node: fx.Node) -> Tensor:
         """The value of a node that does not depend on the input."""
         found = self._numbers(node)
-        assert found is not None
+        if found is None:
+            raise MeasurementError(
+                f"the module has changed: it does not hold what {describe(node)} is made of any more"
+            )
         return found
 
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:

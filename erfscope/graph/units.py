@@ -15,7 +15,8 @@ from erfscope.graph.positions import Positions
 
 T = TypeVar("T")
 UNKNOWN = "the operations do not tell where it lies"
-NO_LINE = Place(None, NOWHERE, inexact_reason=UNKNOWN)
+#: Of the units along an axis: a table of pixels, or of cells of a reference, one for each.
+UNKNOWN_LINE = Place(None, NOWHERE, inexact_reason=UNKNOWN)
 
 
 def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> Place:
@@ -23,10 +24,10 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> P
     shape = shape_of(node)
     space = layout.space(shape)
     if node not in positions or len(space) != len(positions.space):
-        return NO_LINE
+        return UNKNOWN_LINE
     place, dims = positions.places(node)[axis], layout.space_dims(len(shape))
     if len(place.table) > 1 and place.dim != dims[0 if layout.grid else axis]:
-        return NO_LINE._replace(inexact_reason=place.unknown_reason or UNKNOWN)
+        return UNKNOWN_LINE._replace(inexact_reason=place.unknown_reason or UNKNOWN)
     # What a plane was padded by stands beside it; tokens beside a map stand nowhere.
     table = place.table if layout.grid else go_on(place).table
     table = np.broadcast_to(table, shape[dims[0 if layout.grid else axis]])
@@ -35,8 +36,8 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> P
         table = table[layout.prefix : len(table) - layout.suffix].reshape(space)[row]
     reason = place.inexact_reason or place.unknown_reason
     if not np.isfinite(table).all():
-        return NO_LINE._replace(inexact_reason=reason or UNKNOWN)
-    return Place(axis, table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
+        return UNKNOWN_LINE._replace(inexact_reason=reason or UNKNOWN)
+    return Place(None, table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
 
 
 class UnitCenters:
@@ -75,12 +76,12 @@ class UnitCenters:
                 mine = mine._replace(slope=theirs.slope * size / count)
             reason = mine.inexact_reason or theirs.inexact_reason
             if not mine.slope or not theirs.slope or not np.isfinite(theirs.table[0]):
-                return Place(axis, natural, size / count, reason or UNKNOWN)
+                return Place(None, natural, size / count, reason or UNKNOWN)
             step, places = mine.slope / theirs.slope, (mine.table - theirs.table[0]) / theirs.slope
             if reason:  # NaN, too, is off
                 natural = natural if step > 0 else natural[::-1]
                 places = np.where(np.abs(places - natural) <= abs(step), places, natural)
-            return Place(axis, places, step, reason)
+            return Place(None, places, step, reason)
 
         return self._once(("line", self.positions.key(node), layout, axis), find)
 

@@ -98,8 +98,8 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
 def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
     """The findings that the recorded pass yields on a layer: assumptions, and what the model does by itself."""
     for name in dict.fromkeys((layer, wrt)):
-        if name != IMAGE and (assumed := recording.reading(name).reason):
-            yield Finding(code="assumed_layout", text=f"{name}: {assumed}")
+        if name != IMAGE and (assumption := recording.reading(name).reason):
+            yield Finding(code="assumed_layout", text=f"{name}: {assumption}")
     if trf.center_inexact_reason:
         yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_inexact_reason}")
     if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import types
 import weakref
@@ -122,6 +123,19 @@ def test_another_size_or_layout_is_another_recording(recordings):
         times = len(recordings)
         analyze(net, **options)
         assert len(recordings) > times
+
+
+def test_a_copy_in_another_dtype_is_kept_and_takes_the_weights_anew(recordings):
+    net = Net()
+    adapter = erfscope.wrap(net, input_size=12)
+    analyze(adapter)
+    times = len(recordings)
+    with torch.no_grad():
+        net.conv.weight.data.normal_()
+    again = analyze(adapter)
+    assert len(recordings) == times
+    np.testing.assert_array_equal(again.map.values, analyze(Net.double(copy.deepcopy(net))).map.values)
+    assert net.conv.weight.dtype == torch.float32
 
 
 def test_a_measured_module_can_be_freed():

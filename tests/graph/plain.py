@@ -14,6 +14,7 @@ from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.box import box_at, inside
 from erfscope.geometry.unit import Unit
+from erfscope.graph.run import Forward
 
 #: Images at a time: what is planned for one image must hold for a batch.
 BATCH = 2
@@ -76,7 +77,7 @@ def graph_map(model, crop, x, shape):
     """The same from what one unit needs, put into the whole reference."""
     part, first = x[inside(crop.image)], [low for low, _ in crop.image]
     asked = GradientRequest(convention=CONVENTION, images=range(len(x)))
-    passes = [crop.bind(tensors_of(model.adapter.module))]
+    passes = [Forward(crop, tensors_of(model.adapter.module))]
     (found,) = graph_draws(passes, part, [Unit(index=crop.units[0])], asked, first=first)
     if found.origin is None:
         return found.maps

@@ -211,3 +211,24 @@ def test_what_is_put_before_a_map_is_padding():
 def test_channels_of_a_map_and_of_another_order_of_it_have_no_middle(move):
     net = Net(lambda n, x: torch.cat([y := n.patch(x), move(y)], 1), patch=PATCH)
     assert not Seen(net, SIZE).trf((0, 5)).center_exact
+
+
+@pytest.mark.parametrize("token", ["behind", "before"])
+def test_a_map_beside_a_token_goes_on_beyond_its_own_end_alone(token):
+    """The padded end of a line stands where the map goes on, and beyond the token nothing does, also once it is
+    rolled to the other end."""
+
+    def forward(net, x):
+        parts = [net.patch(x), torch.ones(len(x), 6, 1)]
+        line = torch.cat(parts if token == "behind" else parts[::-1], 2)
+        return torch.roll(net.wide(line), -1 if token == "behind" else 1, 2)
+
+    net = Net(forward, patch=nn.Conv1d(2, 6, 1), wide=nn.Conv1d(6, 6, 3, padding=2))
+    seen = Seen(net, (24,), layout=Layout())
+    centers = seen.positions.places(seen.node)[0].table
+    if token == "behind":
+        assert centers[-1] == -1.0
+        assert not torch.isfinite(torch.as_tensor(centers[-3:-1])).any()
+    else:
+        assert centers[0] == 24.0
+        assert not torch.isfinite(torch.as_tensor(centers[1:3])).any()

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from oracle import load
 from plain import agrees, scrambled
 from torch import nn
+
+import erfscope
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -450,3 +453,21 @@ class Rows(nn.Module):
 def test_positions_that_lie_beside_the_batch_are_exact(batch):
     torch.manual_seed(0)
     agrees(scrambled(Rows()), (20, 24), "last", batch=batch)
+
+
+def test_a_buffer_without_numbers_may_say_its_shape():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+            self.register_buffer("shape", torch.empty(4, 1, 1, device="meta"))
+
+        def forward(self, x):
+            return self.conv(x) * (1 + torch.zeros_like(self.shape, device="cpu"))
+
+    asked = {"input_size": 12, "synthetic": "noise", "samples": 2, "dtype": "float64"}
+    torch.manual_seed(0)
+    net = Net().double()
+    found, plain = (erfscope.analyze(erfscope.wrap(net, input_size=12), **{**asked, "plain": p}) for p in (False, True))
+    assert (found.computed.path, plain.computed.path) == ("graph", "plain")
+    np.testing.assert_allclose(found.map.values, plain.map.values, atol=1e-14)

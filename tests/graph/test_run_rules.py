@@ -11,7 +11,7 @@ from oracle import FIRST, Net, Seen
 
 from erfscope.containers import tensors_of
 from erfscope.graph.rules.parts import cut, whole
-from erfscope.graph.run import Wanted, crop
+from erfscope.graph.run import Forward, Wanted, crop
 
 
 def check_gradients(module, space, times=2):
@@ -26,7 +26,7 @@ def check_gradients(module, space, times=2):
         units = [tuple(int(generator.integers(side)) for side in seen.grid) for _ in range(3)]
         plan = crop(seen.graph, seen.positions.numbers, layer, image, units, 2)
         leaf = x.detach()[(..., *(slice(*axis) for axis in plan.image))].clone().requires_grad_(True)
-        channels, reference = plan.bind(tensors_of(seen.module))(leaf)
+        channels, reference = Forward(plan, tensors_of(seen.module))(leaf)
         assert reference is leaf
         theirs = seen.layout.to_map(full)
         theirs = torch.stack([theirs[(slice(None), slice(None), *unit)] for unit in units], 2)
@@ -55,7 +55,7 @@ def test_a_reference_inside_has_the_gradient_of_the_whole_net():
     (inner,) = seen.graph.marks["a"].outputs.values()
     plan = crop(seen.graph, seen.positions.numbers, Wanted(seen.node, FIRST), Wanted(inner, FIRST), [(4, 4)], 2)
     x = torch.randn(2, 2, *space, dtype=torch.float64)
-    channels, reference = plan.bind(tensors_of(seen.module))(x[(..., *(slice(*axis) for axis in plan.image))])
+    channels, reference = Forward(plan, tensors_of(seen.module))(x[(..., *(slice(*axis) for axis in plan.image))])
     (found,) = torch.autograd.grad(channels.sum(), reference)
     y = seen.module.a(x).detach().requires_grad_(True)
     out = seen.module.c(x + seen.module.b(y))

@@ -124,6 +124,40 @@ def test_the_field_behind_unpooling_is_what_changes_of_the_image_reach(window: t
         assert (int(there[0]), int(there[-1])) == box
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        torch.clone,
+        torch.detach,
+        lambda where: where.to(torch.int32).long(),
+        lambda where: where.flatten(2).reshape(where.shape),
+    ],
+)
+def test_unpooling_by_indices_that_were_copied_or_viewed_is_understood(change: Callable[[Tensor], Tensor]) -> None:
+    def unpool(y: Tensor) -> Tensor:
+        small, where = F.max_pool2d(y, 2, return_indices=True)
+        return F.max_unpool2d(small, change(where), 2)
+
+    trf = erfscope.theoretical(net_of(unpool), "output", (17, 16), input_size=36)
+    assert trf == erfscope.theoretical(net_of(unpooled(2, 2, 0)), "output", (17, 16), input_size=36)
+
+
+@pytest.mark.parametrize(("moved", "name"), [(True, "where"), (False, "where"), (False, "max_pool_indices")])
+def test_unpooling_by_other_indices_may_read_everything(moved: bool, name: str) -> None:
+    class Unpooling(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            where = F.max_pool2d(torch.randn(1, 3, 16, 16), 2, return_indices=True)[1]
+            self.register_buffer(name, where)
+
+        def forward(self, x: Tensor) -> Tensor:
+            small, where = F.max_pool2d(x, 2, return_indices=True)
+            where = where.roll(3, 2) if moved else getattr(self, name).expand_as(where)
+            return F.max_unpool2d(small, where, 2)
+
+    assert not erfscope.theoretical(Unpooling(), "output", (7, 7), input_size=16).exact
+
+
 def test_the_centre_behind_windows_that_are_added_up_is_not_said_to_be_exact() -> None:
     def fold(y: Tensor) -> Tensor:
         return F.fold(F.unfold(y, 3, padding=1), y.shape[-2:], 3, padding=1)

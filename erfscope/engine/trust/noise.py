@@ -19,7 +19,7 @@ from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
-from erfscope.graph.run import Crop
+from erfscope.graph.run import Crop, Forward
 
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
 #: the same then, as they are in flat parts of an image, where the largest of them has no derivative.
@@ -128,7 +128,7 @@ class UnitFunction:
                     # A copy in float64 fails as such a model does.
                     raise error.__cause__ or error from error
                 leaf = as_leaf(x + noise_of(x))
-                channels, _ = crop.bind(adapter.tensors())(leaf)
+                channels, _ = Forward(crop, adapter.tensors())(leaf)
                 reference = Reference(name=IMAGE, edge=leaf, layout=crop.reference.layout, shape=tuple(leaf.shape))
                 return Features(map=channels, reference=reference)
             known = plan.model.recording.layouts(plan.layer, wrt)

@@ -62,7 +62,7 @@ def run_complex_of_parts(step: Step, values: Values) -> Tensor:
 @rule("hardswish", "hardsigmoid", "hardtanh", "relu6", "celu", "selu", "elu", "gelu", "silu", "mish", "softplus")
 @rule("prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "log_sigmoid", "threshold", "softshrink")
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
-@rule("contiguous", "to", "type_as", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy")
+@rule("contiguous", "to", "clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy")
 @rule("float", "double", "half", "real", "imag")
 @rule("detach", has_derivative=False)
 def elementwise(call: Call) -> list[Edge] | None:
@@ -71,11 +71,15 @@ def elementwise(call: Call) -> list[Edge] | None:
         len(shape_of(each)) > len(call.shape) for each in call.node.all_input_nodes if is_tensor(each)
     ):
         return None
-    if call.name == "type_as":
-        return [Edge(source=call.tensor(), steps=())]
     if call.name.startswith("prelu"):
         return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
     return pointwise(call)
+
+
+@rule("type_as")
+def cast(call: Call) -> list[Edge] | None:
+    """A tensor in the type of another, of which no number is read."""
+    return [Edge(source=call.tensor(), steps=())]
 
 
 @rule("masked_fill")

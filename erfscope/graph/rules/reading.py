@@ -19,6 +19,8 @@ from erfscope.graph.graph import arguments, name_of, shape_of, value
 IntArray = NDArray[np.intp]
 FloatArray = NDArray[np.floating[Any]]
 Shape = tuple[int, ...]
+#: Operations that only copy.
+COPIES = frozenset(["clone", "_to_copy", "to", "contiguous", "alias", "detach"])
 #: In place of an index where nothing is read, with or without a border.
 ABSENT = int(np.iinfo(np.intp).min)
 

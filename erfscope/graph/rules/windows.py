@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope.graph.graph import shape_of
-from erfscope.graph.rules.moves import along
+from erfscope.graph.rules.moves import along, reshape
 from erfscope.graph.rules.parts import Step, Values, runs
 from erfscope.graph.rules.reading import (
     ABSENT,
+    COPIES,
     Call,
     Dims,
     Edge,
@@ -144,10 +145,14 @@ def pooling(call: Call) -> list[Edge] | None:
 def unpooling(call: Call) -> list[Edge] | None:
     """Values put back to where a maximum pooling found them: anywhere in its window."""
     x, indices = call.tensor("self"), call.args["indices"]
-    pooled = call_of(indices)
-    if not pooled.name.startswith("max_pool") or len(shape_of(indices)) != len(call.shape):
+    pool = indices
+    while pool.op == "call_function" and (call_of(pool).name in COPIES or call_of(pool).operation.reads is reshape):
+        pool = call_of(pool).tensor()
+    is_pool = pool.op == "call_function" and call_of(pool).name.startswith("max_pool")
+    if not is_pool or shape_of(pool) != shape_of(indices) or len(shape_of(pool)) != len(call.shape):
         return None
-    windows, lead = window_of(pooled), len(call.shape) - len(window_of(pooled))
+    windows = window_of(call_of(pool))
+    lead = len(call.shape) - len(windows)
     sides = zip(range(lead, len(call.shape)), shape_of(x)[lead:], call.shape[lead:], windows, strict=True)
     reads = {dim: transposed_taps(dim, size, out, *window) for dim, size, out, window in sides}
     return [*along(call, x, reads), *along(call, indices, reads, follows=True)]
