@@ -299,7 +299,7 @@ class Recording(Pass):
                 break
         else:
             text = f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other"
-            if seen.stage:
+            if all(each.stage for each, _ in maps):
                 text = (
                     f"layer {layer!r} is not computed from the map of the stage {wrt!r}, which is a view that the model"
                     " may make beside its own tensors; name a module as the reference"
