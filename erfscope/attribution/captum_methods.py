@@ -32,9 +32,9 @@ from erfscope.attribution.gradient import (
     Contribution,
     guarded,
     in_double,
-    mask_nonfinite,
     remaining_squares,
     reweight_channels,
+    without_nonfinite,
 )
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
@@ -144,10 +144,9 @@ def captum_draws(
                         adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known
                     )
                     other, _ = _attribution(attribute, signed, single, wrt)
-                    squares = remaining_squares(convention, g, maps).cpu(), other.square().sum(1).cpu()
-                found = Contribution(unit=number, draw=draw, maps=maps.cpu(), squares=squares)
-                mask_nonfinite(found, y)
-                yield found
+                    squares = remaining_squares(convention, g, maps), other.square().sum(1)
+                maps = without_nonfinite(maps, y)
+                yield Contribution(unit=number, draw=draw, maps=maps, squares=squares)
 
 
 def infidelity(

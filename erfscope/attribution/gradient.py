@@ -40,15 +40,15 @@ class Contribution:
     #: Position of the first unit in the list asked for.
     unit: int
     draw: int
-    #: (B, *space) float64 on the CPU; a part of the reference where ``origin`` is given. Of several units, the
-    #: contribution to the one whose TRF a cell lies in.
+    #: (B, *space) float64, where the gradient is (on the CPU where the device has none); a part of the reference where
+    #: ``origin`` is given. Of several units, the contribution to the one whose TRF a cell lies in.
     maps: Tensor
     #: The first cell of the maps along each axis of the reference; None if they are whole.
     origin: tuple[int, ...] | None = None
     #: Squared norm of the gradient over channels at each cell, as ``maps``, see :func:`remaining_squares`; and the same
     #: with random signs on the readout's weights. None where these have random signs, or it was not asked for.
     squares: tuple[Tensor, Tensor] | None = None
-    #: The units' channels, (B, n, C) float64 on the CPU; None of Captum's methods.
+    #: The units' channels, (B, n, C) float64; None of Captum's methods.
     value: Tensor | None = None
 
 
@@ -217,18 +217,17 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
                 maps, squares = convention.contribution(g), None
                 if compare:
                     other = backward(features, reweight_channels(convention, y, signs), keep=more)
-                    squares = remaining_squares(convention, g, maps).cpu(), other.square().sum(1).cpu()
-        value = in_double(y.detach()).cpu().reshape(-1, len(units), y.shape[1])
-        found = Contribution(unit=number, draw=draw, maps=maps.cpu(), origin=origin, squares=squares, value=value)
-        if len(units) == 1:
-            mask_nonfinite(found, y)
-        yield found
+                    squares = remaining_squares(convention, g, maps), other.square().sum(1)
+        value = in_double(y.detach()).reshape(-1, len(units), y.shape[1])
+        maps = without_nonfinite(maps, y) if len(units) == 1 else maps
+        yield Contribution(unit=number, draw=draw, maps=maps, origin=origin, squares=squares, value=value)
 
 
-def mask_nonfinite(draw: Contribution, y: Tensor) -> None:
-    """Make the map of every image NaN whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even there, and
-    would pass for one."""
-    draw.maps[~y.detach().isfinite().all(1).cpu()] = torch.nan
+def without_nonfinite(maps: Tensor, y: Tensor) -> Tensor:
+    """The maps (B, *space), NaN for every image whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even
+    there, and would pass for one."""
+    is_finite = y.detach().isfinite().all(1).to(maps.device)
+    return torch.where(is_finite.reshape(-1, *(1,) * (maps.dim() - 1)), maps, torch.nan)
 
 
 def reweight_channels(convention: Convention, y: Tensor, signs: Tensor) -> Tensor:
@@ -264,7 +263,7 @@ def _all_channels(features: Features, y: Tensor, convention: Convention, *, keep
     total: Tensor | None = None
     for channel in range(y.shape[1]):
         g = backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
-        part = convention.contribution(g).cpu()
+        part = convention.contribution(g)
         total = part if total is None else total + part
     assert total is not None
     return total

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from erfscope.adapter import Adapter, Features
 from erfscope.attribution.convention import Convention
-from erfscope.attribution.gradient import Contribution, guarded, in_double, mask_nonfinite
+from erfscope.attribution.gradient import Contribution, guarded, in_double, without_nonfinite
 from erfscope.attribution.readout import as_leaf, unit_channels
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
@@ -73,10 +73,8 @@ def removal_draws(
         ]
         for number, (y, change) in enumerate(zip(whole, parts, strict=True)):
             g = _as_gradients(convention, y, change, features.reference.space)
-            maps = torch.stack([convention.contribution(each) for each in g]).sum(0).cpu()
-            found = Contribution(unit=number, draw=0, maps=maps)
-            mask_nonfinite(found, y)
-            yield found
+            maps = torch.stack([convention.contribution(each) for each in g]).sum(0)
+            yield Contribution(unit=number, draw=0, maps=without_nonfinite(maps, y))
 
 
 def _changes(

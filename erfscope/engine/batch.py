@@ -65,13 +65,10 @@ def _compares(plan: Plan, sums: Sums) -> bool:
 
 
 def _add(sums: Sums, number: int, images: list[int], found: list[Contribution]) -> None:
-    """Add the draws of one unit, each image's once, however often its batch is tried."""
+    """Add the draws of one unit."""
     if number not in sums.ratios and (ratio := _ratio(found[0])) is not None:
         sums.ratios[number] = ratio
-    for position, image in enumerate(images):
-        if image >= sums.counted.get(number, 0):
-            sums.averages[number].add(image, [draw.maps[position].numpy() for draw in found], found[0].origin)
-            sums.counted[number] = image + 1
+    sums.running[number].add(images, [draw.maps for draw in found], found[0].origin)
 
 
 def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple[Tensor, list[int]]:
@@ -83,13 +80,18 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
         if index in sums.unreadable:
             continue
         try:
-            loaded.append(read(index).to(device=device, dtype=dtype, non_blocking=True))
+            loaded.append(read(index))
             images.append(index)
         except ErfscopeError:
             if not plan.settings.keep_going:
                 raise
             sums.unreadable.append(index)
-    return (torch.cat(loaded), images) if loaded else (torch.empty(0), [])
+    if not images:
+        return torch.empty(0), []
+    x = loaded[0] if len(loaded) == 1 else torch.cat(loaded)
+    # From pinned memory a copy does not wait for what the device is doing.
+    x = x.pin_memory() if device.type == "cuda" else x
+    return x.to(device=device, dtype=dtype, non_blocking=True), images
 
 
 def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Contribution]:

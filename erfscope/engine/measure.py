@@ -18,6 +18,7 @@ from erfscope.engine.plan import plan_run
 from erfscope.engine.positions.every_unit import positions_of
 from erfscope.engine.precision_errors import precision_findings
 from erfscope.engine.resume import resume_run
+from erfscope.engine.running_sums import RunningSums
 from erfscope.engine.sampling_points import sampling_points
 from erfscope.engine.state import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of
 from erfscope.engine.trust.gradient_check import check_gradient
@@ -67,7 +68,7 @@ def measure(
     """
     with same_random_numbers():
         plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
-    sums = Sums(averages=plan.averages())
+    sums = plan.sums()
     with one_thread() if plan.is_small else contextlib.nullcontext():
         if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
             return finished
@@ -241,7 +242,9 @@ def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
         ratios |= found
     return replace(
         sums,
-        averages=[all_reduce_sums(average, process_group, device_and_dtype(plan)[0]) for average in sums.averages],
+        running=[
+            RunningSums(all_reduce_sums(average, process_group, device_and_dtype(plan)[0])) for average in sums.averages
+        ],
         unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
         planned=max(planned for _, _, planned, _ in gathered),

@@ -12,7 +12,6 @@ from erfscope.engine.batch_size import device_and_dtype
 from erfscope.engine.state import Plan, Sums, map_of
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
-from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.options.settings import Settings
@@ -64,7 +63,7 @@ def _changes(plan: Plan, index: int, name: str, finer: Settings) -> Sequence[str
 
 def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
     """The map of every unit from one image."""
-    sums = Sums(averages=[MapAccumulator(plan.convention, 1, trf.reference_px, trf) for trf in plan.trfs])
+    sums = plan.sums(images=1)
     with float32_precision(tf32=settings.tf32):
         accumulate(replace(plan, settings=settings), sums, [index], plan.read)
     if not all(average.groups for average in sums.averages):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope.engine.outcome import pending_result
+from erfscope.engine.running_sums import RunningSums
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
 from erfscope.results.comparability import Use, place_of, short, unlike
@@ -62,10 +63,10 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
         )
     sums.seen = parts[0].seen
     for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
-        sums.counted[number] = plan.indices[sums.seen - 1] + 1
+        sums.running[number].next_image = plan.indices[sums.seen - 1] + 1
         # One rank has what was summed up before; the others start with nothing.
         if plan.process_group.rank == 0:
-            sums.averages[number] = part.average.copy()
+            sums.running[number] = RunningSums(part.average.copy(), sums.running[number].next_image)
             sums.unreadable = list(part.unreadable)
             if part.ratio is not None:
                 sums.ratios[number] = part.ratio

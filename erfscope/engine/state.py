@@ -14,6 +14,7 @@ from erfscope.attribution.gradient import Draws
 from erfscope.engine.cost import cropped_giga_multiply_adds, pass_bytes
 from erfscope.engine.gradient_path import may_cancel
 from erfscope.engine.model import LoadedModel
+from erfscope.engine.running_sums import RunningSums
 from erfscope.finding import Finding
 from erfscope.geometry.box import Box, around
 from erfscope.geometry.receptive_field import Trf
@@ -129,30 +130,35 @@ class Plan:
         """Return the part of an image that is needed, (1, C_in, *space), on the CPU."""
         return self.feed.batch([index], self.box)
 
-    def averages(self) -> list[MapAccumulator]:
-        """Return an empty average for every unit."""
-        return [MapAccumulator(self.convention, self.feed.n, trf.reference_px, trf) for trf in self.trfs]
+    def sums(self, images: int | None = None) -> Sums:
+        """Return empty sums, of so many images instead of all."""
+        n = self.feed.n if images is None else images
+        averages = (MapAccumulator(self.convention, n, trf.reference_px, trf) for trf in self.trfs)
+        return Sums(running=[RunningSums(average) for average in averages])
 
 
 @dataclass(kw_only=True)
 class Sums:
     """The sums of a run so far. Lists have one entry per unit."""
 
-    averages: list[MapAccumulator]
+    running: list[RunningSums]
     unreadable: list[int] = field(default_factory=list)
     #: Gradient norm over that of a random-sign draw, per unit.
     ratios: dict[int, float] = field(default_factory=dict)
     #: Images of a batch as planned, and as many as were found to fit into memory.
     planned: int = 1
     batch_size: int = 1
-    #: The first image that a unit has not been given yet.
-    counted: dict[int, int] = field(default_factory=dict)
     #: How many of the run's images were seen, by all ranks, from the first one on.
     seen: int = 0
     #: Whether the run was stopped, and whether the error asked for was reached before the last image.
     stopped: bool = False
     is_precise_enough: bool = False
     started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def averages(self) -> list[MapAccumulator]:
+        """What was summed up so far."""
+        return [each.average() for each in self.running]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

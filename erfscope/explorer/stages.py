@@ -110,7 +110,7 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     """
     plan = plan_of_planes(model, feed, replace(settings, plain=True), layer)
     space = model.layer(layer).shape[2:]
-    sums = Sums(averages=plan.averages())
+    sums = plan.sums()
     started = time.perf_counter()
     accumulate(plan, sums, [0], plan.read)
     sums.seen, seconds = 1, time.perf_counter() - started

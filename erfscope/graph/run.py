@@ -71,23 +71,26 @@ class Crop:
         return self.reference.node is self.graph.inputs[0]
 
     @cached_property
-    def folds(self) -> dict[fx.Node, Step]:
-        """Convolutions whose output a frozen batch norm, and nothing else, reads, with that norm."""
+    def norms(self) -> list[tuple[Step, Step | None]]:
+        """Frozen batch norms, each with the convolution before it that does its work too; None where that does not
+        pay."""
         readers = Counter(source for step in self.steps for source in step.needed)
         by_node = {step.node: step for step in self.steps}
-        found: dict[fx.Node, Step] = {}
+        found = list[tuple[Step, Step | None]]()
         for step in self.steps:
-            if step.call.name != "batch_norm" or step.call.args.get("training"):
+            if step.call.name != "batch_norm" or step.call.args.get("training") or not self._is_given(step):
                 continue
-            before = by_node.get(step.call.tensor())
-            if before is None or before.call.name not in ("conv1d", "conv2d", "conv3d"):
-                continue
-            weights = math.prod(shape_of(before.call.args["weight"]))
-            pays = math.prod(map(len, before.part)) >= FOLDING_PAYS * weights
-            constant = not any(each in self.graph.live for each in before.node.all_input_nodes[1:])
-            if pays and constant and readers[before.node] == 1 and before.node is not self.reference.node:
-                found[before.node] = step
+            before, folds = by_node.get(step.call.tensor()), False
+            if before is not None and before.call.name in ("conv1d", "conv2d", "conv3d"):
+                weights = math.prod(shape_of(before.call.args["weight"]))
+                pays = math.prod(map(len, before.part)) >= FOLDING_PAYS * weights and self._is_given(before)
+                folds = pays and readers[before.node] == 1 and before.node is not self.reference.node
+            found.append((step, before if folds else None))
         return found
+
+    def _is_given(self, step: Step) -> bool:
+        """Whether all but the first input of an operation are the same for every image."""
+        return self.graph.live.isdisjoint(step.node.all_input_nodes[1:])
 
     @cached_property
     def _done(self) -> list[list[fx.Node]]:
@@ -113,20 +116,22 @@ class Forward:
         #: Whether folded weights have their channels last.
         self._is_last = False
         self._numbers = Numbers(plan.graph, tensors, is_complete=True)
-        self._norms = frozenset(norm.node for norm in plan.folds.values())
+        self._folded = {norm.node for norm, convolution in plan.norms if convolution is not None}
         with torch.no_grad():
-            self._folded = {
-                node: self._fold(step, norm) for step in plan.steps if (norm := plan.folds.get(node := step.node))
-            }
+            self._derived = dict(self._derive(*pair) for pair in plan.norms)
 
-    def _fold(self, convolution: Step, norm: Step) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a convolution that does its norm's work too."""
+    def _derive(self, norm: Step, convolution: Step | None) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
+        """Scale and shift of the channels that a frozen norm makes, or weight and bias of the convolution that does its
+        work too."""
+        scale, shift = scale_and_shift(norm.call, self.constant)
+        if convolution is None:
+            channels = whole(tuple(scale.shape)), (norm.part[1],)
+            return norm.node, (cut(scale, *channels), cut(shift, *channels))
         weight, bias = (convolution.call.args[name] for name in ("weight", "bias"))
         own = self.constant(weight)
-        scale, shift = scale_and_shift(norm.call, self.constant)
         scale, shift = scale.to(own.dtype), shift.to(own.dtype)
         offset = shift if bias is None else shift + self.constant(bias) * scale
-        return own * scale.view(-1, *(1,) * (own.dim() - 1)), offset
+        return convolution.node, (own * scale.view(-1, *(1,) * (own.dim() - 1)), offset)
 
     def constant(self, node: fx.Node) -> Tensor:
         """The value of a node that does not depend on the input."""
@@ -152,7 +157,7 @@ class Forward:
             # Else each pass would put the weights into the order of its images, and keep them.
             self._is_last = True
             last = {"memory_format": torch.channels_last}
-            self._folded = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._folded.items()}
+            self._derived = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._derived.items()}
         self._device = image.device
         source = plan.graph.inputs[0]
         reference = image
@@ -178,7 +183,7 @@ class Forward:
 
     def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
-        if step.node in self._norms:
+        if step.node in self._folded:
             source = step.call.tensor()
             return cut(found[source], self.plan.parts[source], step.needed[source])
 
@@ -190,7 +195,7 @@ class Forward:
                 at = self.plan.parts[node]
             return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
 
-        return step.run(step, Values(tensor, self._device, self._folded.get(step.node)))
+        return step.run(step, Values(tensor, self._device, self._derived.get(step.node)))
 
     def _leaf(self, out: Tensor, part: Part) -> Tensor:
         """The whole reference, of which only a part has its numbers, as a leaf."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,59 +41,35 @@ class MapAccumulator:
         self._groups = min(GROUPS, n_images) if n_images > 1 else GROUPS
         box = trf.clipped_box_px if trf is not None else tuple((0, side - 1) for side in space)
         self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
-        self._images = 0
+        #: Images in the map: neither dead nor NaN.
+        self.n_images = 0
 
-    def add(self, image: int, draws: Sequence[FloatArray], origin: Sequence[int] | None = None) -> None:
-        """Add one image's contributions.
+    def takes(self, image: int, total: float) -> bool:
+        """Whether an image is in the map; it is noted otherwise.
 
         Args:
             image: Its global index.
-            draws: One array per draw, of the whole reference or a part of it that holds everything.
-            origin: The first cell of that part along each axis; None if it is whole.
+            total: The sum of the magnitudes of its mean contribution.
         """
-        mean = np.mean(draws, axis=0)
-        total = float(np.abs(mean).sum())
-        if not np.isfinite(total):
+        if not math.isfinite(total):
             self.nan_images.append(image)
-            return
-        if total == 0:
+        elif total == 0:
             self.zero_gradient_images.append(image)
-            return
-        inside = float(np.abs(self._inside(mean, origin)).sum())
-        if not self.outside_trf and total - inside > 1e-9 * total:
-            self.drop_box()
-        if self.over == "draws":
-            for number, draw in enumerate(draws):
-                self._sums.add(number % GROUPS, self._inside(draw, origin))
-        else:
-            self._sums.add(
-                image % self._groups, self._inside(mean, origin) / (total if self.convention.per_image else 1.0)
-            )
-        # Last, so that an image for which there was no memory is not counted.
-        self._images += 1
+        return math.isfinite(total) and total > 0
 
-    def _inside(self, values: FloatArray, origin: Sequence[int] | None) -> FloatArray:
-        """The part of an array that lies on the box; zero where the array does not reach."""
-        if origin is None:
-            return values[self._box]
-        found = np.zeros(tuple(part.stop - part.start for part in self._box))
-        here, there = [], []
-        for part, first, side in zip(self._box, origin, values.shape, strict=True):
-            low, high = max(part.start, first), max(min(part.stop, first + side), part.start, first)
-            here.append(slice(low - part.start, high - part.start))
-            there.append(slice(low - first, high - first))
-        found[tuple(here)] = values[tuple(there)]
-        return found
+    def is_outside(self, total: float, inside: float) -> bool:
+        """Whether a contribution lies outside the box, of which ``inside`` of ``total`` is on it."""
+        return not self.outside_trf and total - inside > 1e-9 * total
+
+    def group_of(self, image: int) -> int:
+        """The group of an image."""
+        return image % self._groups
 
     @property
-    def _box(self) -> tuple[slice, ...]:
+    def box(self) -> tuple[slice, ...]:
+        """The part of the reference that is summed up."""
         assert self._sums.box is not None
         return self._sums.box
-
-    @property
-    def n_images(self) -> int:
-        """Images in the map: neither dead nor NaN."""
-        return self._images
 
     @property
     def groups(self) -> int:
@@ -115,7 +92,7 @@ class MapAccumulator:
     def raw(self) -> FloatArray:
         """Mean of the contributions as they are, (*space): no root, no division by the total, dead images counted as
         zeros."""
-        return self._sums.full(self._space) * (self._images / (self._images + len(self.zero_gradient_images)))
+        return self._sums.full(self._space) * (self.n_images / (self.n_images + len(self.zero_gradient_images)))
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +114,7 @@ class MapAccumulator:
         outside_trf: bool,
     ) -> None:
         """Take the sums that another object of the same run has made."""
-        self._sums, self._images, self.outside_trf = sums, n_images, outside_trf
+        self._sums, self.n_images, self.outside_trf = sums, n_images, outside_trf
         self.zero_gradient_images, self.nan_images = (
             [int(index) for index in zero_gradient_images],
             [int(index) for index in nan_images],
@@ -158,7 +135,7 @@ class MapAccumulator:
             for each in (self, other):
                 each.drop_box()
         self._sums.merge(other._sums)
-        self._images += other._images
+        self.n_images += other.n_images
         self.zero_gradient_images, self.nan_images = (
             sorted([*self.zero_gradient_images, *other.zero_gradient_images]),
             sorted([*self.nan_images, *other.nan_images]),

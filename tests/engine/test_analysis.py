@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters import ModuleAdapter
 from erfscope.attribution.convention import CONVENTIONS, Convention, random_signs
+from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Unit, resolve_units
 from erfscope.maps.accumulator import MapAccumulator
@@ -267,24 +268,25 @@ def test_a_field_that_is_too_small_is_given_up_and_said():
 
     maps = np.random.default_rng(0).random((5, 7, 7))
     maps[:2, 5:] = maps[:2, :, 5:] = maps[:2, :1] = maps[:2, :, :1] = 0
-    small, whole = (
-        MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), box_field([(1, 4), (1, 4)], (7, 7))),
-        MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), None),
-    )
-    for image, values in enumerate(maps):
-        small.add(image, [values])
-        whole.add(image, [values])
-        assert small.outside_trf is (image >= 2)
+    runs = [
+        RunningSums(MapAccumulator(CONVENTIONS["luo"], 5, (7, 7), trf))
+        for trf in (box_field([(1, 4), (1, 4)], (7, 7)), None)
+    ]
+    for images in (range(1), range(1, 2), range(2, 5)):
+        for run in runs:
+            run.add(images, [torch.from_numpy(maps[images.start : images.stop])])
+        assert runs[0].average().outside_trf is (images.start == 2)
+    small, whole = (run.average() for run in runs)
     np.testing.assert_allclose(small.values(), whole.values(), rtol=1e-12)
     np.testing.assert_allclose(list(small.leave_one_out()), list(whole.leave_one_out()), rtol=1e-12)
 
 
 def test_the_raw_mean_counts_dead_images_as_zeros_as_other_tools_do():
-    average = MapAccumulator(CONVENTIONS["replknet"], 4, (3, 3), None)
+    running = RunningSums(MapAccumulator(CONVENTIONS["replknet"], 4, (3, 3), None))
     maps = np.random.default_rng(0).random((4, 3, 3))
     maps[2] = 0
-    for image, values in enumerate(maps):
-        average.add(image, [values])
+    running.add(range(4), [torch.from_numpy(maps)])
+    average = running.average()
     np.testing.assert_allclose(average.raw(), maps.mean(0), rtol=1e-12)
     assert (average.zero_gradient_images, average.n_images) == ([2], 3)
 

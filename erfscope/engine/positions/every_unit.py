@@ -212,7 +212,7 @@ def _add(run: _Run, features: Features, images: list[int], totals: dict[int, Fie
         _compare_with_noise(found, rows)
     assert mean is not None
     assert found.value is not None
-    maps: FloatArray = (mean / count).numpy()
+    maps: FloatArray = (mean / count).cpu().numpy()
     for row, finite, values in zip(rows, found.value.isfinite().all(2).tolist(), maps, strict=False):
         for is_finite, total in zip(finite, row, strict=True):
             if is_finite:

@@ -194,7 +194,7 @@ def run_batch_norm(step: Step, values: Values) -> Tensor:
         if out.requires_grad:
             out.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         return out
-    scale, shift = scale_and_shift(call, values.of)
+    scale, shift = values.weights or scale_and_shift(call, values.of)
     shape = (1, -1, *(1,) * (len(step.part) - 2))
     x = values.of(call.tensor())
     return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)

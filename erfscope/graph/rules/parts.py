@@ -37,7 +37,7 @@ class Values(NamedTuple):
     #: The part of an input that the step needs; of inputs that are not among the needed ones, all.
     of: Callable[[fx.Node], Tensor]
     device: torch.device
-    #: Weight and bias of a convolution in the place of its own.
+    #: Weight and bias of a convolution, or scale and shift of a frozen norm, in the place of its own.
     weights: tuple[Tensor, Tensor] | None = None
 
 
