@@ -208,14 +208,14 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
         compare = asked.with_random_signs and not convention.random and draw == 0
         with guarded(device):
             y = unit_rows(features.map, units)
-            signs = random_rows(y, asked.images, asked.seed, draw)
+            signs = random_rows(y, asked.images, asked.seed, draw) if convention.random or compare else None
             if exact:
                 maps, squares = _all_channels(features, y, convention, keep=more), None
             else:
                 scalars = convention.readout(y, signs if convention.random else None)
                 g = backward(features, scalars, keep=more or compare)
                 maps, squares = convention.contribution(g), None
-                if compare:
+                if compare and signs is not None:
                     other = backward(features, reweight_channels(convention, y, signs), keep=more)
                     squares = remaining_squares(convention, g, maps), other.square().sum(1)
         value = in_double(y.detach()).reshape(-1, len(units), y.shape[1])
@@ -226,7 +226,7 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
 def without_nonfinite(maps: Tensor, y: Tensor) -> Tensor:
     """The maps (B, *space), NaN for every image whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even
     there, and would pass for one."""
-    is_finite = y.detach().isfinite().all(1).to(maps.device)
+    is_finite = in_double(y.detach()).isfinite().all(1)
     return torch.where(is_finite.reshape(-1, *(1,) * (maps.dim() - 1)), maps, torch.nan)
 
 
@@ -273,7 +273,9 @@ def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tenso
     """Random signs for the channels of a batch, (B * n, C), the same for all n units of an image; in their dtype and on
     their device."""
     signs = torch.stack([random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in images])
-    return signs.repeat_interleave(len(y) // len(images), 0).to(y)
+    # In one copy, which does not wait.
+    signs = signs.to(y.dtype).pin_memory() if y.is_cuda else signs
+    return signs.to(y, non_blocking=True).repeat_interleave(len(y) // len(images), 0)
 
 
 def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:

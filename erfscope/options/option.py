@@ -68,11 +68,11 @@ class Option:
         text = name.replace("_", "-")
         if self.is_closed and value is not None and value not in self.words:
             raise unknown(text.replace("-", " "), str(value), self.words)
-        is_number, words = isinstance(value, Real), "".join(f" or {word!r}" for word in self.words)
-        if is_number and not value >= self.least:
-            raise ErfscopeError(f"{text} must be at least {self.least}{words}, not {value}")
-        if is_number and not value <= self.most:
-            raise ErfscopeError(f"{text} must be at most {self.most}{words}, not {value}")
+        is_number = isinstance(value, Real)
+        if is_number and not self.least <= value <= self.most:
+            limit = f"most {self.most}" if value > self.most else f"least {self.least}"
+            words = "".join(f" or {word!r}" for word in self.words)
+            raise ErfscopeError(f"{text} must be at {limit}{words}, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

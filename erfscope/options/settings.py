@@ -243,7 +243,7 @@ class Settings:
 
         object.__setattr__(self, "channels", channels(self.channels))
         for name, each in OPTIONS.items():
-            if name in self.__dataclass_fields__:
+            if name in self.__dataclass_fields__ and getattr(self, name) is not each.default:
                 each.option.refuse(name, getattr(self, name))
         if self.until_se is not None and not 0 < self.until_se < 1:
             raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
