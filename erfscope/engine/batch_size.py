@@ -29,6 +29,9 @@ MAPS_TO_MEASURE = 14
 #: oneDNN's tables. Measured as that growth at 64 x 64, 15 MiB.
 FIRST_PASS = 24 * 2**20
 FLOAT64 = 8
+#: Images of a batch at most, unless the user names a number. A net of three convolutions takes 0.32 s for 2,000 images
+#: of 32 x 32 by 16, and 0.13 s by 256.
+MOST_IMAGES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +64,16 @@ class BatchPlan:
 def plan_batches(plan: Plan) -> BatchPlan:
     """Decide how many images go through the model at a time; Captum's methods take one by one.
 
-    The user's number, halved until it fits; else about as many pixels as sixteen images of 224 x 224 have, in at most
-    half of the memory there is. Only the pixels that go in count.
+    The user's number, halved until it fits; else about as many pixels as sixteen images of 224 x 224 have, of at most
+    :data:`MOST_IMAGES` images, in at most half of the memory there is. Only the pixels that go in count.
 
     Raises:
         MeasurementError: there is no memory for a single image.
     """
     asked = plan.settings.batch_size
-    planned = batch_size = min(largest_batch(plan), asked or max(1, min(16, 16 * 224 * 224 // max(_pixels(plan), 1))))
+    planned = batch_size = min(
+        largest_batch(plan), asked or max(1, min(MOST_IMAGES, 16 * 224 * 224 // max(_pixels(plan), 1)))
+    )
     wanted = tuple(needs(plan))
     for need in wanted:
         if need.takes(1) > need.there:
