@@ -28,7 +28,7 @@ from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
-from erfscope.torch_internals import has_global_backward_hooks
+from erfscope.torch_internals import has_global_backward_hooks, version_of
 
 if TYPE_CHECKING:
     from erfscope.adapters.module import ModuleAdapter
@@ -56,13 +56,21 @@ def recording_of(adapter: ModuleAdapter) -> Recording:
     if adapter not in _kept:
         asked, structure = _asked(adapter), structure_of(adapter.module)
         known, found, passes = _of_modules.get(adapter.module, (None, None, {}))
-        if known != asked or found != structure or structure is None:
+        is_same = structure is not None and (known, found) == (asked, structure) and _are_current(passes, adapter)
+        if not is_same:
             with same_random_numbers(), torch.inference_mode(False):
                 recording = _recorded(adapter)
             passes = {recording.images: recording}
             _of_modules[adapter.module] = asked, structure, passes
         _kept[adapter] = passes
     return cast(Recording, next(iter(_kept[adapter].values())))
+
+
+def _are_current(passes: Mapping[int, Pass], adapter: ModuleAdapter) -> bool:
+    """Whether the tensors whose numbers decide what is read, as indices do, are what they were."""
+    read = {name: written for each in passes.values() for name, written in each.numbers.read.items()}
+    now = adapter.tensors() if read else {}
+    return all(name in now and version_of(now[name]) == written for name, written in read.items())
 
 
 def _asked(adapter: ModuleAdapter) -> object:

@@ -105,12 +105,14 @@ def _tap(place: Place, read: Taps, node: fx.Node) -> Place:
     first, second = extend(place.table[None], 1, spots, np.array([place.slope]), np.nan)[0]
     if moves and not reason:
         apart = (part > 0) & (np.abs(second - first - place.slope) > SAME * max(abs(place.slope), 1))
-        reason = f"cells that are no neighbours on the image meet in {describe(node)}" if apart.any() else ""
-        reason = reason or read.inexact_reason
-    table = np.where(lone, np.nan, first + part * (second - first))
+        reason = (
+            f"cells that are no neighbours on the image meet in {describe(node)}"
+            if apart.any()
+            else read.inexact_reason
+        )
     return place._replace(
         dim=read.dim,
-        table=table,
+        table=np.where(lone, np.nan, first + part * (second - first)),
         slope=place.slope * read.scale,
         inexact_reason=reason,
     )

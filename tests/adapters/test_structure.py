@@ -116,6 +116,26 @@ def test_an_edited_module_is_recorded_anew(recordings, edit):
     np.testing.assert_array_equal(found.map.values, analyze(erfscope.wrap(net, input_size=12, forward=call)).map.values)
 
 
+def test_indices_that_weights_decide_are_followed(recordings):
+    class Picks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.scores = nn.Conv2d(3, 6, 3, padding=1, groups=3), nn.Parameter(torch.arange(6.0))
+
+        def forward(self, x):
+            return self.conv(x)[:, self.scores.topk(2).indices]
+
+    net = Picks().double()
+    analyze(net)
+    with torch.no_grad():
+        net.scores.copy_(net.scores.flip(0))
+    found = analyze(net)
+    np.testing.assert_allclose(found.map.values, analyze(net, plain=True).map.values, atol=1e-12)
+    times = len(recordings)
+    analyze(net)
+    assert len(recordings) == times
+
+
 def test_another_size_or_layout_is_another_recording(recordings):
     net = Net().double()
     analyze(net)
