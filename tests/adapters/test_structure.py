@@ -67,6 +67,13 @@ EDITS = {
 }
 
 
+def test_a_class_that_was_patched_is_noticed(monkeypatch):
+    net = Net()
+    before = structure_of(net)
+    monkeypatch.setattr(nn.BatchNorm2d, "forward", lambda self, x: x, raising=False)
+    assert structure_of(net) != before
+
+
 @pytest.fixture
 def recordings(monkeypatch):
     made, record = [], recorded._record
