@@ -25,7 +25,8 @@ CASES = {
 
 @pytest.fixture(scope="module", params=list(CASES))
 def result(request) -> erfscope.Result:
-    return erfscope.analyze("test_resnet", weights="random", samples=4, layer="layer3", **CASES[request.param])
+    asked = {"weights": "random", "samples": 4, "layer": "layer3", "measures": "all"}
+    return erfscope.analyze("test_resnet", **asked, **CASES[request.param])
 
 
 def shown(result: erfscope.Result) -> str:
