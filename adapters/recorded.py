@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.state import borrowed, device_of, dtype_of
-from erfscope.adapters.structure import structure_of
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.box import size_text
@@ -28,7 +26,6 @@ from erfscope.graph.tape import DRAWS
 from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
-from erfscope.torch_internals import has_global_backward_hooks, version_of
 
 if TYPE_CHECKING:
     from erfscope.adapters.module import ModuleAdapter
@@ -41,8 +38,6 @@ MOST_NUMBERS = 2**48
 LONGEST_SIDE = 2**26
 #: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
 _kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
-#: Module -> what its last adapter asked for, its structure then, and the recorded passes, which do not hold the module.
-_of_modules: WeakKeyDictionary[nn.Module, tuple[object, object, dict[int, Pass]]] = WeakKeyDictionary()
 #: Adapter -> where its module keeps its tensors.
 _places: WeakKeyDictionary[ModuleAdapter, Places] = WeakKeyDictionary()
 
@@ -54,30 +49,10 @@ def recording_of(adapter: ModuleAdapter) -> Recording:
         MeasurementError: the model cannot run on an input of this size.
     """
     if adapter not in _kept:
-        asked, structure = _asked(adapter), structure_of(adapter.module)
-        known, found, passes = _of_modules.get(adapter.module, (None, None, {}))
-        is_same = structure is not None and (known, found) == (asked, structure) and _are_current(passes, adapter)
-        if not is_same:
-            with same_random_numbers(), torch.inference_mode(False):
-                recording = _recorded(adapter)
-            passes = {recording.images: recording}
-            _of_modules[adapter.module] = asked, structure, passes
-        _kept[adapter] = passes
+        with same_random_numbers(), torch.inference_mode(False):
+            recording = _recorded(adapter)
+        _kept[adapter] = {recording.images: recording}
     return cast(Recording, next(iter(_kept[adapter].values())))
-
-
-def _are_current(passes: Mapping[int, Pass], adapter: ModuleAdapter) -> bool:
-    """Whether the tensors whose numbers decide what is read, as indices do, are what they were."""
-    read = {name: written for each in passes.values() for name, written in each.numbers.read.items()}
-    now = adapter.tensors() if read else {}
-    return all(name in now and version_of(now[name]) == written for name, written in read.items())
-
-
-def _asked(adapter: ModuleAdapter) -> object:
-    """What a recording depends on besides the module."""
-    read = adapter.preprocess.size, adapter.preprocess.channels, adapter.layout, adapter.prefix_tokens
-    # A function that was made for one call may hold the module.
-    return type(adapter), weakref.ref(adapter.forward), read, torch.get_default_dtype(), has_global_backward_hooks()
 
 
 def places_of(adapter: ModuleAdapter) -> Places:

@@ -47,6 +47,8 @@ class Loan:
 
 _loans: WeakKeyDictionary[nn.Module, Loan] = WeakKeyDictionary()
 _loans_lock = threading.Lock()
+#: Open blocks of :func:`one_thread`, and the number of threads that the first of them found.
+_on_one_thread, _threads_found, _threads_lock = 0, 1, threading.Lock()
 #: Held while the global generators are seeded, read or set, so that threads do not share their numbers.
 generators_lock = threading.RLock()
 
@@ -176,12 +178,19 @@ def one_thread() -> Iterator[None]:
     Several wait for each other at every operation: longer than a small one takes, and for whatever else the machine
     does.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    # PyTorch keeps the number for each thread, and for those that begin: blocks of several threads overlap.
+    global _on_one_thread, _threads_found
+    with _threads_lock:
+        if not _on_one_thread:
+            _threads_found = torch.get_num_threads()
+        _on_one_thread += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _threads_lock:
+            _on_one_thread -= 1
+            torch.set_num_threads(_threads_found)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as all_modules
 
 #: The name that recording a forward pass lacks; "" where all are there.
@@ -108,11 +108,6 @@ def inside_compiled(module: object) -> nn.Module | None:
     """Return the module that ``torch.compile`` has wrapped; None for any other."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else None
-
-
-def version_of(tensor: Tensor) -> int:
-    """Return how often PyTorch has counted a write to a tensor; 0 where it does not count them."""
-    return 0 if tensor.is_inference() else int(getattr(tensor, "_version", 0))
 
 
 def compiler_is_loaded() -> bool:

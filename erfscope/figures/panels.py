@@ -178,7 +178,7 @@ def _close_tile(result: Result, *, above: tuple[str, ...], below: tuple[str, ...
     assert result.map is not None
     shown = close_up(result.map.plane)
     return Tile(
-        result=replace(result, map=shown.erf),
+        result=replace(result, map=shown.erf, sums=None),
         title=result.label,
         above=(*above, *shown.words),
         below=below,

@@ -125,6 +125,7 @@ def entry_of(
     Returns:
         The entry, ``unusable`` where the result is not ok or some images gave NaN.
     """
+    result.compute(names or ())
     kept = [name for name in (result.measures if names is None else names) if name in result.measures]
     return BaselineEntry(
         protocol={**_protocol(result), **(asked or {})},

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, evaluate, shape_of, value
-from erfscope.torch_internals import version_of
 
 #: Elements of the largest tensor that rules read.
 LARGEST = 1 << 24
@@ -27,8 +26,6 @@ class Numbers:
     def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], *, is_complete: bool = False) -> None:
         self._graph, self._tensors, self._is_complete = graph, tensors, is_complete
         self._found: dict[fx.Node, Tensor | None] = {}
-        #: The module's own tensors that were read -> how often they had been written to.
-        self.read: dict[str, int] = {}
 
     def __call__(self, node: fx.Node) -> Tensor | None:
         """The numbers of a node."""
@@ -39,9 +36,8 @@ class Numbers:
 
     def _compute(self, node: fx.Node) -> Tensor | None:
         if node.op == "placeholder":
-            found, name = self._graph.constants.get(node), self._graph.held.get(node, "")
-            if found is None and (found := self._tensors.get(name)) is not None:
-                self.read[name] = version_of(found)
+            found = self._graph.constants.get(node)
+            found = self._tensors.get(self._graph.held.get(node, "")) if found is None else found
             return None if found is None or (found.is_meta and not self._is_complete) else found.detach()
         given = {each: self(each) for each in node.all_input_nodes}
         if not callable(node.target) or any(tensor is None for tensor in given.values()):

@@ -217,6 +217,10 @@ class Result:
     #: The first image as shown to the model, uint8 (H, W, C), for overlays.
     picture: Any = None
 
+    def __post_init__(self) -> None:
+        # Of its own: what is computed later is not that of another result.
+        object.__setattr__(self, "measures", dict(self.measures))
+
     def __getitem__(self, name: str) -> MeasureValue:
         """A measure by name, e.g. ``result["r50"].se``; one that was not asked for is computed, see :meth:`compute`.
 

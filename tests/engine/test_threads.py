@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -45,4 +47,16 @@ def test_the_number_of_threads_is_put_back_after_a_failure(three_threads):
             return super().forward(x)
 
     assert erfscope.analyze(Failing(3, 3, 3), input_size=8, plain=True, samples=1).status == "error"
+    assert torch.get_num_threads() == 3
+
+
+def test_threads_that_measure_at_once_leave_the_number_for_those_that_begin_later(three_threads):
+    nets = [nn.Conv2d(3, 3, 3) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda net: erfscope.analyze(net, input_size=8, samples=1), nets))
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert found == [3]
     assert torch.get_num_threads() == 3
