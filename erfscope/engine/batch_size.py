@@ -123,8 +123,9 @@ def needs(plan: Plan) -> list[Need]:
         # The heap may keep what the last pass took.
         return [] if there is None else [Need(there, fixed, model + drawn, after + model)]
     own = available_bytes()
+    # The sums are there, and once more when they come back together.
     return [
-        *([] if there is None else [Need(there, 0, model)]),
+        *([] if there is None else [Need(there, 2 * _averages(plan), model + drawn)]),
         *([] if own is None else [Need(own, fixed, drawn, after)]),
     ]
 

@@ -265,6 +265,5 @@ def prefetched(plan: Plan, indices: Sequence[int], *, keep: int) -> Iterator[Sou
     if workers < 1:
         yield plan.read
         return
-    on_cuda = device_and_dtype(plan)[0].type == "cuda"
-    with contextlib.closing(Prefetcher(plan.feed, indices, plan.box, workers=workers, keep=keep, pin=on_cuda)) as ahead:
+    with contextlib.closing(Prefetcher(plan.feed, indices, plan.box, workers=workers, keep=keep)) as ahead:
         yield ahead

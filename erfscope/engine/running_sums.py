@@ -37,10 +37,10 @@ class RunningSums:
             origin: The first cell of that part along each axis; None if it is whole.
         """
         average = self._average
-        mean = functools.reduce(operator.add, draws) / len(draws)
+        mean = draws[0] if len(draws) == 1 else functools.reduce(operator.add, draws) / len(draws)
         parts = mean, self._inside(mean, origin)
         # The only time that the device is waited for.
-        numbers = torch.stack([part.abs().flatten(1).sum(1) for part in parts]).tolist()
+        numbers = torch.stack([torch.linalg.vector_norm(part.flatten(1), 1, dim=1) for part in parts]).tolist()
         for place, (image, total, inside) in enumerate(zip(images, *numbers, strict=True)):
             if image < self.next_image:
                 continue

@@ -27,12 +27,9 @@ class Prefetcher:
         box: The part of each that is needed.
         workers: How many processes.
         keep: How many that were handed out may be needed again: a batch that did not fit is tried in parts.
-        pin: Whether to lay them where graphics processors fetch them fastest.
     """
 
-    def __init__(
-        self, feed: Feed, indices: Sequence[int], box: Box | None, *, workers: int, keep: int, pin: bool
-    ) -> None:
+    def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None, *, workers: int, keep: int) -> None:
         self._feed, self._box, self._keep = feed, box, keep
         self._kept: OrderedDict[int, Tensor | str] = OrderedDict()
         # Where processes can be forked, nothing has to be pickled, a user's own transform least of all.
@@ -46,7 +43,6 @@ class Prefetcher:
                 num_workers=workers,
                 worker_init_fn=_use_one_thread,
                 multiprocessing_context=fork,
-                pin_memory=pin,
             )
             self._coming: Iterator[Read] | None = iter(loader)
         self._last = -1

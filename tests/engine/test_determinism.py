@@ -60,7 +60,7 @@ def test_stimuli_are_the_same_bit_for_bit_in_any_order_and_in_workers(kind):
     )
     forward = [feed.batch([index]) for index in range(9)]
     backward = [feed.batch([index]) for index in reversed(range(9))][::-1]
-    ahead = Prefetcher(feed, range(9), None, workers=2, keep=3, pin=False)
+    ahead = Prefetcher(feed, range(9), None, workers=2, keep=3)
     assert all(torch.equal(one, other) for one, other in zip(forward, backward, strict=True))
     assert all(torch.equal(one, ahead(index)) for index, one in enumerate(forward))
     # What was let go of is read again.

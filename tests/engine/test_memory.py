@@ -346,7 +346,7 @@ def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch)
 
 
 def test_on_a_gpu_both_memories_are_planned(monkeypatch):
-    """The pass lies on the GPU, images and maps in the machine's own memory."""
+    """The pass and the sums lie on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
     monkeypatch.setattr(
         "erfscope.engine.batch_size.available_bytes",
@@ -363,8 +363,10 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
         "erfscope.engine.batch_size.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
     )
     pass_, own = needs(plan)
-    assert (pass_.fixed, pass_.after) == (0, 0)
-    model = pass_.each
+    # Four images are four groups of float64 sums, which are there twice when they come back.
+    cells = math.prod(last - first + 1 for first, last in plan.trfs[0].clipped_box_px)
+    assert (pass_.fixed, pass_.after) == (2 * 4 * 8 * cells, 0)
+    model = pass_.each - own.each
     assert on_cpu == [Need(there["cpu"], own.fixed, model + own.each, own.after + model)]
     there["cpu"] = own.takes(1) - 1
     with pytest.raises(MeasurementError, match="one image of 32x32 needs"):
