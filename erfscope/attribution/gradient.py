@@ -48,7 +48,7 @@ class Contribution:
     #: Squared norm of the gradient over channels at each cell, as ``maps``, see :func:`remaining_squares`; and the same
     #: with random signs on the readout's weights. None where these have random signs, or it was not asked for.
     squares: tuple[Tensor, Tensor] | None = None
-    #: The units' channels, (B, n, C) float64; None of Captum's methods.
+    #: The units' channels in the order of :func:`unit_rows`, (N, C) float64; None of Captum's methods.
     value: Tensor | None = None
 
 
@@ -89,8 +89,10 @@ class GradientRequest:
 class ForwardPass(NamedTuple):
     """A forward pass of a batch, and the units that are differentiated together."""
 
+    #: Of as many copies of the batch, one after the other, as there are lists of units.
     features: Features
-    units: Sequence[Unit]
+    #: Of each copy; units of one copy have theoretical receptive fields (TRF) that do not overlap.
+    units: Sequence[Sequence[Unit]]
     #: Position of the first unit in the list asked for.
     number: int
     #: The first cell of the maps along each axis of the reference; None if they are whole.
@@ -131,7 +133,7 @@ def gradient_draws(
         with guarded(x.device, asked.amp_dtype):
             features = adapter.features(as_leaf(x), layer, wrt, known=known)
         for number, unit in enumerate(units):
-            yield ForwardPass(features, [unit], number, None, number < len(units) - 1)
+            yield ForwardPass(features, [[unit]], number, None, number < len(units) - 1)
 
     return _of_passes(passes(), asked)
 
@@ -159,19 +161,29 @@ def graph_draws(
             if around([plan.image, box_at(first, x.shape[2:])]) != box_at(first, x.shape[2:]):
                 text = "a batch needs more of its images than one image alone"
                 raise MeasurementError(f"{text}; use --batch-size 1 or --plain (batch_size=1, plain=True)")
-            with guarded(x.device, whole_model=False):
-                image = x[inside(plan.image, first)]
-                channels, reference = forward(as_leaf(image, faster_order(image)) if plan.is_of_image else image)
-            edge = Reference(name="", edge=reference, layout=plan.reference.layout, shape=tuple(reference.shape))
-            features = Features(map=channels, reference=edge)
+            image = x[inside(plan.image, first)]
+            features = graph_features(forward, as_leaf(image, faster_order(image)) if plan.is_of_image else image)
             origin = tuple(low for low, _ in plan.image) if plan.is_of_image else None
             for column in range(len(plan.units)):
                 unit = replace(units[number], index=(column,))
-                yield ForwardPass(features, [unit], number, origin, column < len(plan.units) - 1)
+                yield ForwardPass(features, [[unit]], number, origin, column < len(plan.units) - 1)
                 number += 1
-            del features, channels, reference, edge  # the graph is freed before the next one is made
+            del features  # the graph is freed before the next one is made
 
     return _of_passes(found(), asked)
+
+
+def graph_features(forward: Forward, image: Tensor) -> Features:
+    """The map that a pass of a graph makes and its reference, in one graph of autograd.
+
+    Args:
+        forward: The pass.
+        image: (B, C_in, *space), the part of the images that it needs; the reference, where that is the image.
+    """
+    with guarded(image.device, whole_model=False):
+        found, reference = forward(image)
+    edge = Reference(name="", edge=reference, layout=forward.plan.reference.layout, shape=tuple(reference.shape))
+    return Features(map=found, reference=edge)
 
 
 def faster_order(x: Tensor) -> torch.memory_format:
@@ -189,11 +201,12 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
     """Contributions of every cell of the reference to units that share each backward pass: one for every draw.
 
     The gradient of the sum of the units' scalars, cut to the TRF of one of them, is its own where their TRFs do not
-    overlap. One backward pass follows the other: as a batch of gradients (``is_grads_batched``) eight take 1.04 to 1.2
-    times as long on the CPU, for layer3 of resnet18 and the sixth block of vit_tiny_patch16_224 at 224 px.
+    overlap, and copies of an image do not see each other. One backward pass follows the other: as a batch of gradients
+    (``is_grads_batched``) eight take 1.04 to 1.2 times as long on the CPU, for layer3 of resnet18 and the sixth block
+    of vit_tiny_patch16_224 at 224 px.
 
     Args:
-        forward: The forward pass of the batch, and the units.
+        forward: The forward pass of the batch, or of copies of it, and the units of each copy.
         asked: What is wanted. With ``draws="all"`` one backward pass is made per channel.
 
     Source: the compressed vector-Jacobian products of Curtis, Powell & Reid 1974; random signs are keyed by seed, image
@@ -202,13 +215,14 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
     convention, device = asked.convention, features.map.device
     exact = asked.draws == "all" and convention.random
     count = int(asked.draws) if convention.random and asked.draws != "all" else 1
+    images = [image for own in units for image in asked.images for _ in own]
     for draw in range(count):
         # A graph that is freed as the backward pass goes along leaves its memory to what comes next.
         more = keep or draw < count - 1
         compare = asked.with_random_signs and not convention.random and draw == 0
         with guarded(device):
             y = unit_rows(features.map, units)
-            signs = random_rows(y, asked.images, asked.seed, draw) if convention.random or compare else None
+            signs = random_rows(y, images, asked.seed, draw) if convention.random or compare else None
             if exact:
                 maps, squares = _all_channels(features, y, convention, keep=more), None
             else:
@@ -218,8 +232,8 @@ def contributions(forward: ForwardPass, asked: GradientRequest) -> Iterator[Cont
                 if compare and signs is not None:
                     other = backward(features, reweight_channels(convention, y, signs), keep=more)
                     squares = remaining_squares(convention, g, maps), other.square().sum(1)
-        value = in_double(y.detach()).reshape(-1, len(units), y.shape[1])
-        maps = without_nonfinite(maps, y) if len(units) == 1 else maps
+        maps = without_nonfinite(maps, y) if len(y) == len(maps) else maps
+        value = in_double(y.detach())
         yield Contribution(unit=number, draw=draw, maps=maps, origin=origin, squares=squares, value=value)
 
 
@@ -270,12 +284,12 @@ def _all_channels(features: Features, y: Tensor, convention: Convention, *, keep
 
 
 def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:
-    """Random signs for the channels of a batch, (B * n, C), the same for all n units of an image; in their dtype and on
-    their device."""
-    signs = torch.stack([random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in images])
+    """Random signs for channels (N, C), of the image that each row is of; in their dtype and on their device."""
+    drawn = {image: random_signs(y.shape[1], seed=seed, image=image, draw=draw) for image in dict.fromkeys(images)}
+    signs = torch.stack([drawn[image] for image in images])
     # In one copy, which does not wait.
     signs = signs.to(y.dtype).pin_memory() if y.is_cuda else signs
-    return signs.to(y, non_blocking=True).repeat_interleave(len(y) // len(images), 0)
+    return signs.to(y, non_blocking=True)
 
 
 def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:

@@ -18,14 +18,30 @@ from erfscope.geometry.unit import Unit
 
 def unit_channels(features: Tensor, unit: Unit) -> Tensor:
     """Channels of one unit that are read: (B, C, *space) -> (B, C)."""
-    return unit_rows(features, [unit])
+    return unit_rows(features, [[unit]])
 
 
-def unit_rows(features: Tensor, units: Sequence[Unit]) -> Tensor:
-    """The same of n units that read the same channels, (B * n, C): those of an image's units beside each other."""
-    at: list[tuple[int | slice, ...]] = [(slice(None), slice(None), *unit.index) for unit in units]
-    rows = torch.stack([features[each] for each in at], 1).flatten(0, 1)
-    return rows if units[0].channels is None else rows[:, list(units[0].channels)]
+def unit_rows(features: Tensor, units: Sequence[Sequence[Unit]]) -> Tensor:
+    """The same of units that read the same channels: (N, C), by copy, image and unit.
+
+    Args:
+        features: (K * B, C, *space), K copies of B images after each other.
+        units: Of each copy.
+    """
+    if len(units) == len(units[0]) == 1:
+        at: tuple[int | slice, ...] = (slice(None), slice(None), *units[0][0].index)
+        rows = features[at]
+    else:
+        images = len(features) // len(units)
+        places = [
+            (copy * images + image, *unit.index)
+            for copy, own in enumerate(units)
+            for image in range(images)
+            for unit in own
+        ]
+        rows = features.movedim(1, -1)[tuple(torch.tensor(places, device=features.device).T)]
+    channels = units[0][0].channels
+    return rows if channels is None else rows[:, list(channels)]
 
 
 class UnitReadout(nn.Module):

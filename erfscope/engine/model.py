@@ -164,11 +164,10 @@ class LoadedModel:
         """The memory that one whole image takes, with its gradient, in bytes."""
         return pass_bytes(self.whole(layer, wrt))
 
-    def whole(self, layer: str, wrt: str = IMAGE) -> Crop:
-        """All operations up to a layer, whole."""
-        found = self.recording.crop(layer, (), wrt, self.recording.images)
-        assert found is not None
-        return found
+    def whole(self, layer: str, wrt: str = IMAGE, images: int | None = None) -> Crop:
+        """All operations up to a layer, whole, for so many images, or as many as were recorded."""
+        count = images or self.recording.images
+        return self._crop(layer, (), wrt, count, count, self.adapter)
 
     @cached_property
     def cost(self) -> Cost:

@@ -83,7 +83,7 @@ def _by_unit(plan: Plan, contributions: Iterable[Contribution]) -> list[tuple[Te
         sums[each.unit][where] += found
         counts[each.unit] += 1
         assert each.value is not None
-        values[each.unit] = each.value[0, 0]
+        values[each.unit] = each.value[0]
     return [(values[number], total / counts[number]) for number, total in enumerate(sums)]
 
 

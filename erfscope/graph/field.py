@@ -148,10 +148,10 @@ class Fields(UnitCenters):
 
     def ends(self, node: fx.Node, unit: Sequence[IntArray]) -> list[FloatArray]:
         """The ends of some elements of a tensor together, for each axis."""
-        rows = np.arange(ROWS)
+        rows, one = np.arange(ROWS), np.zeros(1, dtype=np.intp)
         # A dimension along which nothing varies has one index.
         picked = [
-            ends[np.ix_(rows, *(np.unique(spots % n) for spots, n in zip(unit, ends.shape[1:], strict=True)))]
+            ends[np.ix_(rows, *(spots if n > 1 else one for spots, n in zip(unit, ends.shape[1:], strict=True)))]
             for ends in self.every_end[node]
         ]
         return [each.reshape(ROWS, -1).min(1) for each in picked]

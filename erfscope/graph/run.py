@@ -48,7 +48,7 @@ class Crop:
     units: tuple[tuple[int, ...], ...]
     #: How many images go through together.
     images: int
-    #: The part of the layer that each is.
+    #: The part of the layer that each is, or all of the layer.
     boxes: tuple[Part, ...]
     #: Operations in order; the image and constants are none.
     steps: tuple[Step, ...]
@@ -149,8 +149,8 @@ class Forward:
             image: (B, C_in, *space of ``plan.image``), a leaf that requires grad where the reference is the image.
 
         Returns:
-            The units' channels (B, C, units), and the reference: the image, or a leaf of the whole tensor, of which
-            only what the units need has its numbers.
+            The units' channels (B, C, units), or the layer's map (B, C, *space); and the reference: the image, or a
+            leaf of the whole tensor, of which only what the units need has its numbers.
         """
         plan, found = self.plan, dict[fx.Node, Tensor]()
         if image.dim() == 4 and not image.is_contiguous() and not self._is_last:
@@ -178,6 +178,8 @@ class Forward:
                 out = cut(reference, whole(tuple(reference.shape)), step.part)
             found[step.node] = out
         node, layout = plan.layer
+        if not plan.units:
+            return layout.to_map(found[node]), reference
         units = [cut(found[node], plan.parts[node], box).movedim(layout.batch_dim, 0).flatten(1) for box in plan.boxes]
         return torch.stack(units, 2), reference
 
@@ -229,9 +231,9 @@ def crop(
     """
     shape = shape_of(layer.node)
     batch = layer.layout.batch_dim
-    boxes = [layer.layout.unit_box(shape, unit) for unit in units]
+    boxes = [layer.layout.unit_box(shape, unit) for unit in units] or [whole(shape)]
     boxes = [tuple(each[:images] if dim == batch else each for dim, each in enumerate(box)) for box in boxes]
-    parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes) if boxes else whole(shape)}
+    parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes)}
     steps: list[Step] = []
     asked: dict[fx.Node, Part] = {}
     for node in reversed(graph.nodes):

@@ -8,7 +8,7 @@ centre."""
 from erfscope.measures.definition import Kind, Measure, Unit, Value
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.table import MEASURES, SHOWN
-from erfscope.measures.values import MeasureValue, measure, with_errors
+from erfscope.measures.values import MeasureValue, measure, value_of, with_errors
 
 __all__ = [
     "MEASURES",
@@ -21,5 +21,6 @@ __all__ = [
     "Unit",
     "Value",
     "measure",
+    "value_of",
     "with_errors",
 ]

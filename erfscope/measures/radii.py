@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,41 @@ from erfscope.maps.erf_map import FloatArray
 FLAT = 1e-12
 
 
+class Ring(NamedTuple):
+    """The cells that radii between k - 1/2 and k + 1/2 enclose in part."""
+
+    #: Cells that such radii enclose more and more of: all of them from k - 1/2 on, or from a later radius on.
+    cells: NDArray[np.intp]
+    #: Of each, whether it is from a later radius on; else it is enclosed whole at a radius in between.
+    begins: NDArray[np.bool_]
+    #: The radius where each begins or ends, in order.
+    radii: FloatArray
+
+
 class Rings:
-    """The cells of a map by the integer part of their distance to the unit's centre. Shared by all maps of one unit."""
+    """The cells of a map by the integer part of their distance to the unit's centre. Shared by all maps of one unit.
+
+    Args:
+        distance: (H, W), distance of every cell to the unit's centre, in cells.
+    """
 
     def __init__(self, distance: FloatArray) -> None:
-        """Sort the cells.
-
-        Args:
-            distance: (H, W), distance of every cell to the unit's centre, in cells.
-        """
         #: (H W,)
         self.distance: FloatArray = distance.ravel()
-        self.count = int(self.distance.max()) + 2
-        # Numbers of two bytes are sorted by their digits, in half of the time.
-        self.number: NDArray[np.unsignedinteger] = self.distance.astype(np.min_scalar_type(self.count))
-        self._cells = np.argsort(self.number, kind="stable").astype(np.min_scalar_type(self.number.size))
-        self._first = np.concatenate([[0], np.cumsum(np.bincount(self.number, minlength=self.count))])
+        #: The integer part of each, and how many there are of these, with one that holds no cell.
+        self.number = self.distance.astype(np.intp)
+        self.count = int(self.number.max()) + 2
+        self._found: dict[int, Ring] = {}
 
-    def cells(self, first: int, last: int) -> NDArray[np.unsignedinteger]:
-        """The cells in the rings from ``first`` to ``last``."""
-        low, high = (int(self._first[min(max(ring, 0), self.count)]) for ring in (first, last + 1))
-        return self._cells[low:high]
+    def ring(self, k: int) -> Ring:
+        """The cells with a distance from k - 1 to below k + 1."""
+        if k not in self._found:
+            cells = np.flatnonzero((self.number == k) | (self.number == k - 1))
+            begins = self.number[cells] == k
+            radii = self.distance[cells] + np.where(begins, -0.5, 0.5)
+            order = np.argsort(radii)
+            self._found[k] = Ring(cells[order], begins[order], radii[order])
+        return self._found[k]
 
 
 class RadialMass:
@@ -55,10 +69,9 @@ class RadialMass:
         self._weights, self._rings = weights.ravel(), rings
         moments = self._weights * rings.distance
         mass, moment = (np.bincount(rings.number, terms, rings.count) for terms in (self._weights, moments))
-        #: below[k] is the mass with d < k.
-        self._below = np.concatenate([[0.0], np.cumsum(mass)])
-        #: enclosed[k] is the mass enclosed by r = k + 1/2.
-        self._enclosed = self._below[:-1] + np.arange(1, rings.count + 1) * mass - moment
+        # The mass with d < k, and the mass enclosed by r = k + 1/2.
+        below = np.cumsum(mass) - mass
+        self._enclosed = below + np.arange(1, rings.count + 1) * mass - moment
         self._is_point = not moments.any()
 
     def radius(self, share: float) -> float:
@@ -75,17 +88,15 @@ class RadialMass:
         if self._is_point:
             return 0.0
         k = int(np.searchsorted(self._enclosed, share - FLAT))
-        base = self._below[max(k - 1, 0)]
-        near = self._rings.cells(k - 1, k)
-        distance, weights = self._rings.distance[near], self._weights[near]
-
-        def enclosed(r: float) -> float:
-            return float(base + weights @ np.minimum(np.maximum(r - distance + 0.5, 0.0), 1.0))
-
-        knots = np.concatenate([distance - 0.5, distance + 0.5, [k - 0.5, k + 0.5]])
-        knots = np.unique(knots[(knots >= k - 0.5) & (knots <= k + 0.5)])
-        index = min(max(bisect_left(knots, share - FLAT, key=enclosed), 1), len(knots) - 1)
-        low, high = float(knots[index - 1]), float(knots[index])
-        inner, outer = enclosed(low), enclosed(high)
+        cells, begins, radii = self._rings.ring(k)
+        weights = self._weights[cells]
+        # The enclosed mass rises by the weights of the cells that have begun and not ended.
+        knots = np.concatenate([[k - 0.5], radii, [k + 0.5]])
+        slopes = np.cumsum(np.concatenate([[weights[~begins].sum()], np.where(begins, weights, -weights)]))
+        inner = float(self._enclosed[k - 1]) if k else 0.0
+        mass = inner + np.cumsum(slopes * np.diff(knots))
+        index = min(int(np.searchsorted(mass, share - FLAT)), len(mass) - 1)
+        inner = float(mass[index - 1]) if index else inner
+        low, high, outer = float(knots[index]), float(knots[index + 1]), float(mass[index])
         step = (share - inner) / (outer - inner) if outer > inner else 1.0
         return max(low + (high - low) * min(max(step, 0.0), 1.0), 0.0)

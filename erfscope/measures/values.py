@@ -111,7 +111,7 @@ def with_errors(
     chosen, plane = _chosen(names), erf.plane
     geometry = Geometry(plane, whole=False)
     whole = _prepared(plane.values, geometry)
-    results = {entry.name: _value(entry, whole) for entry in chosen}
+    results = {entry.name: value_of(entry, whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
     count = 0
@@ -121,7 +121,7 @@ def with_errors(
         count += 1
         part = _prepared(plane_of(values), geometry, whole)
         for entry in numeric:
-            without[entry.name].append(_value(entry, part))
+            without[entry.name].append(value_of(entry, part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
     return {
@@ -143,7 +143,7 @@ def _prepared(plane: FloatArray, geometry: Geometry, whole: Prepared | None = No
         return Prepared(magnitude_of(plane[geometry.window]), geometry, whole=whole)
 
 
-def _value(entry: Measure, erf: Prepared) -> Value:
+def value_of(entry: Measure, erf: Prepared) -> Value:
     """Value of one measure; None for a map without mass, and for numbers that are not finite."""
     if not erf.has_mass:
         return None

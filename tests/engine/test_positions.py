@@ -153,6 +153,21 @@ def test_one_picture_has_the_draws_of_one_unit(maps):
     assert (found.passes, found.units) == (25, 121)
 
 
+@pytest.mark.parametrize("more", [{}, {"draws": "all"}, {"convention": "signed", "plain": True}], ids=str)
+def test_groups_of_units_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
+    passes, right = [], every_unit.contributions
+    monkeypatch.setattr(every_unit, "contributions", lambda *asked: passes.append(1) or right(*asked))
+    found = check_alone(conv(), maps, [(0, 0), (5, 6), (10, 10)], images=numbers(1, 3, 11, 11), layer="output", **more)
+    assert (found.passes, len(passes)) == (25, 7)  # four groups at a time
+
+
+@pytest.mark.parametrize("wrt", ["image", "0"])
+def test_the_part_of_a_picture_that_no_unit_needs_changes_nothing(wrt, maps):
+    net = made(nn.Conv2d(3, 4, 2, stride=3), nn.Tanh(), nn.Conv2d(4, 3, 2))
+    found = check_alone(net, maps, [(0, 0), (1, 2), (4, 3)], images=numbers(1, 3, 19, 18), layer="output", wrt=wrt)
+    assert found.r50.shape == (5, 5)
+
+
 @pytest.mark.parametrize("more", [{}, {"convention": "signed", "channels": (1, 6)}, {"draws": "all"}], ids=str)
 def test_units_that_share_no_pass_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
     passes, right = [], every_unit.contributions

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from erfscope.attribution.convention import Convention
 from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.measures import measure
+from erfscope.measures import MEASURES, Geometry, Prepared, value_of
 from erfscope.results.positions import MEASURED
+
+#: Geometries of units that are kept: one for all units whose fields lie inside, and some for those at the border.
+GEOMETRIES = 64
 
 
 class FieldSum:
@@ -64,5 +68,15 @@ def sizes(erf: ErfMap | None) -> dict[str, float]:
 
     A map is zero outside the TRF: radii around the unit are the same on the TRF alone.
     """
-    found = {} if erf is None else measure(erf, MEASURED)
-    return {name: float(value) if isinstance(value := found.get(name), float) else math.nan for name in MEASURED}
+    if erf is None:
+        return dict.fromkeys(MEASURED, math.nan)
+    plane = erf.plane
+    prepared = Prepared(plane.magnitude, _geometry(plane.values.shape, plane.center_px, plane.stride_px))
+    values = {name: value_of(MEASURES[name], prepared) for name in MEASURED}
+    return {name: value if isinstance(value, float) else math.nan for name, value in values.items()}
+
+
+@lru_cache(maxsize=GEOMETRIES)
+def _geometry(shape: tuple[int, ...], center_px: tuple[float, ...], stride_px: tuple[float, ...]) -> Geometry:
+    """That of units that stand alike in fields of the same size."""
+    return Geometry(ErfMap(values=np.zeros(shape), center_px=center_px, stride_px=stride_px))
