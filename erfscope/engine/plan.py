@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from erfscope.attribution.convention import CONVENTIONS, Convention, convention_of
 from erfscope.attribution.gradient import Draws
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.positions.fields import check_every_unit
 from erfscope.engine.state import Plan
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.names import INPUT
-from erfscope.geometry.unit import CENTRE, is_every_unit, resolve_units
+from erfscope.geometry.unit import CENTRE, GRID_LIMIT, is_every_unit, resolve_units
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import current
 from erfscope.stimuli.feed import Feed
 
 #: Methods that run changed copies of one image in one batch.
 COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
+
+#: Units of a layer that are measured at most.
+MOST_UNITS = GRID_LIMIT**2
 
 
 def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
@@ -34,7 +37,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     _check_settings(model, settings, convention)
     _, count, *space = model.layer(layer).shape
     if is_every_unit(settings.unit):
-        check_every_unit(space, layer)
+        _check_every_unit(space, layer)
     plain = _why_plain(model, settings, layer)
     _check_passes(model, settings, layer, plain)
     centre = model.recording.default_unit(layer, settings.wrt)
@@ -57,6 +60,22 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         draws=draws if convention.random else 1,
         process_group=current(),
     )
+
+
+def _check_every_unit(space: Sequence[int], layer: str) -> None:
+    """Refuse what every unit of a layer cannot be measured under.
+
+    Raises:
+        ErfscopeError: there are too many units, or several ranks share the run.
+    """
+    if current().size > 1:
+        raise ErfscopeError(
+            f"unit all is measured by one process, not by {current().size} ranks; start one, or name units"
+        )
+    count = math.prod(space)
+    if count > MOST_UNITS:
+        text = f"unit all asks for the {count} units of {layer}, and at most {MOST_UNITS} are measured at once"
+        raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
 
 
 def _check_settings(model: LoadedModel, settings: Settings, convention: Convention) -> None:

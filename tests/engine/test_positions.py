@@ -403,7 +403,7 @@ def test_a_layer_of_too_many_units_is_refused():
 
 
 def test_ranks_are_refused(monkeypatch):
-    monkeypatch.setattr("erfscope.engine.positions.fields.current", lambda: SimpleNamespace(size=2))
+    monkeypatch.setattr("erfscope.engine.plan.current", lambda: SimpleNamespace(size=2))
     with pytest.raises(
         ErfscopeError, match="unit all is measured by one process, not by 2 ranks; start one, or name units"
     ):

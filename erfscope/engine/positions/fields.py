@@ -13,11 +13,7 @@ from erfscope.engine.positions.colours import Field, colour_units
 from erfscope.engine.state import Plan, Sums
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import GRID_LIMIT, Unit
-from erfscope.parallel import current
-
-#: Units of a layer that are measured at most.
-MOST_UNITS = GRID_LIMIT**2
+from erfscope.geometry.unit import Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +44,6 @@ class UnitFields:
         whole = [() if trf is None else tuple((0, side - 1) for side in reference) for trf in self.trfs]
         groups = [[number] for number, trf in enumerate(self.trfs) if trf is not None]
         return replace(self, fields=whole, groups=groups, alone=reason)
-
-
-def check_every_unit(space: Sequence[int], layer: str) -> None:
-    """Refuse what every unit of a layer cannot be measured under.
-
-    Raises:
-        ErfscopeError: there are too many units, or several ranks share the run.
-    """
-    if current().size > 1:
-        raise ErfscopeError(
-            f"unit all is measured by one process, not by {current().size} ranks; start one, or name units"
-        )
-    count = int(np.prod(space))
-    if count > MOST_UNITS:
-        text = f"unit all asks for the {count} units of {layer}, and at most {MOST_UNITS} are measured at once"
-        raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
 
 
 def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = None) -> UnitFields:
