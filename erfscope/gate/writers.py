@@ -48,9 +48,9 @@ def verdict_lines(view: VerdictView) -> Iterator[Line]:
         yield Line(printable(f"  structure: {view.structure}"), "row")
     table = [Row(*Row._fields), *view.rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for number, row in enumerate(table if view.rows else []):
+    for place, row in enumerate(table if view.rows else []):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield Line(printable(f"  {text.rstrip()}"), "row", row.verdict if number else "")
+        yield Line(printable(f"  {text.rstrip()}"), "row", row.verdict if place else "")
     yield from (Line(printable(f"  {text}"), "reason", view.shown) for text in view.reasons)
     if view.advice:
         yield Line(f"  {view.advice}", "accept")

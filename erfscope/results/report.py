@@ -78,8 +78,8 @@ class Report:
         return rows
 
     def compared_with(self, result: Result) -> Result | None:
-        """The result that another is compared with (:func:`erfscope.results.pairing.partners`); None for what others
-        are compared with."""
+        """The result that another is compared with, as :func:`erfscope.results.pairing.partners` finds it; None for
+        what others are compared with."""
         return next(
             (other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None
         )

@@ -16,7 +16,8 @@ from erfscope.storage.formats import FORMATS
 
 #: The file that marks the folder of a report.
 REPORT = "report.json"
-#: Folder in that of a report for the rows of a run that has not ended, a report each: see :mod:`erfscope.storage.rows`.
+#: Folder in that of a report for the rows of a run that has not ended, a report each: see
+#: :mod:`erfscope.storage.rows`.
 ROWS = ".erfscope-rows"
 
 

@@ -108,11 +108,11 @@ def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str
     """How many points each operation reads, and how far from the unit's centre the furthest is."""
     if not found:
         yield Extra(head="no sampling points: no recorded operation of which the unit needs few cells has any")
-    for number, each in enumerate(found):
+    for place, each in enumerate(found):
         center = () if result.unit is None else result.unit.center_px
         furthest = max(math.dist(point, center) for point in each.points_px)
         head = f"{each.operation} reads the first image at {len(each.points_px)} points for the unit"
-        at = f"{where}/sampling_points/{number}"
+        at = f"{where}/sampling_points/{place}"
         yield Extra(head=head, items=(("furthest from the unit's centre (px)", plain_cell(furthest, at)),))
 
 
