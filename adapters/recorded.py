@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from erfscope.adapters.state import borrowed, device_of, dtype_of
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.box import size_text
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
+from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record

@@ -18,7 +18,7 @@ from erfscope.api.models import load_model
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import sides, size_text
+from erfscope.geometry.unit import sides, size_text
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")

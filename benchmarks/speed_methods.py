@@ -26,7 +26,7 @@ from torch import Tensor
 from erfscope.adapters import load
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.state import NO_HOOKS, Hooks
+from erfscope.engine.plan import NO_HOOKS, Hooks
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import FloatArray
 from erfscope.options.settings import Settings

@@ -29,7 +29,7 @@ from erfscope.errors import ErfscopeError as ErfscopeError
 from erfscope.errors import ErfWarning as ErfWarning
 from erfscope.errors import FallbackWarning as FallbackWarning
 from erfscope.errors import MeasurementError as MeasurementError
-from erfscope.geometry.receptive_field import Trf as Trf
+from erfscope.geometry.unit import Trf as Trf
 from erfscope.influence_matrix import Influence as Influence
 from erfscope.influence_matrix import influence as influence
 from erfscope.maps.erf_map import ErfMap as ErfMap

@@ -104,7 +104,7 @@ def memory_unplanned() -> Iterator[None]:
     """Measure without planning the memory, which takes as long as measuring a small model and has tests of its own in
     tests/engine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
+        patch.setattr("erfscope.engine.batch.needs", lambda plan: [])
         yield
 
 

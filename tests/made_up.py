@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from erfscope.adapter import Weights
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.report import Report

@@ -128,7 +128,7 @@ def folder(tmp_path, monkeypatch):
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     # Planning memory takes longer than measuring small models, and has tests of its own.
-    monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
+    monkeypatch.setattr("erfscope.engine.batch.needs", lambda plan: [])
     for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from erfscope.attribution.sound_kernels import SoundKernels
+from erfscope.attribution.readout import SoundKernels
 from erfscope.errors import ErfscopeError, unknown
 
 #: Activations between layers, by the name that PyTorch's functions have.

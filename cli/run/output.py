@@ -73,7 +73,7 @@ def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
     """The files that inputs name, those in folders and of patterns among them."""
-    from erfscope.stimuli.search import find
+    from erfscope.stimuli.files import find
 
     for each in inputs:
         # What is not there is refused where it is read.
@@ -162,7 +162,7 @@ def explain_computing(report: Report) -> None:
 
 def computing_text(computed: Computed) -> str:
     """The path on which a result was computed, and its share of the forward pass."""
-    from erfscope.geometry.box import size_text
+    from erfscope.geometry.unit import size_text
 
     if computed.path == "plain":
         return f"path: plain ({computed.because}); {computed.gmacs:.4g} GMACs up to the layer"

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.engine.layer_table import LayerRow, LayerTable, overview
-from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.view.terminal.names import Name
 from erfscope.view.words import square_text, whole_text
 

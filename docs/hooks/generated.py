@@ -25,7 +25,7 @@ from erfscope.cli.main import cli
 from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.kinds import KINDS
 from erfscope.measures import MEASURES, Measure
-from erfscope.measures.ratios import SIZED
+from erfscope.measures.sizes import SIZED
 from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
 from erfscope.storage.formats import FORMATS

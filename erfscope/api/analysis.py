@@ -15,11 +15,10 @@ import torch
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model, refuse_weights
 from erfscope.api.result_halo import with_halos
-from erfscope.engine.measure import measure
+from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
-from erfscope.engine.resume import refuse_others
-from erfscope.engine.state import Hooks
+from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits

@@ -17,12 +17,12 @@ from erfscope.api.blocks import with_blocks
 from erfscope.api.checkpoints import checkpoints
 from erfscope.api.models import Model, Saved, feed_of, live, load_model
 from erfscope.api.result_halo import with_halos
+from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
-from erfscope.engine.resume import refuse_others
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.options.keywords import Options, check, combinations, settings_of, values_of
 from erfscope.options.settings import Settings
 from erfscope.parallel import current, single_process

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from erfscope.api.analysis import asked_layers
 from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.state import Hooks
+from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.asked import Asked
 from erfscope.explorer.live import LiveExplorer, LiveModel

@@ -13,8 +13,8 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, keep, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
 from erfscope.api.models import load_model
+from erfscope.engine.measure import has_lost_arrays, refuse_others
 from erfscope.engine.outcome import not_measured
-from erfscope.engine.resume import has_lost_arrays, refuse_others
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words

@@ -13,8 +13,7 @@ from erfscope.api.models import Model, live, load_model
 from erfscope.engine.layer_table import LayerTable, layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import UnitWord
+from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.options.keywords import Building, check, sizes
 from erfscope.restore import restored
 

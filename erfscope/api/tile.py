@@ -9,7 +9,7 @@ import torch
 from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, live
 from erfscope.api.structure import bare
-from erfscope.attribution.sound_kernels import BATCH_NORMS
+from erfscope.attribution.readout import BATCH_NORMS
 from erfscope.engine.model import LoadedModel
 from erfscope.geometry.input_size import Size
 from erfscope.graph.graph import name_of

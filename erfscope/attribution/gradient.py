@@ -14,13 +14,11 @@ from torch import Tensor
 
 from erfscope.adapter import Adapter, Features, Reference
 from erfscope.attribution.convention import Convention, random_signs
-from erfscope.attribution.readout import as_leaf, unit_rows
-from erfscope.attribution.sound_kernels import SoundKernels
+from erfscope.attribution.readout import SoundKernels, as_leaf, unit_rows
 from erfscope.errors import MeasurementError
-from erfscope.geometry.box import around, box_at, inside
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import Unit
+from erfscope.geometry.unit import Unit, around, box_at, inside
 from erfscope.graph.run import Forward
 
 #: Pixels of a batch from which channels last is faster on a CPU: two images of 224 x 224. Measured on two cores in

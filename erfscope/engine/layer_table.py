@@ -10,8 +10,7 @@ from typing import Any
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import UnitWord, resolve_units
+from erfscope.geometry.unit import Trf, UnitWord, resolve_units
 from erfscope.results.json_values import fields, plain
 
 SCHEMA = "erfscope.layers/1"

@@ -13,7 +13,7 @@ from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds,
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.graph.record import RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop

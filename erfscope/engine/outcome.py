@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
-from erfscope.engine.gradient_path import gradient_cut, unproved_operations
+from erfscope.engine.cost import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.state import Plan, RunReport, Sums, map_of
+from erfscope.engine.plan import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
-from erfscope.geometry.box import sides
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf, sides
 from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from erfscope.engine.batch import accumulate
-from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.state import Plan, Sums, map_of
+from erfscope.engine.batch import accumulate, device_and_dtype
+from erfscope.engine.plan import Plan, Sums, map_of
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap

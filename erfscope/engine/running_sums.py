@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from erfscope.maps.accumulator import MapAccumulator
-from erfscope.maps.jackknife import GROUPS
+from erfscope.maps.accumulator import GROUPS, MapAccumulator
 
 
 class RunningSums:

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from erfscope.engine.batch_size import device_and_dtype
-from erfscope.engine.state import Plan
+from erfscope.engine.batch import device_and_dtype
+from erfscope.engine.plan import Plan
 from erfscope.engine.verification import first_readable
-from erfscope.geometry.box import inside
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import inside
 from erfscope.graph.graph import shape_of
 from erfscope.graph.places import describe
 from erfscope.graph.recording import FIRST

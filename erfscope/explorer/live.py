@@ -17,10 +17,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.engine.batch_size import device_and_dtype
+from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.state import Plan
+from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.asked import Asked
 from erfscope.explorer.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from erfscope.engine.outcome import pending_result
-from erfscope.engine.state import Plan
+from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
 from erfscope.geometry.names import IMAGE
-from erfscope.maps.density_region import BRIGHTNESS, SHARES
+from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.printable import printable
 from erfscope.results.result import Result
 from erfscope.storage.writing import write_bytes

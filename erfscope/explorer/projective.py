@@ -17,7 +17,7 @@ from erfscope.attribution.convention import random_signs
 from erfscope.attribution.gradient import guarded, in_double
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import MeasurementError
-from erfscope.geometry.box import Box, inside, sides
+from erfscope.geometry.unit import Box, inside, sides
 from erfscope.maps.erf_map import FloatArray
 from erfscope.model_errors import first_line, wrap_model_errors
 

@@ -10,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.engine.batch import accumulate
+from erfscope.engine.every_unit import unit_maps
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import plan_run
-from erfscope.engine.positions.colours import Field
-from erfscope.engine.positions.every_unit import unit_maps
-from erfscope.engine.positions.fields import UnitFields, fields_of
-from erfscope.engine.state import Hooks, Plan, Sums
+from erfscope.engine.plan import Hooks, Plan, Sums, plan_run
+from erfscope.engine.unit_fields import Field, UnitFields, fields_of
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.receptive_field import Trf
-from erfscope.geometry.unit import resolve_units
-from erfscope.maps.density_region import BRIGHTNESS, SHARES
+from erfscope.geometry.unit import Trf, resolve_units
+from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Prepared
 from erfscope.measures.prepared import Geometry
@@ -225,7 +222,7 @@ def block_sums(values: FloatArray, block: int) -> FloatArray:
 def levels(weights: FloatArray) -> NDArray[np.uint8]:
     """A map in 8 bits: 0 where there is nothing, else 1 to 255 by the share that blocks at least as strong hold.
 
-    The share is put on the scale ``share`` (:mod:`erfscope.maps.density_region`), on which equal steps look equal. It
+    The share is put on the scale ``share`` (:mod:`erfscope.maps.drawn`), on which equal steps look equal. It
     counts a block itself, so that the mass of all blocks of one level is the difference between two shares.
 
     Args:

@@ -21,7 +21,7 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.notes import condition_words, shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
-from erfscope.measures.ratios import sides_of
+from erfscope.measures.sizes import sides_of
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
 

@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.lettering import TEXT
 from erfscope.figures.pixels import colour_map
-from erfscope.maps.density_region import shares
+from erfscope.maps.drawn import shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.words import cells, radii

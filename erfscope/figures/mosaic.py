@@ -19,7 +19,7 @@ from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, 
 from erfscope.figures.maps import Look, draw_map, frame_map, keys, marks
 from erfscope.figures.pixels import colour_map, common_peak, display
 from erfscope.figures.style import COLOURS, ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
-from erfscope.maps.density_region import BRIGHTNESS, SHARES
+from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.view.words import error_words

@@ -13,8 +13,8 @@ from erfscope.figures.draw import default_kind, png_bytes
 from erfscope.figures.maps import COVER, field_box, grey, round_length
 from erfscope.figures.pixels import colour_map, coloured_png, common_peak, display
 from erfscope.figures.style import SCALES, FigureStyle
+from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.window import CloseUp, close_up
 from erfscope.printable import number
 from erfscope.results.result import Result
 from erfscope.view.drawings import Drawing, Drawings, Ring, Shown

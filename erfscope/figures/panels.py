@@ -19,7 +19,7 @@ from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.notes import condition_words, shared, size_lines
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import IMAGE
-from erfscope.maps.window import close_up
+from erfscope.maps.drawn import close_up
 from erfscope.results.result import Result
 from erfscope.view.words import cells, unit_text
 

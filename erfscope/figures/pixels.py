@@ -10,8 +10,7 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from PIL import Image
 
-from erfscope.maps.area_means import averaged
-from erfscope.maps.density_region import brightness
+from erfscope.maps.drawn import averaged, brightness
 from erfscope.maps.erf_map import ErfMap, FloatArray
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -27,7 +26,7 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
     Args:
         erf: The map.
         scale: ``"share"`` (brightness from 0 to 1 by the share of the ERF in pixels at least as strong, see
-            :mod:`erfscope.maps.density_region`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10
+            :mod:`erfscope.maps.drawn`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10
             of 1 + density) or ``"power"`` (its power 0.3), with the sign kept.
         longest: Cells of the drawing's longer side: a larger map (H, W) is averaged over them first.
 

@@ -9,7 +9,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.verdict import CheckReport, Verdict
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.results.result import slug
 from erfscope.storage.files import map_bytes
 from erfscope.storage.writing import write_bytes

@@ -13,7 +13,7 @@ from msgspec import Meta
 from erfscope.environment import environment
 from erfscope.gate import structure as structures
 from erfscope.gate.structure import Structure
-from erfscope.maps.jackknife import GROUPS, Over
+from erfscope.maps.accumulator import GROUPS, Over
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.comparability import CONDITIONS, Condition, Use
 from erfscope.results.json_values import plain, to_json

@@ -9,7 +9,7 @@ from typing import Literal
 from erfscope.gate.entry import BaselineMeasure
 from erfscope.gate.tolerance import Tolerance
 from erfscope.measures import MEASURES
-from erfscope.measures.differences import paired_difference
+from erfscope.measures.values import paired_difference
 from erfscope.printable import number, with_error
 
 Word = Literal["pass", "fail", "cannot tell"]

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from erfscope.geometry.box import size_text
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf, size_text
 from erfscope.results.result import Result
 
 #: Positions that differ by less are equal: they are sums of strides and halves.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 
 Size = int | str | Sequence[int]
 #: The word for the model's own size, doubled until the border cuts little of the ERF.

@@ -16,7 +16,7 @@ from torch import fx
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.graph.ends import (
     CLIPPED,
     FREE,

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
 from erfscope.graph.layouts import Reading

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from erfscope.errors import MeasurementError
-from erfscope.geometry.box import Box
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import Box
 from erfscope.graph.graph import Graph, shape_of
 from erfscope.graph.numbers import Numbers
 from erfscope.graph.places import describe

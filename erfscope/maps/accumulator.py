@@ -1,20 +1,186 @@
-"""From single contributions to one map with leave-one-group-out maps, for one unit."""
+"""Sums of contributions by group of images, and the jackknife's errors from them."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GROUPS, GroupSums, Over
 
 if TYPE_CHECKING:
     from erfscope.attribution.convention import Convention
+
+#: What the groups are made of.
+Over = Literal["images", "draws"]
+#: Images are dealt to this many groups (fewer if there are fewer images): group = global image index mod GROUPS.
+GROUPS = 10
+#: A jackknife over fewer groups is meaningless: no error is given.
+MIN_GROUPS = 4
+#: Axes are the same after half a turn: the period of an angle, in degrees.
+HALF_TURN = 180.0
+
+
+@dataclass(kw_only=True)
+class GroupSums:
+    """Running sums of contributions per group: memory for at most ten maps, however many images come.
+
+    The maps may cover only a box of the reference, such as the clipped theoretical receptive field.
+    Sums are float64, so shards merge in any order to about 1e-15 of the sums, times the root of the number of terms.
+    """
+
+    #: Shape of one contribution: that of the box. Taken from the first one if left out.
+    shape: tuple[int, ...] | None = None
+    #: Where the box lies in the full map, one slice per axis; None if it is the full map, or the caller keeps the box.
+    box: tuple[slice, ...] | None = None
+    #: Sum of the contributions per group; groups without any are absent.
+    sums: dict[int, FloatArray] = field(default_factory=dict)
+    #: Sum of the weights per group.
+    counts: dict[int, float] = field(default_factory=dict)
+
+    def add(self, group: int, contribution: FloatArray, weight: float = 1.0) -> None:
+        """Count one contribution, or the sum of several.
+
+        Args:
+            group: 0 .. 9.
+            contribution: Of the box's shape.
+            weight: How many contributions it is the sum of: the mean is sum(contribution) / sum(weight).
+
+        Raises:
+            ValueError: another shape, a group out of range, or a weight that is not positive.
+        """
+        if self.shape is None:
+            self.shape = contribution.shape
+        if contribution.shape != self.shape:
+            raise ValueError(f"a contribution has shape {contribution.shape}, but the sums have {self.shape}")
+        if not 0 <= group < GROUPS:
+            raise ValueError(f"group {group} is not in 0 .. {GROUPS - 1}")
+        if not weight > 0:
+            raise ValueError(f"a contribution has weight {weight}, which is not positive")
+        if group not in self.sums:
+            self.sums[group], self.counts[group] = np.zeros(self.shape), 0.0
+        self.sums[group] += contribution
+        self.counts[group] += weight
+
+    def items(self) -> Iterator[tuple[int, tuple[FloatArray, float]]]:
+        """Every group that holds anything, in order, with its sum and its count: what ``add`` takes."""
+        return ((group, (self.sums[group], self.counts[group])) for group in sorted(self.sums))
+
+    def merge(self, other: GroupSums) -> None:
+        """Add what another shard has counted of the same map.
+
+        Raises:
+            ValueError: the shards cover different boxes.
+        """
+        if other.box != self.box or (None not in (self.shape, other.shape) and self.shape != other.shape):
+            raise ValueError(
+                f"sums over {self.box or self.shape} cannot be merged with sums over {other.box or other.shape}"
+            )
+        for group, (total, count) in other.items():
+            self.add(group, total, weight=count)
+
+    def mean(self) -> FloatArray:
+        """Mean of all contributions, of the box's shape.
+
+        Raises:
+            ValueError: nothing was counted.
+        """
+        return self._mean_of(sorted(self.sums))
+
+    def leave_one_out(self) -> list[FloatArray]:
+        """Means without one group, for every group that holds anything, in the order of the groups; none if there is
+        only one group."""
+        groups = sorted(self.sums)
+        # Summed anew rather than subtracted from the total: a difference could fall below zero by rounding.
+        return (
+            [self._mean_of([other for other in groups if other != group]) for group in groups]
+            if len(groups) > 1
+            else []
+        )
+
+    def full(self, shape: Sequence[int], values: FloatArray | None = None) -> FloatArray:
+        """Place values of the box in a map that is zero elsewhere.
+
+        Args:
+            shape: Shape of the full map.
+            values: Of the box's shape, e.g. a leave-one-out map; the mean if left out.
+
+        Returns:
+            (*shape).
+        """
+        inside = self.mean() if values is None else values
+        full = np.zeros(tuple(shape))
+        target = full if self.box is None else full[self.box]
+        if target.shape != inside.shape:
+            raise ValueError(
+                f"values of shape {inside.shape} do not fill {self.box or 'the map'} of a map of shape {tuple(shape)}"
+            )
+        target[...] = inside
+        return full
+
+    def _mean_of(self, groups: Sequence[int]) -> FloatArray:
+        if not groups:
+            raise ValueError("no contribution was counted: there is no mean")
+        total = self.sums[groups[0]].copy()
+        for group in groups[1:]:
+            total += self.sums[group]
+        return total / math.fsum(self.counts[group] for group in groups)
+
+
+def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None) -> float:
+    """Standard error from the values without one group each: sqrt((g - 1) / g * sum (x_i - mean)^2).
+
+    Args:
+        leave_one_out: The g values, two at least.
+        period: For a cyclic quantity, after how much it is the same again (an axis' angle: 180 degrees); values are
+            then taken relative to their circular mean.
+
+    Returns:
+        The standard error, in the values' unit.
+
+    Raises:
+        ValueError: fewer than two values.
+
+    Source: Tukey's delete-one-group jackknife; Efron & Stein 1981.
+    """
+    if len(leave_one_out) < 2:
+        raise ValueError(f"a jackknife needs two groups at least, not {len(leave_one_out)}")
+    values = np.asarray(leave_one_out, dtype=np.float64)
+    if period is not None:
+        values = _unwrap_cyclic(values, period)
+    groups = len(values)
+    return math.sqrt((groups - 1) / groups * float(np.sum((values - values.mean()) ** 2)))
+
+
+def signed_noise_floor(images: int) -> float:
+    """The rest of pure noise in the mean of signed maps, relative to one image's: 1 / sqrt(n).
+
+    Sizes taken from the absolute value of a signed mean contain this floor everywhere in the field; it vanishes only
+    slowly.
+
+    Args:
+        images: Number n of images averaged, at least 1.
+    """
+    if images < 1:
+        raise ValueError(f"a mean needs one image at least, not {images}")
+    return 1 / math.sqrt(images)
+
+
+def wrap_cyclic(difference: float, period: float) -> float:
+    """A cyclic difference in [-period / 2, period / 2)."""
+    return (difference + period / 2) % period - period / 2
+
+
+def _unwrap_cyclic(values: FloatArray, period: float) -> FloatArray:
+    """Cyclic values as differences from their circular mean."""
+    turns = 2 * math.pi * values / period
+    mean = math.atan2(float(np.sin(turns).mean()), float(np.cos(turns).mean())) * period / (2 * math.pi)
+    return np.array([wrap_cyclic(float(value) - mean, period) for value in values])
 
 
 class MapAccumulator:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 
 FloatArray = NDArray[np.float64]
 Scale = Literal["amplitude", "energy", "signed"]

@@ -5,9 +5,8 @@ May import: ``maps`` and below.
 Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true
 centre."""
 
-from erfscope.measures.definition import Kind, Measure, Unit, Value
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES, SHOWN
+from erfscope.measures.table import MEASURES, SHOWN, Kind, Measure, Unit, Value
 from erfscope.measures.values import MeasureValue, measure, value_of, with_errors
 
 __all__ = [

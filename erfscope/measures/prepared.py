@@ -7,13 +7,20 @@ from functools import cached_property
 
 import numpy as np
 
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.measures.radii import RadialMass, Rings
-from erfscope.measures.ratios import Sides, sides_of
 from erfscope.measures.shapes import ALIKE, MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
-from erfscope.measures.spread import Moments, moments
-from erfscope.measures.squares import area_inside, edge_weights, side
+from erfscope.measures.sizes import (
+    Moments,
+    RadialMass,
+    Rings,
+    Sides,
+    area_inside,
+    edge_weights,
+    moments,
+    side,
+    sides_of,
+)
 
 
 class Geometry:

@@ -8,8 +8,8 @@ import numpy as np
 
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.radii import RadialMass
 from erfscope.measures.shapes import MIN_R2, gaussian
+from erfscope.measures.sizes import RadialMass
 
 #: Radii that every profile holds besides those one cell apart, so that its curve passes through r50 and r90 themselves.
 SHARES = (0.5, 0.9)

@@ -10,11 +10,10 @@ from typing import SupportsFloat
 import numpy as np
 
 from erfscope.errors import unknown
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, wrap_cyclic
 from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, plane_of
-from erfscope.maps.jackknife import HALF_TURN, MIN_GROUPS, jackknife_se
-from erfscope.measures.definition import Kind, Measure, Value
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES
+from erfscope.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.printable import UNIT_SIGNS, with_error
 
 
@@ -181,3 +180,28 @@ def _corrected(entry: Measure, value: float, without: Sequence[float]) -> float:
     power, n = (2 if entry.corrected_as == "square" else 1), len(without)
     found = n * value**power - (n - 1) * math.fsum(number**power for number in without) / n
     return found if power == 1 else math.sqrt(max(0.0, found))
+
+
+def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, float | None]:
+    """Difference a - b of one measure between two maps over the same images, with the error of the difference itself.
+
+    What the images do to both maps alike cancels, so the error is usually much smaller than that of either value.
+
+    Args:
+        a: The one value.
+        b: The other, over the same images in the same groups.
+
+    Returns:
+        (difference, standard error), angles in [-90, 90). The difference is None where a value is None or a word; the
+        error also where the numbers of groups differ or are below four.
+    """
+    if a.value is None or b.value is None or isinstance(a.value, str) or isinstance(b.value, str):
+        return None, None
+    period = HALF_TURN if a.kind == "angle" else None
+    groups = len(a.leave_one_out)
+    difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
+    if groups < MIN_GROUPS or groups != len(b.leave_one_out):
+        return difference, None
+    return difference, jackknife_se(
+        [x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)], period=period
+    )

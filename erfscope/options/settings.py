@@ -239,7 +239,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         from erfscope.attribution.convention import convention_of
-        from erfscope.parallel.shard import parse
+        from erfscope.parallel.process_group import parse
 
         object.__setattr__(self, "channels", channels(self.channels))
         for name, each in OPTIONS.items():

@@ -3,7 +3,14 @@
 May import: ``maps`` and below.
 """
 
-from erfscope.parallel.init import distributed, is_member
-from erfscope.parallel.process_group import SINGLE, ProcessGroup, RankGone, current, single_process
+from erfscope.parallel.process_group import (
+    SINGLE,
+    ProcessGroup,
+    RankGone,
+    current,
+    distributed,
+    is_member,
+    single_process,
+)
 
 __all__ = ["SINGLE", "ProcessGroup", "RankGone", "current", "distributed", "is_member", "single_process"]

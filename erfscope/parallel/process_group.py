@@ -1,15 +1,21 @@
-"""The processes that share a run, and what they exchange."""
+"""The processes that share a run: which images each measures, how sums are put together, and shards, which are runs of
+their own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.maps.accumulator import GROUPS, GroupSums, MapAccumulator
 from erfscope.maps.erf_map import FloatArray
 
 if TYPE_CHECKING:
@@ -140,3 +146,145 @@ def single_process() -> Iterator[None]:
         yield
     finally:
         PROCESS_GROUP.reset(reset)
+
+
+#: What torchrun sets for every process it starts.
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: Within this time all ranks must have started.
+START = timedelta(seconds=60)
+#: How long a rank waits for one that still computes; one that has died closes its connections, which is seen at once.
+PATIENCE = timedelta(days=1)
+
+
+@contextlib.contextmanager
+def distributed() -> Iterator[ProcessGroup]:
+    """Share what is measured inside with the other ranks of a run that ``torchrun`` has started.
+
+    Every rank must do the same inside; images, or the models of a comparison, are dealt to the ranks, and every rank
+    gets the whole result. A process group that exists already is used. Without ``torchrun`` nothing changes.
+
+    Yields:
+        The process group; its ``rank`` 0 should report.
+
+    Raises:
+        ErfscopeError: the other ranks did not start within a minute.
+    """
+    if not is_member():
+        yield SINGLE
+        return
+    import torch.distributed as dist
+    from torch.distributed import ProcessGroup
+
+    with contextlib.ExitStack() as stack:
+        if not dist.is_initialized():
+            _join()
+            stack.callback(dist.destroy_process_group)
+        control = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(control, ProcessGroup)  # every rank is a member
+        reset = PROCESS_GROUP.set(TorchProcessGroup(control))
+        stack.callback(lambda: PROCESS_GROUP.reset(reset))
+        yield PROCESS_GROUP.get()
+
+
+def is_member() -> bool:
+    """Whether this process is one of several that were started together."""
+    if all(os.environ.get(name) for name in VARIABLES):
+        return os.environ["WORLD_SIZE"].isdecimal() and int(os.environ["WORLD_SIZE"]) > 1
+    return False
+
+
+def _join() -> None:
+    """Make the process group: gloo, and NCCL beside it where there are graphics processors."""
+    import torch
+    import torch.distributed as dist
+
+    on_cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=START)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        asked = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES)
+        raise ErfscopeError(
+            f"the ranks of {asked} have not met ({reason}); start all of them with torchrun, or unset WORLD_SIZE to"
+            " measure alone"
+        ) from error
+
+
+def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device: torch.device) -> MapAccumulator:
+    """The sums of all ranks together, on every rank; the sums of each rank stay as they are, so that it can go on.
+
+    Args:
+        average: This rank's sums.
+        process_group: Who takes part; all of them call this.
+        device: Where the ranks compute.
+
+    Raises:
+        RankGone: a rank has died.
+    """
+    whole = average.copy()
+    outside_trf = any(process_group.all_gather(lambda: whole.outside_trf))
+    if outside_trf and not whole.outside_trf:
+        whole.drop_box()
+    shape, box = whole.sums.shape, whole.sums.box
+    assert shape is not None
+    dense = np.zeros((GROUPS, *shape))
+    for group, (total, _) in whole.sums.items():
+        dense[group] = total
+    dense = process_group.sum(dense, device)
+    gathered = process_group.all_gather(
+        lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images)
+    )
+    sums = GroupSums(shape=shape, box=box)
+    for group in range(GROUPS):
+        count = sum(counts.get(group, 0.0) for counts, *_ in gathered)
+        if count:
+            sums.add(group, dense[group], weight=count)
+    whole.restore(
+        sums,
+        n_images=sum(images for _, images, _, _ in gathered),
+        zero_gradient_images=sorted(index for _, _, zero_gradient, _ in gathered for index in zero_gradient),
+        nan_images=sorted(index for *_, nan in gathered for index in nan),
+        outside_trf=outside_trf,
+    )
+    return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Shard:
+    """Every ``of``-th image, starting with the ``number``-th: together the shards 1 to ``of`` hold every image once."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def indices(self, n: int) -> range:
+        """Global indices of its images among ``n``, ascending.
+
+        Raises:
+            ErfscopeError: there are fewer images than shards, so that this one has none.
+        """
+        found = range(self.number - 1, n, self.of)
+        if not found:
+            raise ErfscopeError(
+                f"shard {self} of {n} image{'s' * (n != 1)} is empty; use at most {n} shards, or more --samples"
+            )
+        return found
+
+
+def parse(text: str) -> Shard:
+    """A shard as written on the command line, ``"2/4"``.
+
+    Raises:
+        ErfscopeError: anything else, or a number outside 1 ... the number of shards.
+    """
+    found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
+    if found is None or not int(found[2]):
+        raise ErfscopeError(f"cannot read the shard {text!r}; write i/n, from 1/4 to 4/4 for four of them")
+    number, of = int(found[1]), int(found[2])
+    if not 1 <= number <= of:
+        raise ErfscopeError(f"there is no shard {number}/{of}: they are numbered from 1/{of} to {of}/{of}")
+    return Shard(number=number, of=of)

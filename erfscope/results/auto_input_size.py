@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
-from erfscope.geometry.box import size_text
-from erfscope.maps.window import share_outside
+from erfscope.geometry.unit import size_text
+from erfscope.maps.drawn import share_outside
 from erfscope.measures import measure
 from erfscope.parallel import RankGone, current
 from erfscope.results.findings import CUT_OFF, outside_text

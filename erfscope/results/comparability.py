@@ -11,8 +11,8 @@ from typing import Any
 
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
-from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.results.json_values import fields
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS

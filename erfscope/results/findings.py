@@ -11,10 +11,10 @@ from erfscope.adapter import Adapter
 from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
+from erfscope.maps.accumulator import signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.jackknife import signed_noise_floor
 from erfscope.measures import measure
 
 if TYPE_CHECKING:

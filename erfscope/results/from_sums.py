@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from erfscope.finding import Finding
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from erfscope.maps.erf_map import FloatArray
-from erfscope.parallel.shard import Shard
+from erfscope.parallel.process_group import Shard
 
 if TYPE_CHECKING:
     from erfscope.maps.accumulator import MapAccumulator

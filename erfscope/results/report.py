@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES, SHOWN
-from erfscope.measures.differences import paired_difference
+from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import paired
 from erfscope.results.display import render
 from erfscope.results.pairing import Differences, partners

@@ -15,11 +15,10 @@ from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
-from erfscope.maps.accumulator import MapAccumulator
+from erfscope.geometry.unit import Trf
+from erfscope.maps.accumulator import MapAccumulator, Over
 from erfscope.maps.erf_map import ErfMap, Scale
 from erfscope.maps.hops import HopProfile
-from erfscope.maps.jackknife import Over
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.results.display import render

@@ -3,7 +3,7 @@
 May import: ``geometry`` and below.
 """
 
-from erfscope.stimuli.arrays import open_arrays
+from erfscope.stimuli.decode import open_arrays
 from erfscope.stimuli.files import open_images
 from erfscope.stimuli.picture import Stimuli
 from erfscope.stimuli.synthetic import KINDS, synthetic

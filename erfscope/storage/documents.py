@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_type_hints
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
-from erfscope.maps.jackknife import GROUPS, Over
+from erfscope.maps.accumulator import GROUPS, Over
 from erfscope.maps.trust import Trust
-from erfscope.measures.definition import Kind, Value
+from erfscope.measures.table import Kind, Value
 from erfscope.results.positions import BorderEffect
 from erfscope.results.result import Result
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import Trust

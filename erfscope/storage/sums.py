@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import GroupSums
-from erfscope.parallel.shard import Shard
+from erfscope.parallel.process_group import Shard
 from erfscope.results.partial import PartialSums
 from erfscope.storage.documents import StoredSums
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.jackknife import MIN_GROUPS, jackknife_se
 from erfscope.results.result import Result
 from erfscope.tiling.plan import TileAxis, TilePlan
 from erfscope.tiling.run import run_tiled

@@ -14,9 +14,9 @@ from erfscope.containers import Path
 from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import OUTPUT
+from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import name_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe

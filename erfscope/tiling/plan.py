@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import size_text
 from erfscope.geometry.input_size import Size, input_size
+from erfscope.geometry.unit import size_text
 from erfscope.results.display import render
 
 Slices = tuple[slice, ...]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from erfscope.containers import parts_of
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.model_errors import contain_exits, first_line
 from erfscope.tiling.mark import Mark, shares_memory
 from erfscope.tiling.plan import TilePlan, Window

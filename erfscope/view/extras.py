@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.results.json_values import fields
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Halo, Result, SamplingPoints

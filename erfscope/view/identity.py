@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.results.result import Result
 from erfscope.view import words
 

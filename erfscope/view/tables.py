@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
 from erfscope.results.result import Result

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.receptive_field import Trf
-from erfscope.measures.ratios import sides_of
+from erfscope.geometry.unit import Trf, size_text
+from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
 from erfscope.results.comparability import RANDOM
 from erfscope.results.result import Result

@@ -15,9 +15,9 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
+from erfscope.maps.drawn import share_outside
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.window import share_outside
 from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
 from erfscope.results.result import InputRecord, Result, UnitRecord
 

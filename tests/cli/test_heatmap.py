@@ -16,8 +16,7 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.area_means import averaged
-from erfscope.maps.window import close_up
+from erfscope.maps.drawn import averaged, close_up
 from erfscope.view.terminal.gallery import Gallery
 from erfscope.view.terminal.heatmap import (
     COLOUR_KEY,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import erfscope
-from erfscope.stimuli.search import SUFFIXES as SUFFIXES_OF_IMAGES
+from erfscope.stimuli.files import SUFFIXES as SUFFIXES_OF_IMAGES
 from erfscope.storage.formats import FORMATS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

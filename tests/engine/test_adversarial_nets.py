@@ -207,7 +207,7 @@ def test_a_measurement_is_right_or_refused(net, monkeypatch):
     for name, options in (RUNS | ALONE if net.mixes_batch else RUNS).items():
         found = measure(net, module, x, **options)
         # The memory is planned in the first run alone, which takes a third of it.
-        monkeypatch.setattr("erfscope.engine.batch_size.needs", lambda plan: [])
+        monkeypatch.setattr("erfscope.engine.batch.needs", lambda plan: [])
         if isinstance(found, str):
             if net.expected == "right":
                 wrong.append(f"{name}: refused: {found}")

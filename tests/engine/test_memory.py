@@ -18,16 +18,15 @@ from torch.nn import functional
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution.captum_methods import captum_draws
-from erfscope.attribution.captum_parameters import EXTRA_TENSORS
+from erfscope.attribution.captum_methods import EXTRA_TENSORS, captum_draws
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.gradient import guarded
-from erfscope.engine.batch_size import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
+from erfscope.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
 from erfscope.geometry.unit import Unit
-from erfscope.influence_matrix.live_bytes import LiveBytes
+from erfscope.influence_matrix.compute import LiveBytes
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -152,7 +151,7 @@ def test_a_model_that_needs_numbers_is_counted_too(monkeypatch):
     counted = LoadedModel(adapter=adapter, label="net").pass_bytes("1")
     assert 0.5 < counted / live_bytes(adapter, "1") < 3
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
-    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
+    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
     result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
     assert "one image of 32x32 needs about" in result.error
 
@@ -204,7 +203,7 @@ def batches(monkeypatch):
 
     def run(room: float | None, **options: object) -> list[int]:
         there = None if room is None else int(fixed + room * each)
-        monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda _device: there)
+        monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda _device: there)
         adapter, found = erfscope.wrap(net, input_size=(SIDE, SIDE)), []
         features = ModuleAdapter.features
 
@@ -249,7 +248,7 @@ def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, op
 
 
 def planned(net: nn.Module, there: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> erfscope.Result:
-    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: there)
+    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: there)
     return erfscope.sweep(net, **{"samples": 4, "draws": 1, "measures": "r50", **options})[0]
 
 
@@ -349,7 +348,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     """The pass and the sums lie on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
     monkeypatch.setattr(
-        "erfscope.engine.batch_size.available_bytes",
+        "erfscope.engine.batch.available_bytes",
         lambda device=None: there["cpu" if device is None else device.type],
     )
     found = {}
@@ -359,9 +358,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", plain=True).ok
     plan = found["plan"]
     on_cpu = needs(plan)
-    monkeypatch.setattr(
-        "erfscope.engine.batch_size.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
-    )
+    monkeypatch.setattr("erfscope.engine.batch.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32))
     pass_, own = needs(plan)
     # Four images are four groups of float64 sums, which are there twice when they come back.
     cells = math.prod(last - first + 1 for first, last in plan.trfs[0].clipped_box_px)
@@ -398,7 +395,7 @@ print(available_bytes() / 2**28)
 
 
 def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
-    monkeypatch.setattr("erfscope.engine.batch_size.available_bytes", lambda *_: 2**30)
+    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: 2**30)
     said = []
     asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
     erfscope.analyze("test_resnet", tell=said.append, progress=lambda *_: said.append("picture"), **asked)

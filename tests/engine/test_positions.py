@@ -14,11 +14,11 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.engine.batch_size import Need
-from erfscope.engine.positions import every_unit
-from erfscope.engine.positions.colours import colour_units
+from erfscope.engine import every_unit
+from erfscope.engine.batch import Need
+from erfscope.engine.unit_fields import colour_units
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import sides
+from erfscope.geometry.unit import sides
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.results.positions import BorderEffect
@@ -417,7 +417,7 @@ def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypat
     def need(plan):
         return [Need(1 << 20, 0, 1 << (30 if plan.box is None or sides(plan.box)[0] == 96 else 10))]
 
-    monkeypatch.setattr("erfscope.engine.batch_size.needs", need)
+    monkeypatch.setattr("erfscope.engine.batch.needs", need)
     asked = {"images": numbers(1, 3, 96, 96).float(), "layer": "output", "measures": R50}
     assert erfscope.sweep(net, **asked)[0].ok
     row = erfscope.sweep(net, unit="all", **asked)[0]

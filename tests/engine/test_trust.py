@@ -10,8 +10,7 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.probe import Probe, is_off
-from erfscope.maps.trust import crossing
+from erfscope.maps.trust import Probe, crossing, is_off
 from erfscope.view.methods import methods_sentence
 from erfscope.view.trust import trust_text
 

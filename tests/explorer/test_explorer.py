@@ -17,7 +17,7 @@ from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.page import Explorer
 from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
-from erfscope.maps.density_region import BRIGHTNESS, SHARES, brightness
+from erfscope.maps.drawn import BRIGHTNESS, SHARES, brightness
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -31,9 +31,9 @@ from erfscope.figures.maps import round_length
 from erfscope.figures.panels import panel_with_expected
 from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.figures.style import COLOURS, SCALES
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
+from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.window import close_up
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.radial_curve import gaussian_profile, radial_profile
 from erfscope.results.positions import Positions

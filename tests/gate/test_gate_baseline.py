@@ -15,7 +15,7 @@ import pytest
 import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
 FIELD = Trf(

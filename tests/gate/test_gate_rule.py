@@ -22,8 +22,8 @@ from erfscope.gate import (
     tolerances,
 )
 from erfscope.gate.tolerance import Tolerance
-from erfscope.geometry.receptive_field import Trf
-from erfscope.maps.jackknife import jackknife_se
+from erfscope.geometry.unit import Trf
+from erfscope.maps.accumulator import jackknife_se
 from erfscope.measures import MEASURES
 
 #: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.

@@ -12,8 +12,7 @@ from erfscope.attribution.gradient import GradientRequest, graph_draws
 from erfscope.containers import tensors_of
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.box import box_at, inside
-from erfscope.geometry.unit import Unit
+from erfscope.geometry.unit import Unit, box_at, inside
 from erfscope.graph.run import Forward
 
 #: Images at a time: what is planned for one image must hold for a batch.

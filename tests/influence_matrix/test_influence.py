@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.influence_matrix import influence, products
-from erfscope.influence_matrix.products import Products, fastest
+from erfscope.influence_matrix import compute as products
+from erfscope.influence_matrix import influence
+from erfscope.influence_matrix.compute import Products, fastest
 
 DOUBLE = torch.float64
 #: Sums over the channels of the full Jacobian J[p, r, i, s], as docs/theory.md defines them.
@@ -57,7 +58,7 @@ def test_influence_is_the_sum_over_channels_of_the_full_jacobian(fn, convention)
 @pytest.mark.parametrize("convention", DEFINED)
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_products_taken_together_in_any_number_give_the_same(convention, size, monkeypatch):
-    monkeypatch.setattr("erfscope.influence_matrix.products.fastest", lambda *_: size)
+    monkeypatch.setattr("erfscope.influence_matrix.compute.fastest", lambda *_: size)
     x = normal(6, 3)
     np.testing.assert_allclose(
         influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.maps.jackknife import GROUPS, GroupSums, jackknife_se, signed_noise_floor
+from erfscope.maps.accumulator import GROUPS, GroupSums, jackknife_se, signed_noise_floor
 from erfscope.measures import MeasureValue
-from erfscope.measures.differences import paired_difference
+from erfscope.measures.values import paired_difference
 
 
 def dealt(maps: np.ndarray, indices) -> GroupSums:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up import box_field
 
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, Measure, measure
 from erfscope.measures.prepared import Geometry, Prepared

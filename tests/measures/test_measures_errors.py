@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from made_up import box_field
 
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
+from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.jackknife import GroupSums
 from erfscope.measures import MEASURES, with_errors
 
 SIDE = 33

@@ -7,7 +7,7 @@ import pytest
 from made_up import box_field
 from scipy.optimize import approx_fprime, least_squares
 
-from erfscope.geometry.receptive_field import Trf
+from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.measures.shapes import SHAPES, Axis, fit

@@ -16,7 +16,7 @@ from torch import nn
 
 import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.parallel.shard import Shard, parse
+from erfscope.parallel.process_group import Shard, parse
 from erfscope.results.report import Report
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from erfscope.errors import ErfscopeError
 from erfscope.stimuli import Stimuli, open_images
-from erfscope.stimuli.search import SUFFIXES
+from erfscope.stimuli.files import SUFFIXES
 
 
 def whole(image: Image.Image) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import runpy
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import scipy.stats
 from PIL import Image
 
 from erfscope.errors import ErfscopeError
-from erfscope.stimuli import KINDS, Stimuli, leaves, synthetic
-from erfscope.stimuli.stream import Stream
+from erfscope.stimuli import KINDS, Stimuli, synthetic
+from erfscope.stimuli.synthetic import Stream
 
+leaves = importlib.import_module("erfscope.stimuli.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: sha256 of picture 3 of seed 7 at 24 x 32 x 3. A change here is a change of the pixels: count up the kind's version.

@@ -16,7 +16,7 @@ from erfscope import studies
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError
-from erfscope.maps.probe import Estimate
+from erfscope.maps.trust import Estimate
 from erfscope.studies.trust import trust
 from erfscope.studies.trust.cascade import _stage, cascade
 from erfscope.studies.trust.detached import Found, detached

@@ -24,8 +24,8 @@ from erfscope.figures.maps import COVER
 from erfscope.figures.page_pictures import PIXELS, views
 from erfscope.figures.pixels import colour_map
 from erfscope.finding import Finding
-from erfscope.geometry.receptive_field import Trf
-from erfscope.maps.density_region import BRIGHTNESS, SHARES
+from erfscope.geometry.unit import Trf
+from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
 from erfscope.measures.radial_curve import radial_profile

@@ -18,7 +18,7 @@ from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import MeasurementError
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.probe import Estimate
+from erfscope.maps.trust import Estimate
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.
 IMAGES, PERTURBATIONS = 8, 16

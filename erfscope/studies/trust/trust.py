@@ -14,7 +14,7 @@ import numpy as np
 
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.probe import LARGEST_ERROR
+from erfscope.maps.trust import LARGEST_ERROR
 from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, holds, points, with_error
 from erfscope.studies.trust.cascade import OTHER, Stage, cascade
 from erfscope.studies.trust.detached import Found, measured

@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.geometry.box import size_text
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.results.result import Result
 from erfscope.view.terminal.heatmap import HeatMap
 from erfscope.view.words import IN_PLANE, distinctions

@@ -12,10 +12,8 @@ from rich.style import Style
 from rich.text import Text
 
 from erfscope.environment import OPENCV_FIX
-from erfscope.maps.area_means import averaged
-from erfscope.maps.density_region import BRIGHTNESS, DIGITS, brightness
+from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.window import CloseUp, close_up
 from erfscope.results.result import Result
 
 #: Shades from dark to bright.

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.geometry.box import size_text
+from erfscope.geometry.unit import size_text
 from erfscope.printable import number, printable
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.report import Report

@@ -1,14 +1,72 @@
-"""Parts of a map: what the border of a smaller input would cut off, and what is drawn of a small ERF."""
+"""What is drawn of a map: how bright its cells are by the highest-density region that they complete, averages over
+larger cells, and the part that a small ERF fills."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.maps.erf_map import ErfMap
+from erfscope.maps.erf_map import ErfMap, FloatArray
+
+
+def averaged(values: FloatArray, shape: Sequence[int]) -> FloatArray:
+    """Means of values (H, W) over as many equal parts (H', W') as ``shape`` says, fewer or more."""
+    rows, columns = (_area_means(whole, shown) for whole, shown in zip(values.shape, shape, strict=True))
+    return np.asarray(rows @ values @ columns.T, dtype=np.float64)
+
+
+def _area_means(whole: int, shown: int) -> FloatArray:
+    """Weights (shown, whole) that average ``whole`` cells into ``shown`` equal parts; cells on a border count as far as
+    they lie inside."""
+    side = whole / shown
+    first, cell = np.arange(shown)[:, None] * side, np.arange(whole)[None, :]
+    inside = np.minimum(first + side, cell + 1) - np.maximum(first, cell)
+    return np.asarray(np.maximum(inside, 0.0) / side, dtype=np.float64)
+
+
+#: Shares of an ERF, and how bright the cells are drawn that complete them; between two of them brightness is linear.
+SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+BRIGHTNESS = (1.0, 0.86, 0.58, 0.3, 0.1, 0.0)
+#: Weights relative to the strongest are compared at this many digits: means of equal cells differ by rounding.
+DIGITS = 12
+
+
+def shares(weights: FloatArray) -> FloatArray:
+    """Share of a map's mass that lies in cells at least as strong as each: where that is at most 0.5 is its 50 %
+    highest-density region.
+
+    Half of what a cell holds, and cells of its strength, counts: so a uniform map is 0.5 everywhere, and not 1.
+
+    Args:
+        weights: Any shape and scale, non-negative.
+
+    Returns:
+        The same shape, from 0 to 1; 1 where a cell holds nothing. All 1 for a map that is zero or not finite.
+    """
+    peak = float(weights.max(initial=0.0))
+    if not (peak > 0 and math.isfinite(peak)):
+        return np.ones(weights.shape)
+    relative = weights / peak
+    _, place = np.unique(np.round(relative, DIGITS), return_inverse=True)
+    masses = np.bincount(place.ravel(), relative.ravel() / relative.sum())
+    found = np.cumsum(masses[::-1])[::-1] - masses / 2
+    return np.asarray(np.clip(found, 0.0, 1.0)[place.reshape(weights.shape)], dtype=np.float64)
+
+
+def brightness(weights: FloatArray) -> FloatArray:
+    """How bright each cell of a map is drawn on the scale ``share``: from 1 for the strongest to 0 for those that hold
+    nothing.
+
+    Args:
+        weights: Any shape, non-negative.
+    """
+    return np.asarray(np.interp(shares(weights), SHARES, BRIGHTNESS), dtype=np.float64)
+
 
 #: A map is enlarged at least so many times, where the part that is shown holds this share of it and this many cells
 #: along each axis.
