@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from erfscope.adapters.insertion.insertion import insert
+    from erfscope.adapters.insertion import insert
     from erfscope.adapters.module import ModuleAdapter
     from erfscope.adapters.opening import load, wrap
     from erfscope.adapters.sources.sources import split_label
@@ -23,7 +23,7 @@ _HOMES = {
     "IMAGE": "erfscope.geometry.names",
     "ModuleAdapter": "erfscope.adapters.module",
     "TimmAdapter": "erfscope.adapters.timm_model",
-    "insert": "erfscope.adapters.insertion.insertion",
+    "insert": "erfscope.adapters.insertion",
     "load": "erfscope.adapters.opening",
     "split_label": "erfscope.adapters.sources.sources",
     "wrap": "erfscope.adapters.opening",

@@ -22,8 +22,7 @@ from erfscope.adapters.sources import exported
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
-from erfscope.adapters.weights.checkpoint import load_checkpoint
-from erfscope.adapters.weights.needed import needed_keys
+from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import FallbackWarning
 from erfscope.finding import Finding

@@ -20,10 +20,9 @@ from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import Graph
 from erfscope.graph.named import RETURNED, STAGES, Pass
-from erfscope.graph.record import RecordingError, record
+from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
 from erfscope.graph.tape import DRAWS
-from erfscope.graph.unrecorded import unrecorded
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 

@@ -39,10 +39,10 @@ from soak_rounds import live
 
 import erfscope
 import erfscope.api
-import erfscope.api.page
+import erfscope.api.save
 import erfscope.figures
 from erfscope import gate
-from erfscope.cli.console.screen import Screen
+from erfscope.cli.console import Screen
 from erfscope.cli.main import _run
 
 NETS = """

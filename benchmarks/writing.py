@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import erfscope
-from erfscope.api.page import html
+from erfscope.api.save import html
 from erfscope.figures.draw import folder_figures
 from erfscope.results.report import Report
 from erfscope.storage.files import map_bytes, report_bytes

@@ -33,7 +33,7 @@ import zoo_timm
 from zoo_rows import ZOO, ZooEntry
 
 import erfscope
-from erfscope.cli.console.param_types import n_bytes, seconds
+from erfscope.cli.console import n_bytes, seconds
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits
 

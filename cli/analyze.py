@@ -8,7 +8,7 @@ import rich_click as click
 
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
-from erfscope.cli.console.short_help import ShortHelp, help_all
+from erfscope.cli.console import ShortHelp, help_all
 from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
@@ -32,7 +32,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     wanted = OutputOptions.from_options(given)
     if not models:
         if wanted.explain:
-            from erfscope.cli.views.explain import guide
+            from erfscope.cli.views import guide
 
             return guide()
         raise ErfscopeError(

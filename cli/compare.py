@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from erfscope.cli import config
-from erfscope.cli.console.param_types import Text, n_bytes, seconds
-from erfscope.cli.console.short_help import ShortHelp, help_all
+from erfscope.cli.console import ShortHelp, Text, help_all, n_bytes, seconds
 from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
@@ -70,7 +69,7 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
-        from erfscope.cli.views.explain import guide
+        from erfscope.cli.views import guide
 
         return guide()
     if not models:

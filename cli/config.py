@@ -13,7 +13,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console.param_types import File
+from erfscope.cli.console import File
 from erfscope.cli.options import pair
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import COMPUTATION

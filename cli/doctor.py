@@ -58,7 +58,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from erfscope.cli.console.screen import Screen
+    from erfscope.cli.console import Screen
 
     torch = _imported("torch", "pip install torch")
     lines = [
@@ -148,8 +148,7 @@ def _caches() -> Iterator[Line]:
 def _weights(model: str) -> Line:
     """Whether the pretrained weights of a model are here or can be fetched."""
     from erfscope.adapters.sources.sources import pretrained_store
-    from erfscope.adapters.weights.store import remedy
-    from erfscope.adapters.weights.weights import unreachable_reason
+    from erfscope.adapters.weights.weights import remedy, unreachable_reason
 
     store, subject = pretrained_store(model), f"weights of {model}"
     if store is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File, Text
+from erfscope.cli.console import File, Text
 from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
@@ -34,7 +34,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def _show_address(address: str) -> None:
-    from erfscope.cli.console.screen import Screen
+    from erfscope.cli.console import Screen
 
     screen = Screen()
     screen.print_line(f"open {address} in a browser; Ctrl-C ends it")
@@ -75,9 +75,9 @@ def explore(
     page is one file that works without a network. With `--serve` it asks this process for any unit, layer, convention
     and picture.
     """
-    from erfscope.cli.console.screen import Screen, complain
+    from erfscope.cli.console import Screen, complain
+    from erfscope.cli.run.interruption import importing_torch
     from erfscope.cli.run.output import progress
-    from erfscope.cli.run.startup import importing_torch
     from erfscope.storage.writing import check_file
 
     if (output is None) is not serve:

@@ -6,11 +6,10 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import Text
+from erfscope.cli.console import Text
 from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.options.building import Building
-from erfscope.options.option import declared
+from erfscope.options.option import Building, declared
 
 #: Options of how a model is built; its weights do not matter.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")})
@@ -43,18 +42,18 @@ def layers(
 
     Shows stages and blocks, or with --all every layer. Needs no weights and no images.
     """
-    from erfscope.cli.run.startup import importing_torch
+    from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.structure import layers as run
+        from erfscope.api.models import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
-    from erfscope.cli.console.screen import Screen, print_json
+    from erfscope.cli.console import Screen, print_json
 
     if as_json:
         print_json(table.to_json())
         return 0
-    from erfscope.cli.views.layer_view import layer_view
+    from erfscope.cli.views import layer_view
 
     Screen().print(layer_view(table, one=layer is not None, everything=everything))
     return 0

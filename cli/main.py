@@ -25,9 +25,7 @@ from erfscope.cli import config
 from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
 from erfscope.cli.compare import compare
-from erfscope.cli.console.screen import complain, discard_output
-from erfscope.cli.console.short_help import ShortHelp
-from erfscope.cli.console.streams import streams
+from erfscope.cli.console import ShortHelp, complain, discard_output, streams
 from erfscope.cli.doctor import doctor
 from erfscope.cli.explore import explore
 from erfscope.cli.layers import layers

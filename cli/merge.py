@@ -6,7 +6,7 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File
+from erfscope.cli.console import File
 from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 
 
@@ -19,7 +19,7 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""
-    from erfscope.api.merging import merge as run
+    from erfscope.api.save import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)

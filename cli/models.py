@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import rich_click as click
 
-from erfscope.cli.console.screen import say
+from erfscope.cli.console import say
 from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
 

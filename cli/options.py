@@ -10,12 +10,12 @@ from typing import Annotated, Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console.param_types import File, Text
+from erfscope.cli.console import File, Text
 from erfscope.errors import ErfscopeError
 from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.style import FigureStyle
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
-from erfscope.storage import formats
+from erfscope.storage import writing as formats
 from erfscope.storage.writing import is_folder
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File, Text
+from erfscope.cli.console import File, Text
 from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
 from erfscope.errors import ErfscopeError
 from erfscope.printable import one_line
-from erfscope.storage.formats import TABLES, suffixes
+from erfscope.storage.writing import TABLES, suffixes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,7 +97,7 @@ def study(
         )
     from erfscope.cli.run.output import progress
     from erfscope.studies import check, kept_study, run
-    from erfscope.studies.result import check_output
+    from erfscope.studies.study import check_output
 
     check(name, data=data)
     for path in output:
@@ -126,9 +126,9 @@ def _list(chosen: str) -> int:
     """Print the list of studies."""
     from rich.text import Text
 
-    from erfscope.cli.console.screen import Screen, print_json, say
+    from erfscope.cli.console import Screen, print_json, say
     from erfscope.studies import STUDIES, kept_study
-    from erfscope.view.grids import text_grid
+    from erfscope.view.drawings import text_grid
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
@@ -162,7 +162,7 @@ def _list(chosen: str) -> int:
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:
-    from erfscope.cli.console.screen import Screen, complain, print_json, say
+    from erfscope.cli.console import Screen, complain, print_json, say
 
     if chosen == "json":
         print_json(result.to_json())

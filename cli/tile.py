@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console.param_types import File, Text, n_bytes
+from erfscope.cli.console import File, Text, n_bytes
 from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
-from erfscope.options.building import Building
-from erfscope.options.option import OUTPUT, declared
+from erfscope.options.option import OUTPUT, Building, declared
 from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
@@ -145,14 +144,14 @@ def tile(
         _check_output(output, image, resume=resume, force=force)
         images = given.get("images") or ()
         refuse_inputs(output, [images] if isinstance(images, str) else images)
-    from erfscope.cli.run.startup import importing_torch
+    from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
         from erfscope.api.tile import tile as run
-    from erfscope.cli.console.screen import Screen, complain, print_json, say
+    from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.tiling import recipe, tile_costs
+    from erfscope.view.extras import plan_json
     from erfscope.view.terminal.tile import TileView
-    from erfscope.view.tiles import plan_json
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}
@@ -187,8 +186,7 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.storage.formats import suffixes
-    from erfscope.storage.writing import check_file
+    from erfscope.storage.writing import check_file, suffixes
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)
@@ -207,7 +205,7 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
-    from erfscope.cli.console.screen import complain
+    from erfscope.cli.console import complain
     from erfscope.storage.writing import write_bytes
 
     content = (json.dumps(document, indent=1) + "\n").encode()
@@ -220,8 +218,8 @@ def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -
 
 
 def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
-    from erfscope.api.tile_file import tile_file
-    from erfscope.cli.console.screen import complain
+    from erfscope.api.tile import tile_file
+    from erfscope.cli.console import complain
     from erfscope.cli.run.output import progress
 
     with progress(quiet=False) as show:

@@ -19,10 +19,8 @@ from rich.terminal_theme import TerminalTheme
 
 import erfscope
 from erfscope.api.gate import Request, check_all
-from erfscope.cli.views.check_view import styled
-from erfscope.cli.views.layer_view import layer_view
-from erfscope.gate.view import report_view
-from erfscope.gate.writers import text_lines
+from erfscope.cli.views import layer_view, styled
+from erfscope.gate.writers import report_view, text_lines
 from erfscope.options import Options
 from erfscope.view.terminal.report import draw_report
 

@@ -28,7 +28,7 @@ MODULES = (
     "erfscope.cli.main",
     "erfscope.adapters",
     "erfscope.figures",
-    "erfscope.api.page",
+    "erfscope.api.save",
     "erfscope.parallel",
     "erfscope.api.gate",
 )

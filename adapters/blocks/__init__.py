@@ -5,17 +5,12 @@ May import: ``adapters.sources``, ``attribution.sound_kernels``, ``copies``, ``r
 A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a
 function of node features of any of them. docs/theory.md says which closed form is whose."""
 
-from erfscope.adapters.blocks.graph_nets.chebyshev import ChebNet, ChebyGIN
-from erfscope.adapters.blocks.graph_nets.gat import GAT, GATv2
-from erfscope.adapters.blocks.graph_nets.gcn import GCN
-from erfscope.adapters.blocks.graph_nets.gin import GIN
-from erfscope.adapters.blocks.graph_nets.graphs import FullGraph, GivenGraph, Graph, GridGraph, NearestGraph, as_graph
+from erfscope.adapters.blocks.attention import NonLocal, SelfAttention
+from erfscope.adapters.blocks.graph_nets import GAT, GCN, GIN, ChebNet, ChebyGIN, GATv2
+from erfscope.adapters.blocks.graphs import FullGraph, GivenGraph, Graph, GridGraph, NearestGraph, as_graph
 from erfscope.adapters.blocks.maps import PerFrame, on_nodes
-from erfscope.adapters.blocks.non_local import NonLocal
-from erfscope.adapters.blocks.pipeline import Pipeline
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
-from erfscope.adapters.blocks.registry import BLOCKS, BlockEntry, make
-from erfscope.adapters.blocks.self_attention import SelfAttention
+from erfscope.adapters.blocks.registry import BLOCKS, BlockEntry, Pipeline, make
 from erfscope.adapters.blocks.wide import GlobalContext, LargeKernel, global_context
 
 __all__ = [

@@ -12,8 +12,7 @@ from erfscope.adapters.libraries import import_library, silence_libraries
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
 from erfscope.adapters.timm_internals import load_config_of_folder
-from erfscope.adapters.weights.store import Store, hub_store, url_store
-from erfscope.adapters.weights.weights import check_room, obtain, on_hub
+from erfscope.adapters.weights.weights import Store, check_room, hub_store, obtain, on_hub, url_store
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
 

@@ -12,8 +12,7 @@ from torch import nn
 from erfscope.adapters.libraries import import_library
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
-from erfscope.adapters.weights.store import Store, url_store
-from erfscope.adapters.weights.weights import check_room, obtain
+from erfscope.adapters.weights.weights import Store, check_room, obtain, url_store
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
 

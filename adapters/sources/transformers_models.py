@@ -20,8 +20,7 @@ from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
-from erfscope.adapters.weights.store import Store, hub_store
-from erfscope.adapters.weights.weights import check_room, obtain, on_hub
+from erfscope.adapters.weights.weights import Store, check_room, hub_store, obtain, on_hub
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import errors_as_one_line, first_line
 

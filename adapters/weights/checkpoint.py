@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
+from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, refuse_broken_link
+from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import first_line
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
@@ -181,3 +182,27 @@ def _affects_layer(module: nn.Module, key: str, own: Iterable[str], needed: Call
     # Not a buffer that the model works out by itself, such as Swin's relative_position_index in old files.
     is_new = not isinstance(getattr(owner, leaf, None), Tensor)
     return is_new and any(needed(each) for each in own if each.rpartition(".")[0] == path.removesuffix("."))
+
+
+def needed_keys(adapter: ModuleAdapter, layer: str) -> set[str]:
+    """Find the keys of the state dict that ``layer`` depends on in the recorded pass; all keys where there is none.
+
+    Raises:
+        ErfscopeError: unknown layer.
+        MeasurementError: the model fails on an input of its size.
+    """
+    recording, state = adapter.recording, adapter.module.state_dict(keep_vars=True)
+    seen = recording.find(layer)
+    if seen is None:
+        raise unknown("layer", layer, adapter.layer_names, where=adapter.spec)
+    if not recording.graph.held:
+        return set(state)
+    reached, stack = set[fx.Node](), [seen.node]
+    while stack:
+        node = stack.pop()
+        if node not in reached:
+            reached.add(node)
+            stack.extend(node.all_input_nodes)
+    held, tensors = recording.graph.held, adapter.tensors()
+    used = {id(tensors[held[node]]) for node in reached if node in held}
+    return {name for name, tensor in state.items() if id(tensor) in used}

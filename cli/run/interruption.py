@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console.screen import complain
+from erfscope.cli.console import complain
 from erfscope.cli.options import OutputOptions
 from erfscope.errors import ErfscopeError
 
@@ -109,8 +111,8 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     """
     if not wanted.resume:
         return {}
+    from erfscope.storage.files import is_report
     from erfscope.storage.reports import read_begun
-    from erfscope.storage.rows import is_report
 
     found = wanted.folders
     if len(found) != 1:
@@ -129,3 +131,16 @@ def explain_interruption(report: Report, *, stored: bool) -> None:
     done = f"{finished} result{'s' * (finished != 1)} finished" + (f", {seen}" if seen else "")
     hint = "run the same command with --resume to continue" if stored else "only a run with -o DIR can be continued"
     complain(f"interrupted: {done}; {hint}")
+
+
+@contextlib.contextmanager
+def importing_torch() -> Iterator[None]:
+    """Switch the garbage collector off while modules that need torch are imported for the first time."""
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -11,14 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console.screen import Screen, complain, print_json, say
-from erfscope.cli.console.streams import streams
+from erfscope.cli.console import Screen, complain, print_json, say, streams
 from erfscope.cli.options import MAPS, OutputOptions, on_command_line
 from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
-from erfscope.storage.formats import TABLES, suffixes
-from erfscope.storage.writing import check_output, is_folder, refuse_input
+from erfscope.storage.writing import TABLES, check_output, is_folder, refuse_input, suffixes
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
@@ -189,7 +187,7 @@ def deliver(
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
         hint: Whether a terminal shows what to try next.
     """
-    from erfscope.view.one_line import quiet_line
+    from erfscope.view.headline import quiet_line
 
     chosen = wanted.format
     # A report in a terminal, and the lines of --quiet, show fallbacks and errors themselves.
@@ -243,8 +241,7 @@ def _fallback(report: Report) -> Iterator[str]:
 
 
 def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool, hint: bool) -> None:
-    from erfscope.view.terminal.next_step import next_step
-    from erfscope.view.terminal.report import draw_report
+    from erfscope.view.terminal.report import draw_report, next_step
 
     screen = Screen(plain=plain)
     screen.print(draw_report(report))
@@ -252,7 +249,7 @@ def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain:
         if result.verification is not None:
             screen.print(f"{result.label} · {result.layer}: {result.verification.text}", soft_wrap=True)
     if explain:
-        from erfscope.cli.views.explain import explanation
+        from erfscope.cli.views import explanation
 
         screen.print(explanation(report))
     if hint and not explain and (step := next_step(report, written)):

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console.screen import complain
+from erfscope.cli.console import complain
 from erfscope.cli.options import OutputOptions, by_source, keywords
-from erfscope.cli.run.interruption import earlier, explain_interruption, stoppable
-from erfscope.cli.run.startup import importing_torch
+from erfscope.cli.run.interruption import earlier, explain_interruption, importing_torch, stoppable
 from erfscope.geometry.unit import is_every_unit
 from erfscope.options.values import words
 

@@ -28,9 +28,9 @@ from erfscope.measures import MEASURES, Measure
 from erfscope.measures.sizes import SIZED
 from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
-from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import FORMATS
 from erfscope.studies import STUDIES, kept_study
-from erfscope.view.grids import markdown_text
+from erfscope.view.drawings import markdown_text
 from erfscope.view.words import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)

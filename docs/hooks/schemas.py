@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from field_comments import comment_above
 
-from erfscope.gate import baseline, entry
+from erfscope.gate import baseline
+from erfscope.gate import baseline as entry
 from erfscope.maps import trust
 from erfscope.results import result
 from erfscope.storage import documents, json_format

@@ -23,7 +23,7 @@ from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.keywords import Options, check, settings_of, values_of, words
-from erfscope.options.running import Running
+from erfscope.options.option import Running
 from erfscope.options.settings import FREE, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
@@ -34,8 +34,8 @@ from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
+from erfscope.storage.files import begin_rows, store_rows
 from erfscope.storage.reports import read_begun
-from erfscope.storage.rows import begin_rows, store_rows
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.insertion.insertion import BlockRequest, inserted, parse
+from erfscope.adapters.insertion import BlockRequest, inserted, parse
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError

@@ -11,11 +11,10 @@ import torch
 
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
-from erfscope.adapters.sources.catalogue import model_names
+from erfscope.adapters.sources.kinds import model_names
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
-from erfscope.api.checkpoints import checkpoints
-from erfscope.api.models import Model, Saved, feed_of, live, load_model
+from erfscope.api.models import Model, Saved, checkpoints, feed_of, live, load_model
 from erfscope.api.result_halo import with_halos
 from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel
@@ -33,8 +32,8 @@ from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
+from erfscope.storage.files import is_report
 from erfscope.storage.reports import read
-from erfscope.storage.rows import is_report
 
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)

@@ -15,13 +15,12 @@ from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.asked import Asked
-from erfscope.explorer.live import LiveExplorer, LiveModel
+from erfscope.explorer.live import Asked, LiveExplorer, LiveModel
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
 from erfscope.explorer.stages import GRID, StagePlan, block_sizes, explore_stage, plan_stage
-from erfscope.figures.pixels import colour_map
-from erfscope.options.building import Building
+from erfscope.figures.maps import colour_map
 from erfscope.options.keywords import Options, check, settings_of, sizes, words
+from erfscope.options.option import Building
 from erfscope.restore import restored, same_random_numbers
 from erfscope.stimuli.feed import Feed
 

@@ -12,17 +12,16 @@ import torch
 
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import with_blocks
-from erfscope.api.halo_limit import with_halo
-from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
-from erfscope.api.structure import bare
+from erfscope.api.models import Model, bare, feed_of, live, load_model, refuse_weights
+from erfscope.api.result_halo import with_halo
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
+from erfscope.gate.baseline import BaselineEntry, entry_of
 from erfscope.gate.compare import compare
-from erfscope.gate.entry import BaselineEntry, entry_of
+from erfscope.gate.judge import GUARDED, Tolerance, tolerances
 from erfscope.gate.structure import Structure, structure
-from erfscope.gate.tolerance import GUARDED, Tolerance, tolerances
 from erfscope.gate.verdict import CheckReport, Verdict, Word
 from erfscope.options import keywords
 from erfscope.options.keywords import DEFAULTS, WORDS, Options, alphas, settings_of, sizes, words

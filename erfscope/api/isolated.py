@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from erfscope.adapters.sources.catalogue import declared_size
+from erfscope.adapters.sources.kinds import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, keep, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
@@ -18,7 +18,7 @@ from erfscope.engine.outcome import not_measured
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
-from erfscope.options.running import Running
+from erfscope.options.option import Running
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import glob
+import re
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,13 +22,16 @@ from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
+from erfscope.api.blocks import with_blocks
+from erfscope.engine.layer_table import LayerTable, layer_table
 from erfscope.engine.model import LoadedModel
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.model_errors import WITHOUT_CHANNELS, first_line
-from erfscope.options.keywords import MODEL, Options, is_size
+from erfscope.options.keywords import MODEL, Building, Options, check, is_size, sizes
 from erfscope.options.settings import OPTIONS, SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
-from erfscope.restore import default_dtype
+from erfscope.restore import default_dtype, restored
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
@@ -245,3 +251,173 @@ def _device(asked: str, live: ModuleAdapter | None) -> torch.device | None:
             " chooses one"
         ) from error
     return device
+
+
+def checkpoints(models: Mapping[str, Any] | Sequence[Any], of: str) -> list[tuple[str, Saved]]:
+    """(label, checkpoint), in the order given; a pattern's files by the numbers in their names, ``ckpt-2`` before
+    ``ckpt-10``.
+
+    A shell replaces a pattern by its files. So files named one by one count as a pattern's if a shell could have named
+    them: in alphabetical order, with names that differ only in their numbers.
+
+    Args:
+        models: Files, or patterns of files; a mapping gives them labels and keeps its order.
+        of: The spec of the model that they are checkpoints of.
+
+    Returns:
+        Labels are ``SPEC @ STEP`` where the last numbers in the names tell the files apart, else the files' names.
+
+    Raises:
+        ErfscopeError: something that is no file, or no file at all.
+    """
+    if isinstance(models, Mapping):
+        return [(label, Saved(spec=of, file=_file(model))) for label, model in models.items()]
+    files = list(dict.fromkeys(file for model in models for file in _files(model)))
+    if _as_of_a_shell(files) and not any(_is_pattern(model) for model in models):
+        files.sort(key=_natural)
+    if not files:
+        raise ErfscopeError(
+            "nothing to compare; name at least one checkpoint file, or a pattern such as 'run/ckpt-*.pt'"
+        )
+    steps = [step_of(file) for file in files]
+    apart = None not in steps and len(set(steps)) == len(files)
+    labels = [f"{of} @ {step}" if apart else file.name for file, step in zip(files, steps, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [str(file) for file in files]
+    return [
+        (label, Saved(spec=of, file=file, step=step)) for label, file, step in zip(labels, files, steps, strict=True)
+    ]
+
+
+def step_of(file: Path) -> int | None:
+    """The last number in a file's name."""
+    numbers = re.findall(r"\d+", file.name.removesuffix(file.suffix))
+    return int(numbers[-1]) if numbers and len(numbers[-1]) <= 15 else None
+
+
+def _as_of_a_shell(files: Sequence[Path]) -> bool:
+    """Whether files stand as a shell writes out a pattern, and differ in numbers alone."""
+    names = [str(file) for file in files]
+    return names == sorted(names) and len({re.sub(r"\d+", "#", name) for name in names}) == 1
+
+
+def _natural(file: Path) -> list[tuple[int, str]]:
+    """Numbers compare as numbers."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(file)) if part]
+
+
+def _is_pattern(model: Any) -> bool:
+    return isinstance(model, str) and glob.has_magic(model) and not Path(model).exists()
+
+
+def _files(model: Any) -> list[Path]:
+    """A file, or those of a pattern by their numbers."""
+    if _is_pattern(model):
+        found = sorted(map(Path, glob.glob(model, recursive=True)), key=_natural)  # noqa: PTH207 (a pattern may be absolute)
+        if not found:
+            raise ErfscopeError(f"no checkpoint matches {model!r}")
+        return found
+    return [_file(model)]
+
+
+def _file(model: Any) -> Path:
+    if not isinstance(model, str | Path):
+        raise ErfscopeError(f"with --of every model is one of its checkpoint files, not {type(model).__name__}")
+    if not Path(model).is_file():
+        raise ErfscopeError(
+            f"there is no checkpoint file {str(model)!r}; with --of every model is one of its checkpoint files"
+        )
+    return Path(model)
+
+
+@torch.inference_mode(False)
+def layers(
+    model: Model,
+    *,
+    layer: str | None = None,
+    unit: UnitWord = "centre",
+    wrt: str = "image",
+    **options: Unpack[Building],
+) -> LayerTable:
+    """Every layer that can be asked for, in order of execution, without weights or a forward pass on real data.
+
+    Args:
+        model: As for :func:`erfscope.analyze`.
+        layer: Only this one.
+        unit: The units of each layer whose theoretical receptive fields are given, one row each.
+        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
+        **options: Those that build the model, such as ``input_size``.
+
+    Raises:
+        ErfscopeError: unknown model, layer or reference.
+    """
+    with restored(*live(model)):
+        return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
+
+
+@torch.inference_mode(False)
+def theoretical(
+    model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
+) -> Trf:
+    """The theoretical receptive field (TRF) of one unit, from one forward pass without numbers (shapes only).
+
+    Args:
+        model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it
+            is.
+        layer: The layer; the model's default layer if None.
+        unit: The unit: "centre", "corner", "edge" or its index.
+        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
+        **options: Those that build the model, such as ``input_size``.
+
+    Returns:
+        The TRF in cells of the reference: pixels where that is the image.
+
+    Raises:
+        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly
+            one unit in its map.
+        MeasurementError: the layer has no spatial map, or the model fails.
+    """
+    with restored(*live(model)):
+        loaded = bare(model, options)
+        table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
+    if len(table.rows) != 1:
+        raise ErfscopeError(
+            f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"
+            " several"
+        )
+    for note in table.notes:
+        warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
+    return table.rows[0].trf
+
+
+def bare(model: Model, options: Building, *, has_numbers: bool = False) -> LoadedModel:
+    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
+    there, unless it is to have numbers, such as those of masks.
+
+    Raises:
+        ErfscopeError: unknown model or option.
+    """
+    loaded = _host(model, options, has_numbers=has_numbers)
+    return next(iter(with_blocks(loaded, options)), loaded)
+
+
+def _host(model: Model, options: Building, *, has_numbers: bool) -> LoadedModel:
+    check(options)
+    size, *more = sizes(options.get("input_size"))
+    if more:
+        raise ErfscopeError(
+            f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one"
+        )
+    if isinstance(model, str) and options.get("checkpoint") is None and not has_numbers:
+        loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
+        # A data-dependent model cannot run on the meta device; a factory's has them.
+        if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):
+            return loaded
+    return load_model(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
+
+
+def _runs(loaded: LoadedModel) -> bool:
+    try:
+        return bool(loaded.recording.layers)
+    except MeasurementError:
+        return False

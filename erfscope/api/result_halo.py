@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,8 +13,11 @@ from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, Saved
 from erfscope.api.tile import tile
 from erfscope.errors import ErfscopeError
-from erfscope.options.keywords import Building, Options
+from erfscope.gate.structure import StructureChange
+from erfscope.gate.verdict import Verdict
+from erfscope.options.keywords import Building, Options, words
 from erfscope.results.result import Halo, Result
+from erfscope.view.extras import halo_text
 
 
 def halo_of(model: Model, options: Options, layer: str | None) -> Halo:
@@ -53,3 +56,27 @@ def with_halos(results: Sequence[Result], model: Model | Saved, options: Options
         row if row.status == "error" else replace(row, halo=found(row.layer, row.input.size, row.insert is not None))
         for row in results
     ]
+
+
+def with_halo(verdict: Verdict, model: Model, options: Options, longest: int) -> Verdict:
+    """The verdict, failed where tiles need a longer halo or are impossible: a limit that no baseline changes.
+
+    Args:
+        verdict: That on everything else.
+        model: As for :func:`erfscope.tile`.
+        options: Those of the check; the halo is that of its ``layer``, or of what the model returns.
+        longest: Input pixels on any side.
+    """
+    word: Literal["fail", "cannot tell"] = "fail"
+    try:
+        halo = halo_of(model, options, words(options.get("layer"), "layer")[0])
+        if not halo.blockers and max(map(max, halo.px)) <= longest:
+            return verdict
+        obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)
+    except ErfscopeError as error:
+        word, obtained = "cannot tell", str(error)
+    change = StructureChange(what="halo", obtained=obtained, expected=f"at most {longest} px", verdict=word)
+    failed = "fail" in (word, verdict.word)
+    cause = verdict.cause if verdict.word == "fail" else "halo too long" if word == "fail" else "halo unknown"
+    shape = (*verdict.structure, change)
+    return replace(verdict, word="fail" if failed else "cannot tell", cause=cause, structure=shape)

@@ -34,7 +34,7 @@ from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Geometry, Prepared, value_of
 from erfscope.model_errors import model_failed
 from erfscope.results.from_sums import noise_floor
-from erfscope.results.positions import MEASURED, Positions
+from erfscope.results.result import MEASURED, Positions
 
 #: Geometries of units that are kept: one for all units whose fields lie inside, and some for those at the border.
 GEOMETRIES = 64

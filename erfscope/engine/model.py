@@ -14,11 +14,10 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Trf
-from erfscope.graph.record import RecordingError
+from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
 from erfscope.graph.tape import DRAWS
-from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.

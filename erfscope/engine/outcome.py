@@ -20,13 +20,13 @@ from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
 from erfscope.geometry.unit import Trf, sides
-from erfscope.graph.unrecorded import UNRECORDED
+from erfscope.graph.record import UNRECORDED
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
-from erfscope.results.partial import PartialSums
+from erfscope.results.from_sums import PartialSums
 from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
 

@@ -3,34 +3,220 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import math
+import re
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from erfscope.attribution.convention import CONVENTIONS
+from erfscope.attribution.convention import CONVENTIONS, random_signs
+from erfscope.attribution.gradient import guarded, in_double
 from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Plan
-from erfscope.errors import ErfscopeError
-from erfscope.explorer.asked import Asked
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.explorer.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
-from erfscope.explorer.projective import projective_fields
 from erfscope.explorer.stages import Stage, explored_unit, plan_of_planes, stage_of
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import Box, inside, sides
+from erfscope.maps.erf_map import FloatArray
+from erfscope.model_errors import first_line, wrap_model_errors
 from erfscope.options.settings import Settings
 from erfscope.restore import restored
 from erfscope.stimuli.decode import decode
 from erfscope.stimuli.feed import Feed, PictureFeed
+
+
+class BadRequest(ErfscopeError):
+    """A request that no page of erfscope makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The parameters of a request, each with what holds where it is left out."""
+
+    #: The number of a model.
+    model: int = 0
+    #: Layers whose units are asked about.
+    stages: Sequence[str] = ()
+    #: Row and column.
+    unit: Sequence[int] = ()
+    #: First and last row, first and last column of the image.
+    box: Sequence[int] = ()
+    #: The layer that is shown beside the others, and the reference, of each model.
+    layers: Sequence[str] = ()
+    references: Sequence[str] = ()
+    convention: str | None = None
+    #: The name that the server gave to a picture; "" for the first one.
+    picture: str = ""
+
+
+class Parameters:
+    """The parameters of a request by name, as text."""
+
+    def __init__(self, query: str) -> None:
+        self._values = parse_qs(query, keep_blank_values=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def some(self, name: str, most: int) -> list[str]:
+        """The values of a parameter, ``most`` at most, or none.
+
+        Raises:
+            BadRequest: there are more.
+        """
+        values = self._values.get(name, [])
+        if len(values) > most:
+            raise BadRequest(f"{name} is given {len(values)} times; give it {most} times at most")
+        return values
+
+    def one(self, name: str) -> str:
+        """The value of a parameter.
+
+        Raises:
+            BadRequest: it is missing, empty or repeated.
+        """
+        value = next(iter(self.some(name, 1)), "")
+        if not value:
+            raise BadRequest(f"the request has no {name}; give it once, with a value")
+        return value
+
+    def numbers(self, name: str, count: int) -> tuple[int, ...]:
+        """So many whole numbers from 0 on, with commas between them.
+
+        Raises:
+            BadRequest: the value is another one.
+        """
+        text = self.one(name)
+        if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text) or text.count(",") != count - 1:
+            form = ",".join("0" * count)
+            raise BadRequest(f"{name} is {text[:40]!r}; write {count} whole number{'s' * (count > 1)}, such as {form}")
+        return tuple(map(int, text.split(",")))
+
+
+def page_asked(query: str, models: int) -> Asked:
+    """What a page of so many models asks for.
+
+    Raises:
+        BadRequest: a parameter is repeated, or has no value.
+    """
+    given = Parameters(query)
+    return Asked(
+        layers=given.some("layer", models),
+        references=given.some("wrt", models),
+        convention=given.one("convention") if "convention" in given else None,
+        picture=next(iter(given.some("picture", 1)), ""),
+    )
+
+
+def unit_asked(query: str, models: int) -> Asked:
+    """One unit of a layer.
+
+    Raises:
+        BadRequest: a parameter is missing, repeated or of another form.
+    """
+    given = Parameters(query)
+    return replace(_of_a_model(query, models), stages=(given.one("stage"),), unit=given.numbers("unit", 2))
+
+
+def field_asked(query: str, models: int) -> Asked:
+    """The units of some layers that a box of pixels moves.
+
+    Raises:
+        BadRequest: a parameter is missing, repeated or of another form.
+    """
+    given = Parameters(query)
+    stages, box = given.some("stage", 1000), given.numbers("box", 4)
+    if not stages or not all(stages):
+        raise BadRequest("the request has no stage, or one without a name; name a layer")
+    if box[0] > box[1] or box[2] > box[3]:
+        raise BadRequest(f"the box {','.join(map(str, box))} ends before it begins; write top,bottom,left,right")
+    return replace(_of_a_model(query, models), stages=stages, box=box)
+
+
+def _of_a_model(query: str, models: int) -> Asked:
+    (model,) = Parameters(query).numbers("model", 1)
+    if model >= models:
+        raise BadRequest(f"there is no model {model}; the page has {models}, counted from 0")
+    return replace(page_asked(query, models), model=model)
+
+
+def projective_fields(
+    model: LoadedModel, image: Tensor, box: Box, layers: Sequence[str], *, draws: int = 1, seed: int = 0
+) -> dict[str, FloatArray]:
+    """How strongly the pixels of a box move each unit of some layers.
+
+    One Jacobian-vector product per input channel gives all units of all layers. The box's pixels have random signs in
+    it, of which a single pixel needs none.
+
+    Args:
+        model: The model.
+        image: What it is given, (1, C_in, *space).
+        box: The pixels.
+        layers: Names of layers.
+        draws: Random draws that are averaged over.
+        seed: Seed of the signs.
+
+    Returns:
+        Of each layer an array (*space): the root of the sum of the squared derivatives of a unit's channels with
+        respect to the box's pixels. For one pixel this is the unit's map in the convention ``jacobian`` with all
+        channels, before it is divided by its sum.
+
+    Raises:
+        ErfscopeError: an unknown layer, or one without a map.
+        MeasurementError: the model fails, or has an operation without a forward derivative.
+    """
+    known = {name: layout for layer in layers for name, layout in (model.recording.layouts(layer) or {}).items()}
+    count = math.prod(sides(box))
+    draws = draws if count > 1 else 1
+    squares = dict.fromkeys(layers, torch.zeros((), dtype=torch.float64))
+    for draw, channel in product(range(draws), range(image.shape[1])):
+        signs = random_signs(count, seed=seed, image=0, draw=draw)
+        tangent = torch.zeros_like(image)
+        tangent[:, channel][inside(box)] = signs.view(sides(box)).to(image)
+        with wrap_model_errors(model.label, model.adapter), _forward_mode(model.label, image.device):
+            dual = forward_ad.make_dual(image, tangent)  # type: ignore[no-untyped-call]
+            for layer, found in model.adapter.maps(dual, layers, known).items():
+                moved = forward_ad.unpack_dual(found).tangent  # type: ignore[no-untyped-call]
+                moved = torch.zeros_like(found) if moved is None else moved
+                squares[layer] = squares[layer] + in_double(moved[0]).square().sum(0)
+    return {layer: (total / draws).sqrt().cpu().numpy() for layer, total in squares.items()}
+
+
+@contextlib.contextmanager
+def _forward_mode(label: str, device: torch.device) -> Iterator[None]:
+    """Forward-mode derivatives; attention takes its plain operations, since the fused ones have none."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings(), guarded(device), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            # PyTorch's own module of forward derivatives uses what PyTorch has deprecated.
+            warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+            with forward_ad.dual_level():
+                yield
+    except NotImplementedError as error:
+        text = f"has an operation without a forward derivative: {first_line(error)}"
+        raise MeasurementError(text, model=label) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
 
 Found = TypeVar("Found")
 #: Blocks along a side of a map, at most.

@@ -23,8 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.asked import BadRequest, Parameters, field_asked, page_asked, unit_asked
-from erfscope.explorer.live import LiveExplorer
+from erfscope.explorer.live import BadRequest, LiveExplorer, Parameters, field_asked, page_asked, unit_asked
 from erfscope.model_errors import first_line
 from erfscope.stimuli.decode import LARGEST_FILE
 

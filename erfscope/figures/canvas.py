@@ -19,8 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from erfscope.errors import ErfscopeError
 from erfscope.figures.lettering import TEXT, TITLE, wrapped
 from erfscope.figures.lines import legend
-from erfscope.storage.formats import suffixes
-from erfscope.storage.writing import write_bytes
+from erfscope.storage.writing import suffixes, write_bytes
 
 #: Inches: around the sheet and every panel, over the keys and the words under all panels, and how high a sheet is
 #: before it is cut.

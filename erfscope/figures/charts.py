@@ -29,8 +29,7 @@ from erfscope.figures.canvas import (
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
 from erfscope.figures.lines import legend, line_style, plain_ticks, tidy
-from erfscope.figures.maps import MARKS
-from erfscope.figures.pixels import colour_map, common_peak, scaled
+from erfscope.figures.maps import MARKS, colour_map, common_peak, scaled
 from erfscope.figures.style import TWO_COLUMNS
 
 #: Inches: from a chart's axis to its keys, and the height of a chart.

@@ -18,8 +18,8 @@ from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.lettering import text_width
 from erfscope.figures.lines import line_style, scale_axis, tidy
+from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
-from erfscope.figures.notes import condition_words, shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.sizes import sides_of
 from erfscope.results.result import Result

@@ -2,26 +2,110 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import Normal, Stroke, withStroke
+from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.lettering import TEXT
-from erfscope.figures.pixels import colour_map
-from erfscope.maps.drawn import shares
+from erfscope.geometry.names import IMAGE
+from erfscope.maps.drawn import averaged, brightness, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.view.words import cells, radii
+from erfscope.view.cells import measure_cell
+from erfscope.view.words import cells, conditions, field_lines, lengths_text, radii
+
+#: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
+BRIGHTEST = 0.999
+#: Both rise in lightness from end to end, so that they read the same in grey and for colour-blind people. Of signed
+#: maps the negative end is dark and the positive one light, and zero lies between.
+MAGNITUDE, SIGNED = "inferno", "cividis"
+
+
+def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArray:
+    """Values as shown, so that maps of different sizes share one scale.
+
+    Args:
+        erf: The map.
+        scale: ``"share"`` (brightness from 0 to 1 by the share of the ERF in pixels at least as strong, see
+            :mod:`erfscope.maps.drawn`), ``"linear"`` (density relative to the uniform map), ``"log"`` (log10
+            of 1 + density) or ``"power"`` (its power 0.3), with the sign kept.
+        longest: Cells of the drawing's longer side: a larger map (H, W) is averaged over them first.
+
+    Returns:
+        Values of the shape of ``erf.values``, or as many as are drawn.
+    """
+    return scaled(drawn_cells(erf.values * erf.values.size, longest), scale)
+
+
+def scaled(density: FloatArray, scale: str) -> FloatArray:
+    """A density, relative to the uniform map, on one of the scales."""
+    if scale == "share":
+        return np.sign(density) * brightness(np.abs(density))
+    if scale == "log":
+        return np.asarray(np.sign(density) * np.log10(1 + np.abs(density)), dtype=np.float64)
+    if scale == "power":
+        return np.asarray(np.sign(density) * np.abs(density) ** 0.3, dtype=np.float64)
+    return density
+
+
+def drawn_cells(values: FloatArray, longest: int | None) -> FloatArray:
+    """A map (H, W) as it is drawn: of one whose longer side has more cells than ``longest``, means over so many."""
+    shrink = 1.0 if longest is None or values.ndim != 2 else max(values.shape) / longest
+    return averaged(values, [max(1, round(side / shrink)) for side in values.shape]) if shrink > 1 else values
+
+
+def common_peak(views: Iterable[FloatArray], scale: str = "linear") -> float:
+    """The value that several maps show as the end of their common scale: the largest of their 99.9th percentiles.
+
+    Where that is 0, all maps being but a few cells, it is their peak; 1 where they are zero or not finite, and of
+    brightness, on the scale ``share``.
+    """
+    if scale == "share":
+        return 1.0
+    sizes = [np.abs(view[np.isfinite(view)]) for view in views]
+    bright = max((float(np.quantile(size, BRIGHTEST)) for size in sizes if size.size), default=0.0)
+    return bright or max((float(size.max()) for size in sizes if size.size), default=0.0) or 1.0
+
+
+def colour_map(name: str | None = None, *, signed: bool) -> Colormap:
+    """The colours of magnitudes, or of signed values around zero; ``name`` is another colour map of matplotlib."""
+    return colormaps[name or (SIGNED if signed else MAGNITUDE)]
+
+
+def coloured_png(values: FloatArray, *, peak: float, signed: bool, cmap: str | None = None) -> bytes:
+    """A small paletted PNG of a map.
+
+    Args:
+        values: (H, W), as :func:`display` gives them.
+        peak: Value of the last colour; what is above it has that colour too. Signed maps run from -peak to peak, others
+            from 0.
+        signed: Whether there are two signs.
+        cmap: Name of the colour map, as for :func:`colour_map`.
+
+    Returns:
+        The file's bytes.
+    """
+    shown = values / peak
+    levels = np.nan_to_num(np.clip((shown + 1) / 2 if signed else shown, 0, 1))
+    paletted = Image.fromarray(np.rint(levels * 255).astype(np.uint8))
+    paletted.putpalette(colour_map(cmap, signed=signed)(np.arange(256), bytes=True)[:, :3].tobytes())
+    buffer = io.BytesIO()
+    paletted.save(buffer, format="PNG", compress_level=6)
+    return buffer.getvalue()
+
 
 #: Style of each mark. They differ by dashes as well as by colour.
 MARKS: dict[str, dict[str, Any]] = {
@@ -269,3 +353,23 @@ def pictures_of(results: Sequence[Result], everyone: Sequence[Result]) -> list[A
         if result.picture is not None and result.input.sha256
     }
     return [kept.get(shown(result)) if result.picture is None else result.picture for result in results]
+
+
+def condition_words(result: Result) -> dict[str, str]:
+    """The conditions under which a map holds, by name, each as it reads alone; its layer and unit stand elsewhere."""
+    left_out = ("layer", "unit", "seed")
+    found = {name: each.alone for name, each in conditions(result).items() if each.text and name not in left_out}
+    return found | ({} if result.wrt == IMAGE else {"wrt": f"wrt {result.wrt}"})
+
+
+def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """The conditions that all results share, and for each result those in which they differ."""
+    every = [condition_words(result) for result in results]
+    common = {name: text for name, text in every[0].items() if all(each.get(name) == text for each in every)}
+    return list(common.values()), [[text for name, text in each.items() if name not in common] for each in every]
+
+
+def size_lines(result: Result) -> list[str]:
+    """r50, r90 and the theoretical receptive field (TRF), a line each."""
+    word = lengths_text(result)
+    return [f"{name} {measure_cell(result, name)} {word}" for name in radii(result)] + field_lines(result)

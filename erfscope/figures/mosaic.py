@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
-from erfscope.figures.maps import Look, draw_map, frame_map, keys, marks
-from erfscope.figures.pixels import colour_map, common_peak, display
+from erfscope.figures.maps import Look, colour_map, common_peak, display, draw_map, frame_map, keys, marks
 from erfscope.figures.style import COLOURS, ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray

@@ -14,9 +14,8 @@ from erfscope.figures.canvas import drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.lettering import TEXT
-from erfscope.figures.maps import EDGE, draw_ring, grey, pictures_of
+from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
-from erfscope.figures.notes import condition_words, shared, size_lines
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.drawn import close_up

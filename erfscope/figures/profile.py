@@ -14,7 +14,7 @@ from erfscope.figures.canvas import finish, sheet
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.lettering import letter, write_over
 from erfscope.figures.lines import line_style, scale_axis, tidy
-from erfscope.figures.notes import shared
+from erfscope.figures.maps import shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.radial_curve import RadialProfile, gaussian_profile, radial_profile
 from erfscope.measures.shapes import MIN_R2

@@ -18,7 +18,7 @@ from erfscope.figures.lettering import write_over
 from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
-from erfscope.view.tiles import AXES, halo_text
+from erfscope.view.extras import AXES, halo_text
 from erfscope.view.words import square_text
 
 if TYPE_CHECKING:

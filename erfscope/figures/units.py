@@ -16,15 +16,13 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
-from erfscope.figures.maps import EDGE
+from erfscope.figures.maps import EDGE, shared, size_lines
 from erfscope.figures.mosaic import Tile, mosaic
-from erfscope.figures.notes import shared, size_lines
 from erfscope.figures.panels import with_unit
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.printable import number
-from erfscope.results.positions import MEASURED, Positions
-from erfscope.results.result import Result
+from erfscope.results.result import MEASURED, Positions, Result
 from erfscope.view.words import cells, lengths_text, names, unit_text
 
 #: More units than this in a row would be smaller than their letters.

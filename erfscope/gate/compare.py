@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.gate.entry import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
-from erfscope.gate.judge import MeasureVerdict, judge
+from erfscope.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
+from erfscope.gate.judge import MeasureVerdict, Tolerance, defaults, judge
 from erfscope.gate.structure import StructureChange, changes
-from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.gate.verdict import Verdict
 
 #: Settings that decide the structure; the others decide the measurement.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from erfscope.gate.entry import BaselineEntry
+from erfscope.gate.baseline import BaselineEntry
 from erfscope.gate.judge import MeasureVerdict, shown_word
 from erfscope.gate.structure import StructureChange
 from erfscope.results.result import Result
@@ -62,8 +62,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """The verdict in plain text: obtained, expected and tolerance of every measure, and the accepting command."""
-        from erfscope.gate.view import verdict_view
-        from erfscope.gate.writers import verdict_lines
+        from erfscope.gate.writers import verdict_lines, verdict_view
 
         return "\n".join(line.text for line in verdict_lines(verdict_view(self)))
 
@@ -116,15 +115,13 @@ class CheckReport:
     @property
     def text(self) -> str:
         """All verdicts in plain text."""
-        from erfscope.gate.view import report_view
-        from erfscope.gate.writers import text_lines
+        from erfscope.gate.writers import report_view, text_lines
 
         return "\n".join(line.text for line in text_lines(report_view(self)))
 
     def markdown(self) -> str:
         """All verdicts as Markdown, for the summary of a CI run."""
-        from erfscope.gate.view import report_view
-        from erfscope.gate.writers import markdown
+        from erfscope.gate.writers import markdown, report_view
 
         return markdown(report_view(self))
 

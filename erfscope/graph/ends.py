@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from erfscope.graph.carry import arrange, compress, extend, reshape_numbers
-from erfscope.graph.places import Place
+from erfscope.graph.places import Place, arrange, compress, extend, reshape_numbers
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, Step, Taps, Whole
 
 #: Rows of an array of ends. Each pair holds the first cell, and the last with its sign changed, so that a join takes

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from erfscope.geometry.layout import Layout
-from erfscope.graph.carry import SAME
-from erfscope.graph.places import Place
+from erfscope.graph.places import SAME, Place
 from erfscope.graph.rules.reading import FloatArray, Shape
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, fx
 
 from erfscope.containers import Path
 from erfscope.geometry.names import INPUT, OUTPUT
-from erfscope.graph.graph import Graph, shape_of
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Graph, Numbers, shape_of
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop
 

@@ -18,8 +18,7 @@ from torch import Tensor, fx
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Box
-from erfscope.graph.graph import Graph, shape_of
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Graph, Numbers, shape_of
 from erfscope.graph.places import describe
 from erfscope.graph.rules.mixing import scale_and_shift
 from erfscope.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole

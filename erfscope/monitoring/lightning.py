@@ -6,8 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from erfscope.monitoring.live import part_of
-from erfscope.monitoring.monitor import ErfMonitor
+from erfscope.monitoring.monitor import ErfMonitor, part_of
 
 
 class ErfCallback(Callback):

@@ -7,8 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from erfscope.monitoring.live import part_of
-from erfscope.monitoring.monitor import ErfMonitor
+from erfscope.monitoring.monitor import ErfMonitor, part_of
 
 
 class ErfCallback(TrainerCallback):

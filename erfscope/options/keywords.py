@@ -14,7 +14,7 @@ import numpy as np
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_sizes as sizes
-from erfscope.options.building import Building
+from erfscope.options.option import Building
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.options.values import alphas, words
 

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
-from erfscope.options.building import Building, Choices
-from erfscope.options.option import COMPUTATION, IMAGES, WHAT, Option, declared
-from erfscope.options.running import Running
+from erfscope.options.option import COMPUTATION, IMAGES, WHAT, Building, Choices, Option, Running, declared
 from erfscope.options.values import channels, draws, percent
 
 #: Samples where none were asked for: synthetic stimuli and directories.

@@ -12,9 +12,8 @@ from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
-from erfscope.results.comparability import paired
+from erfscope.results.comparability import Differences, paired, partners
 from erfscope.results.display import render
-from erfscope.results.pairing import Differences, partners
 from erfscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -78,8 +77,9 @@ class Report:
         return rows
 
     def compared_with(self, result: Result) -> Result | None:
-        """The result that another is compared with, as :func:`erfscope.results.pairing.partners` finds it; None for
-        what others are compared with."""
+        """The result that another is compared with (:func:`erfscope.results.comparability.partners`).
+
+        None for what others are compared with."""
         return next(
             (other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None
         )

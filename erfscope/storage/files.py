@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import math
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -16,12 +18,12 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.results.json_values import convert, parse
+from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
-from erfscope.storage.json_format import SCHEMA, result_from_json
-from erfscope.storage.positions import position_arrays
+from erfscope.storage.json_format import SCHEMA, position_arrays, result_from_json
 from erfscope.storage.sums import part_arrays
-from erfscope.storage.writing import REPORT, new_directory
+from erfscope.storage.writing import REPORT, ROWS, new_directory
 
 #: Errors of readers of archives and arrays on damaged files.
 DAMAGED = (
@@ -174,3 +176,52 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, of_map: tup
         raise ValueError(f"an array of {dtype} {shape} does not have {left} bytes")
     if of_map is not None and (shape != of_map or dtype != np.float64):
         raise ValueError(f"its map is {dtype} of {shape}, and the report's is float64 of {of_map}")
+
+
+def is_report(path: Path) -> bool:
+    """Whether a folder holds a report, or rows of one."""
+    return (path / REPORT).is_file() or bool(rows_of(path))
+
+
+def rows_of(path: Path) -> list[Path]:
+    """The folders of rows in that of a report, in the order in which they were stored."""
+    return sorted(each.parent for each in (path / ROWS).glob(f"[0-9]*/{REPORT}"))
+
+
+def begin_rows(path: Path) -> None:
+    """Delete the rows of a run that is not continued. The folder of rows stays: it marks the folder as a run's."""
+    for each in (path / ROWS).glob("*"):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
+    """Store rows that belong together, all or none of them.
+
+    Args:
+        path: The folder of the report.
+        rows: What was measured.
+        earlier: The report that the run continues, if any.
+
+    Raises:
+        ErfscopeError: they cannot be stored; what was stored before is there.
+    """
+    try:
+        begun = bool(rows_of(path))
+        # What the run continues lies among its rows before its report is deleted: they hold the run from then on.
+        for each in (rows,) if begun or earlier is None else (earlier, rows):
+            _store(path, each)
+        if earlier is not None and not begun:
+            (path / REPORT).unlink(missing_ok=True)
+    except (ErfscopeError, OSError) as error:
+        with contextlib.suppress(OSError):
+            (path / ROWS).rmdir()
+        reason = error.__cause__ or error
+        text = reason.strerror if isinstance(reason, OSError) else reason
+        raise ErfscopeError(f"cannot write {rows[0].label} into {path} yet: {text}") from error
+
+
+def _store(path: Path, report: Report) -> None:
+    (path / ROWS).mkdir(parents=True, exist_ok=True)
+    last = max((int(each.name) for each in (path / ROWS).glob("[0-9]*")), default=-1)
+    name = f"{last + 1:06}"
+    save_directory(report.to_json, list(report), path / ROWS / name, others=[], force=False)

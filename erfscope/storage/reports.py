@@ -7,8 +7,7 @@ from pathlib import Path
 
 from erfscope.results.comparability import place_of
 from erfscope.results.report import Report, unique_ids
-from erfscope.storage.files import read_document
-from erfscope.storage.rows import rows_of
+from erfscope.storage.files import read_document, rows_of
 from erfscope.storage.writing import REPORT
 
 

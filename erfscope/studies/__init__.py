@@ -16,8 +16,6 @@ from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
-from erfscope.studies.kept import kept_study
-from erfscope.studies.result import StudyResult
 from erfscope.studies.study import (
     Claim,
     Column,
@@ -27,6 +25,8 @@ from erfscope.studies.study import (
     Study,
     StudyFindings,
     StudyOptions,
+    StudyResult,
+    kept_study,
 )
 
 STUDIES: dict[str, Study] = {
@@ -125,7 +125,7 @@ STUDIES: dict[str, Study] = {
             shows="how far video nets look with graph and attention layers, and which moving digits they find in step",
             seconds=315,
             quick_seconds=20,
-            home="video.syncmnist",
+            home="syncmnist",
         ),
         Study(
             name="sort-of-clevr",
@@ -141,7 +141,7 @@ STUDIES: dict[str, Study] = {
             shows="six ways of padding: influence at the border, ERFs there, and whether a net reads where things are",
             seconds=125,
             quick_seconds=17,
-            home="padding.padding",
+            home="padding",
         ),
         Study(
             name="gatv2-gradients",
@@ -168,7 +168,7 @@ STUDIES: dict[str, Study] = {
             shows="gradients that lose a share, and the share of weights in a map",
             seconds=155,
             quick_seconds=50,
-            home="trust.trust",
+            home="trust",
             data="weights",
         ),
     )

@@ -19,36 +19,38 @@ from erfscope.theory.adjacency import (
     renormalised_adjacency,
     symmetric_adjacency,
 )
-from erfscope.theory.agreement import Agreement, compare
-from erfscope.theory.closed_forms.attention import (
+from erfscope.theory.attention import (
+    GatV2Gradients,
+    dead_targets,
     dot_attention,
+    gatv2,
+    gatv2_parameter_gradients,
     multi_head_attention,
     nonlocal_block,
     softmax_attention,
 )
-from erfscope.theory.closed_forms.convolution import (
+from erfscope.theory.convolution import (
     StackShape,
+    attention_reweighting,
     binomial_asymptote,
     gaussian_luo_size,
     gaussian_mass_radius,
+    leave_one_out,
     random_weight_energy,
     residual_stack,
     strided_dilated_stack,
     strided_dilated_variance,
-    uniform_stack,
-    weighted_kernel_variance,
-)
-from erfscope.theory.closed_forms.gatv2 import GatV2Gradients, dead_targets, gatv2, gatv2_parameter_gradients
-from erfscope.theory.closed_forms.pooling import (
-    attention_reweighting,
-    leave_one_out,
     threshold_nodes,
     threshold_pooling,
     top_k_nodes,
     top_k_pooling,
+    uniform_stack,
+    weighted_kernel_variance,
 )
 from erfscope.theory.expectations import (
+    Agreement,
     Moments,
+    compare,
     dot_attention_mean,
     dot_attention_random_weights,
     linear_gcn_constant_weights,
@@ -64,8 +66,19 @@ from erfscope.theory.graphs import (
     relu_gates,
     relu_gcn,
 )
-from erfscope.theory.jacobian import INFLUENCES, boundary_bias, chain, influence_of, permuted, with_residual
-from erfscope.theory.networks import chebnet, chebygin, chebyshev_polynomials, gin, mlp_slopes
+from erfscope.theory.networks import (
+    INFLUENCES,
+    boundary_bias,
+    chain,
+    chebnet,
+    chebygin,
+    chebyshev_polynomials,
+    gin,
+    influence_of,
+    mlp_slopes,
+    permuted,
+    with_residual,
+)
 
 __all__ = [
     "INFLUENCES",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from erfscope.maps.erf_map import FloatArray
 from erfscope.theory.adjacency import adjacency_power, mean_adjacency
 from erfscope.theory.arrays import einsum, matrix, square, weight_chain
-from erfscope.theory.jacobian import influence_of
+from erfscope.theory.networks import influence_of
 
 Terms = list[tuple[FloatArray, FloatArray]]
 Gates = NDArray[np.bool_]

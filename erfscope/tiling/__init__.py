@@ -5,10 +5,9 @@ May import: ``engine``, ``storage`` and below; a model is opened by who calls.
 
 from erfscope.tiling.budget import HaloBudget, Seam, seams
 from erfscope.tiling.find import find_plan
-from erfscope.tiling.plan import TilePlan, Window
+from erfscope.tiling.plan import TileCost, TilePlan, Window, tile_costs, with_tile
 from erfscope.tiling.recipes import recipe
 from erfscope.tiling.run import run_tiled
-from erfscope.tiling.sizes import TileCost, tile_costs, with_tile
 
 __all__ = [
     "HaloBudget",

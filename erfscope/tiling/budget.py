@@ -16,9 +16,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
-from erfscope.tiling.plan import TileAxis, TilePlan
+from erfscope.tiling.plan import TileAxis, TilePlan, with_tile
 from erfscope.tiling.run import run_tiled
-from erfscope.tiling.sizes import with_tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

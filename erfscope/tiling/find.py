@@ -20,9 +20,9 @@ from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import name_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe
+from erfscope.graph.record import UNRECORDED
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray, IntArray
-from erfscope.graph.unrecorded import UNRECORDED
 from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
 from erfscope.tiling.reach import Kind, Obstacle, Reach, is_map, reach_of
 

@@ -14,11 +14,10 @@ import numpy as np
 from torch import fx
 
 from erfscope.errors import MeasurementError
-from erfscope.graph.carry import extend
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import shape_of
-from erfscope.graph.places import Place, module_of
+from erfscope.graph.places import Place, extend, module_of
 from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of

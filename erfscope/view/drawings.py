@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from erfscope.errors import unknown
+from erfscope.maps.erf_map import FloatArray
+from erfscope.measures.radial_curve import RadialProfile, radial_profile
+from erfscope.printable import one_line, printable
+from erfscope.results.result import Result, image_cell
+from erfscope.view import words
+from erfscope.view.cells import Cell
+from erfscope.view.latex_text import escaped
+from erfscope.view.report_view import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +87,260 @@ class Drawings:
     scale: str
     #: The range of colours that a page opens with.
     span: str
+
+
+def text_grid(lines: Sequence[Sequence[str]], *, left: Sequence[bool], format: str) -> str:
+    """Any texts as a table.
+
+    Args:
+        lines: The cells.
+        left: Which columns are aligned to the left, for Markdown and LaTeX; the others are aligned to the right.
+        format: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs).
+
+    Raises:
+        ErfscopeError: another format.
+    """
+    if format == "csv":
+        return csv_grid(lines)
+    if format == "markdown":
+        return markdown_grid([[markdown_text(text) for text in line] for line in lines], left=left)
+    if format == "latex":
+        kinds = ["l" if is_left else "r" for is_left in left]
+        rows = latex_grid([[escaped(text) for text in line] for line in lines], kinds)
+        return "\n".join(rows) + "\n"
+    if format == "plain":
+        return plain_grid(lines)
+    raise unknown("table format", format, ["csv", "markdown", "latex", "plain"])
+
+
+def csv_grid(lines: Iterable[Sequence[object]]) -> str:
+    """Values as CSV; None is an empty cell."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([_harmless(item) for item in line] for line in lines)
+    return buffer.getvalue()
+
+
+def _harmless(item: object) -> object:
+    """Text that steers no terminal, and is quoted where a spreadsheet would run it as a formula."""
+    if not isinstance(item, str):
+        return item
+    text = printable(item, keep="\n")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def plain_grid(lines: Iterable[Sequence[str]]) -> str:
+    """Texts with tabs between them."""
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def markdown_grid(lines: Sequence[Sequence[str]], *, left: Sequence[bool]) -> str:
+    """Markdown in cells; each column is aligned to the left or to the right."""
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * width if is_left else "-" * (width - 1) + ":" for width, is_left in zip(widths, left, strict=True)]
+    padded = [
+        [
+            text.ljust(width) if is_left else text.rjust(width)
+            for text, width, is_left in zip(line, widths, left, strict=True)
+        ]
+        for line in lines
+    ]
+    return "".join("| " + " | ".join(line) + " |\n" for line in (padded[0], rule, *padded[1:]))
+
+
+def markdown_text(text: str) -> str:
+    """Any text as Markdown that prints it: it ends no cell, and starts no tag and no link."""
+    return re.sub(r"[\\|\[]", r"\\\g<0>", one_line(text)).replace("<", "&lt;")
+
+
+def latex_grid(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
+    """LaTeX in cells, as the lines of a ``tabular`` of booktabs.
+
+    Args:
+        lines: The cells.
+        columns: The kind of each column, such as ``"l"`` or ``"r"``.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *body = (
+        " & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\"
+        for line in lines
+    )
+    inside = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
+    return [f"\\begin{{tabular}}{{{''.join(columns)}}}", *(f"  {line}" for line in inside), "\\end{tabular}"]
+
+
+#: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0
+#: Densities below this share of the largest are not worth a place on the axis.
+DECADES = 5
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A place on an axis."""
+
+    at: float
+    text: str
+    #: Whether it is where the density of a uniform map lies.
+    is_uniform: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A number with its error bar, in per cent of the axis."""
+
+    name: str
+    at: float
+    low: float
+    high: float
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """One result of the comparison of sizes."""
+
+    index: int
+    label: str
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """r50 and r90 of every result on one axis, in image pixels."""
+
+    rows: tuple[Range, ...]
+    ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A map by the distance to its unit: coordinates in a drawing of WIDTH by HEIGHT."""
+
+    density: str
+    enclosed: str
+    #: The enclosed mass of the result that others are compared with; "" if there is none.
+    other: str
+    radii: tuple[Tick, ...]
+    densities: tuple[Tick, ...]
+    #: Where r50 and r90 are: (name, x, y), y on the curve of the enclosed mass.
+    marks: tuple[tuple[str, float, float], ...]
+
+
+def ranges(rows: Sequence[Row]) -> Ranges | None:
+    """The comparison of sizes; None where fewer than two results have one."""
+    found = {row: list(_radii(row)) for row in rows if words.radii(row.result)}
+    if len(found) < 2:
+        return None
+    ticks = _ticks(max(value + se for entries in found.values() for _, value, se, _ in entries))
+    end = ticks[-1]
+
+    def mark(name: str, value: float, se: float, cell: Cell) -> Mark:
+        at, low, high = (100 * place / end for place in (value, max(value - se, 0.0), value + se))
+        return Mark(name=name, at=at, low=low, high=high, cell=cell)
+
+    return Ranges(
+        rows=tuple(
+            Range(index=row.index, label=row.name, marks=tuple(mark(*entry) for entry in entries))
+            for row, entries in found.items()
+        ),
+        ticks=tuple(Tick(at=100 * tick / end, text=f"{tick:g}") for tick in ticks),
+    )
+
+
+def _radii(row: Row) -> Iterator[tuple[str, float, float, Cell]]:
+    """(name, radius, error, cell) in image pixels; of an inner map the JSON has no error in these."""
+    pixel, sizes = image_cell(row.result) or 1.0, {size.name: size for size in row.sizes}
+    for name, radius in words.radii(row.result).items():
+        cell = sizes[name].image_px or sizes[name].cell
+        yield name, pixel * float(radius), pixel * (radius.se or 0.0), cell
+
+
+def profiles(rows: Sequence[Row]) -> list[tuple[Profile, str] | None]:
+    """The profile of every result, and the name of the one that it is drawn beside, or ""; None where there is no
+    map."""
+    curves = [profile_of(row.result) for row in rows]
+    found: list[tuple[Profile, str] | None] = []
+    for row, curve in zip(rows, curves, strict=True):
+        other = None if row.partner is None else rows[row.partner]
+        is_alike = other is not None and (other.result.wrt, other.result.input.size) == (
+            row.result.wrt,
+            row.result.input.size,
+        )
+        grey = curves[other.index] if other is not None and is_alike else None
+        beside = other.name if other is not None and grey is not None else ""
+        found.append(None if curve is None else (profile(row.result, curve, grey), beside))
+    return found
+
+
+def profile_of(result: Result) -> RadialProfile | None:
+    """The profile of a result's map; None where it has no map, or an empty one."""
+    if result.map is None or not result.map.values.any():
+        return None
+    return radial_profile(result.map)
+
+
+def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = None) -> Profile:
+    """The drawing of a profile.
+
+    Args:
+        result: The result, for its r50 and r90.
+        curve: Its profile.
+        other: That of the result it is compared with; drawn only as far as this one goes.
+    """
+    ticks = _ticks(float(curve.radius_px[-1]), count=4)
+    reach = max(
+        float(curve.radius_px[-1]), ticks[-1] if len(ticks) > 1 and ticks[-1] <= 1.05 * curve.radius_px[-1] else 0.0
+    )
+    top = max(math.ceil(math.log10(max(float(curve.density.max()), 1e-9))), 1)
+    lowest = float(curve.density[curve.density > 0].min())
+    bottom = min(max(math.floor(math.log10(lowest)), top - DECADES), 0)
+    x = LEFT + (RIGHT - LEFT) * curve.radius_px / reach
+    seen = curve.density >= 10.0**bottom
+    y = FLOOR - (FLOOR - TOP) * (np.log10(curve.density[seen]) - bottom) / (top - bottom)
+    marks = []
+    for name, radius in words.radii(result).items():
+        share = float(np.interp(float(radius), curve.radius_px, curve.enclosed))
+        marks.append((name, LEFT + (RIGHT - LEFT) * float(radius) / reach, BOTTOM - (BOTTOM - SPLIT) * share))
+    step = 2 if top - bottom > 4 else 1
+    decades = [
+        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e), is_uniform=e == 0)
+        for e in range(bottom, top + 1)
+        if not e % step
+    ]
+    return Profile(
+        density=_points(x[seen], y),
+        enclosed=_points(x, BOTTOM - (BOTTOM - SPLIT) * curve.enclosed),
+        other="" if other is None else _other(other, reach),
+        radii=tuple(Tick(at=LEFT + (RIGHT - LEFT) * t / reach, text=f"{t:g}") for t in ticks if t <= reach),
+        densities=tuple(decades),
+        marks=tuple(marks),
+    )
+
+
+def _decade(exponent: int) -> str:
+    """A power of ten as an axis has room for it: 0.001, 1000, and 10 with its exponent beyond."""
+    return f"{10.0**exponent:g}" if abs(exponent) <= 3 else "10" + str(exponent).translate(RAISED)
+
+
+def _other(curve: RadialProfile, reach: float) -> str:
+    near = curve.radius_px <= reach
+    x = LEFT + (RIGHT - LEFT) * curve.radius_px[near] / reach
+    return _points(x, BOTTOM - (BOTTOM - SPLIT) * curve.enclosed[near])
+
+
+def _points(x: FloatArray, y: FloatArray) -> str:
+    """Coordinates of a line; at most about one point per unit of width, since more cannot be seen."""
+    stride = max(1, len(x) // int(WIDTH))
+    kept = sorted({*range(0, len(x), stride), len(x) - 1})
+    return " ".join(f"{x[i]:.1f},{y[i]:.1f}" for i in kept)
+
+
+def _ticks(largest: float, count: int = 6) -> list[float]:
+    """Round numbers from 0 to just above ``largest``, about ``count`` of them."""
+    if largest <= 0:
+        return [0.0, 1.0]
+    raw = largest / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(s * power for s in (1.0, 2.0, 5.0, 10.0) if s * power >= raw)
+    return [step * k for k in range(math.ceil(largest / step - 1e-9) + 1)]

@@ -6,16 +6,110 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
+from erfscope.maps.trust import BENT, Trust
+from erfscope.printable import number, with_error
 from erfscope.results.json_values import fields
-from erfscope.results.positions import MEASURED, Positions
-from erfscope.results.result import Halo, Result, SamplingPoints
+from erfscope.results.result import MEASURED, Halo, Positions, Result, SamplingPoints
 from erfscope.view.cells import Cell, plain_cell
-from erfscope.view.tiles import AXES
-from erfscope.view.trust import trust_text
 from erfscope.view.words import lengths_text, square_text
+
+if TYPE_CHECKING:
+    from erfscope.tiling import HaloBudget, TileCost, TilePlan
+
+
+def trust_text(result: Result) -> str:
+    """The agreement of forward passes with noise and the gradient, in one line; "" where no passes were made."""
+    trust = result.trust
+    if trust is None:
+        return ""
+    passes = f"{trust.passes} passes with noise{', some in float64' if trust.is_in_double else ''}"
+    return f"Trust, by {passes}: {'; '.join([_gradient(trust), *_where(trust), *_linear(trust, result.wrt)])}"
+
+
+def trust_sentence(results: Sequence[Result]) -> str:
+    """The same of several results for a paper; "" unless all of them were compared."""
+    trusts = [result.trust for result in results if result.trust is not None and result.trust.ratio is not None]
+    if not trusts or len(trusts) < len(results):
+        return ""
+    ratios = [trust.ratio.value for trust in trusts if trust.ratio is not None]
+    found = f"{min(ratios):.3f}" if len(ratios) == 1 else f"{min(ratios):.3f} to {max(ratios):.3f}"
+    passes = sum(trust.passes for trust in trusts)
+    return (
+        f"Gradients were compared with forward passes with Gaussian noise ({passes} passes), which found {found} of"
+        " their energy."
+    )
+
+
+def _gradient(trust: Trust) -> str:
+    if trust.silent_because:
+        return trust.silent_because
+    if trust.ratio is None:
+        if trust.moved_without_gradient:
+            return "the gradient disagrees, since it is zero"
+        return "no image has a gradient, and noise moves the unit in none"
+    word = "disagrees" if trust.disagrees else "agrees"
+    return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
+
+
+def _where(trust: Trust) -> Iterator[str]:
+    found = [
+        f"{region.name} {with_error(100 * region.probe.energy.value, 100 * region.probe.energy.se)} %"
+        f" ({100 * region.probe.share:.1f} % by gradient)"
+        for region in trust.regions
+    ]
+    if found:
+        yield f"of that {', '.join(found)}"
+
+
+def _linear(trust: Trust, wrt: str) -> Iterator[str]:
+    if not trust.ladder:
+        return
+    whole, sigma, first = "input" if wrt == IMAGE else "reference", trust.linear_to, trust.ladder[0].sigma
+    last = trust.ladder[-1].sigma
+    grey = "" if trust.grey_levels is None else f", {number((sigma or last) * trust.grey_levels)} of 255 grey levels"
+    if sigma is None:
+        reach = f"beyond noise of {number(last)}"
+    else:
+        reach = f"up to noise of {number(sigma)}" if sigma > first else f"not up to noise of {number(first)}"
+    tenth = "" if trust.at_tenth is None else f"; energy at a tenth {with_error(*trust.at_tenth)}"
+    yield f"linear within {100 * BENT:g} % {reach} standard deviations of the {whole}{grey}{tenth}"
+
+
+AXES = {1: ("cells",), 2: ("rows", "columns"), 3: ("planes", "rows", "columns")}
+
+
+def halo_text(halo: Sequence[tuple[int, int]]) -> str:
+    """What tiles need beyond their own, before and after them, along each axis."""
+    before, after = zip(*halo, strict=True)
+    return f"{square_text(before)} px before, {square_text(after)} px after"
+
+
+def halo_cell(halo: Halo) -> str:
+    """A result's halo as a cell: ``94``, ``49, 42`` before and after a tile, or ``no tiles``."""
+    sides = dict.fromkeys(map(square_text, zip(*halo.px, strict=True)))
+    return "no tiles" if halo.blockers else ", ".join(sides)
+
+
+def plan_json(
+    plan: TilePlan, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
+) -> dict[str, Any]:
+    """The plan as JSON values; sizes are in input cells, one entry per axis."""
+    names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
+    document: dict[str, Any] = {"schema": "erfscope-tile-1"}
+    document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
+    document |= {name: getattr(plan, name) for name in names}
+    fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
+    document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
+    if budget is not None and tolerance is not None:
+        se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
+        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
+        document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
+    return document
+
 
 #: Shares of a list that are shown one by one; the further ones are added up.
 LISTED = 16

@@ -13,7 +13,7 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import CENTRE
 from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
-from erfscope.view.trust import trust_sentence
+from erfscope.view.extras import trust_sentence
 from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, JACKKNIFE, listed, option_values
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,9 +18,11 @@ from erfscope.geometry.names import IMAGE
 from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.json_values import plain
-from erfscope.view import charts, explanation, headline, words
-from erfscope.view.drawings import Drawings
-from erfscope.view.identity import identity, provenance
+from erfscope.view import drawings as charts
+from erfscope.view import headline, words
+from erfscope.view import headline as explanation
+from erfscope.view.cells import identity, provenance
+from erfscope.view.drawings import Drawing, Drawings
 from erfscope.view.report_view import ReportView
 
 
@@ -155,3 +157,13 @@ def _settings(view: ReportView) -> Iterator[tuple[str, str]]:
     for name, value in plain(view.report.settings).items():
         if value is not None:
             yield name, ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def result_fragment(view: ReportView, maps: Sequence[Drawing | None], *, scale: str) -> str:
+    """One result: its map with rings, and its sizes."""
+    return str(template("result.html.j2").render(view=view, row=view.rows[0], drawn=maps[0], scale=scale))
+
+
+def report_fragment(view: ReportView, maps: Sequence[Drawing | None], *, scale: str) -> str:
+    """All results: the table, with a small map in each row."""
+    return str(template("report.html.j2").render(view=view, maps=maps, scale=scale))

@@ -13,14 +13,13 @@ from typing import Literal
 from erfscope.finding import code_of
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.printable import number
-from erfscope.results.pairing import Differences, partners
+from erfscope.results.comparability import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import MISSING, Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
-from erfscope.view.extras import Extra, extras
+from erfscope.view.extras import Extra, extras, halo_cell
 from erfscope.view.methods import methods_paragraphs
-from erfscope.view.tiles import halo_cell
 
 #: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "halo", "params", "GMACs")

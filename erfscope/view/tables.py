@@ -11,11 +11,29 @@ from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.view.grids import csv_grid, plain_grid
+from erfscope.view.drawings import csv_grid, markdown_grid, markdown_text, plain_grid
+from erfscope.view.extras import halo_cell
 from erfscope.view.latex import latex
-from erfscope.view.markdown import markdown
+from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import ReportView, Row, report_view
-from erfscope.view.tiles import halo_cell
+
+
+def markdown(view: ReportView) -> str:
+    """A report as a table in Markdown."""
+    table = paper_table(view)
+    lines = [["model", *(head(c.name) + (f" ({c.unit})" if c.unit else "") for c in table.columns)]]
+    for row, cells, mark in zip(view.rows, table.rows, table.marks, strict=True):
+        label = markdown_text(row.result.label) + (f" ({mark})" if mark else "")
+        lines.append([label, *(markdown_text(str(cell)) for cell in cells)])
+    terms = "; ".join(f"{head(name)}: {meaning}" for name, meaning in table.terms)
+    below = [
+        markdown_text(table.caption + (f" {terms}." if terms else "")),
+        *(f"({letter}) {markdown_text(text)}" for letter, text in table.notes),
+    ]
+    return markdown_grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "".join(
+        f"\n{text}\n" for text in below
+    )
+
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")

@@ -285,7 +285,7 @@ def test_a_model_that_looks_at_its_numbers_is_recorded_with_some():
 
 
 def test_a_checkpoint_for_a_model_that_fails_is_one_clear_error(tmp_path):
-    from erfscope.adapters.weights.needed import needed_keys
+    from erfscope.adapters.weights.checkpoint import needed_keys
 
     for kind in ("assert", "custom"):
         with pytest.raises(MeasurementError, match="fails on an input"):

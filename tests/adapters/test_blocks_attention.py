@@ -16,7 +16,7 @@ from erfscope.adapters.blocks import (
     global_context,
     on_nodes,
 )
-from erfscope.adapters.blocks.self_attention import attend
+from erfscope.adapters.blocks.attention import attend
 from erfscope.adapters.weights.reactivate import dormant, reactivate
 from erfscope.errors import ErfscopeError
 

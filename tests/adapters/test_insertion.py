@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope import adapters
-from erfscope.adapters.insertion.insertion import Insertion, insert, parse
-from erfscope.adapters.insertion.places import places
+from erfscope.adapters.insertion import Insertion, insert, parse, places
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout

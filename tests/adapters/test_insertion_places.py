@@ -11,8 +11,7 @@ import torch
 from erfscope import adapters
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.blocks import BLOCKS
-from erfscope.adapters.insertion.insertion import insert
-from erfscope.adapters.insertion.places import places
+from erfscope.adapters.insertion import insert, places
 from erfscope.errors import ErfscopeError
 
 #: Small inputs, few channels and few of the blocks that repeat, so that all places are tried within seconds.

@@ -22,8 +22,7 @@ from erfscope.adapter import Weights
 from erfscope.adapters import load
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import SHOWN
-from erfscope.results.comparability import paired
-from erfscope.results.pairing import swept
+from erfscope.results.comparability import paired, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.report_view import report_view

@@ -26,7 +26,7 @@ from releases import needs_folders
 
 import erfscope
 from erfscope.cli import doctor as doctor_module
-from erfscope.cli.console.short_help import COMMON
+from erfscope.cli.console import COMMON
 from erfscope.cli.main import cli, main
 from erfscope.figures.kinds import KINDS
 from erfscope.storage import writing

@@ -14,10 +14,10 @@ import erfscope
 from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.main import main
-from erfscope.cli.views.explain import explanation
+from erfscope.cli.views import explanation
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
-from erfscope.view.explanation import GUIDE
+from erfscope.view.headline import GUIDE
 from erfscope.view.methods import methods_sentence
 
 

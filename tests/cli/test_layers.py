@@ -15,7 +15,7 @@ from torch import nn
 import erfscope
 from erfscope.adapters import load
 from erfscope.cli.main import main
-from erfscope.cli.views.layer_view import layer_view
+from erfscope.cli.views import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.view.terminal.names import Name
 

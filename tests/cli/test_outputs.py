@@ -15,7 +15,7 @@ from PIL import Image
 
 import erfscope
 from erfscope.stimuli.files import SUFFIXES as SUFFIXES_OF_IMAGES
-from erfscope.storage.formats import FORMATS
+from erfscope.storage.writing import FORMATS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

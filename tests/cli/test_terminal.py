@@ -18,7 +18,7 @@ from rich.console import Console
 import erfscope
 from erfscope.adapter import Weights
 from erfscope.cli.main import main
-from erfscope.cli.views.layer_view import layer_view
+from erfscope.cli.views import layer_view
 from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
@@ -27,8 +27,7 @@ from erfscope.view.report_view import report_view
 from erfscope.view.terminal.comparison import FIRST, ComparisonTable
 from erfscope.view.terminal.gallery import MOST, NARROWEST, Gallery
 from erfscope.view.terminal.heatmap import HeatMap
-from erfscope.view.terminal.next_step import next_step
-from erfscope.view.terminal.report import draw_report, draw_result
+from erfscope.view.terminal.report import draw_report, draw_result, next_step
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

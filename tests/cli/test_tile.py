@@ -19,7 +19,7 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.tile import TOOLS
 from erfscope.tiling import recipes
-from erfscope.tiling.mark import Mark
+from erfscope.tiling.run import Mark
 
 NETS = """
 from torch import nn

@@ -14,7 +14,7 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.api.structure import bare
+from erfscope.api.models import bare
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import input_size, input_sizes
 from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed

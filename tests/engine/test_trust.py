@@ -11,8 +11,8 @@ from torch import nn
 import erfscope
 from erfscope.cli.main import main
 from erfscope.maps.trust import Probe, crossing, is_off
+from erfscope.view.extras import trust_text
 from erfscope.view.methods import methods_sentence
-from erfscope.view.trust import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90"}
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import erfscope
 from erfscope.maps.trust import Probe, Step, Trust, is_off, sharpest
-from erfscope.view.trust import trust_text
+from erfscope.view.extras import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.maps.trust import Probe, is_off
-from erfscope.view.trust import trust_text
+from erfscope.view.extras import trust_text
 
 FEW = {"measures": "r50,r90", "trust": True}
 

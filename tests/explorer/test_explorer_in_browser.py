@@ -20,8 +20,7 @@ from test_page_in_browser import HOSTILE, browser, opened, overflow, requests  #
 import erfscope
 from erfscope.explorer.page import Explorer
 from erfscope.explorer.stages import ExploredUnit, Stage
-from erfscope.figures.maps import COVER
-from erfscope.figures.pixels import colour_map
+from erfscope.figures.maps import COVER, colour_map
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

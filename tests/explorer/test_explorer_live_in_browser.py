@@ -19,8 +19,7 @@ from test_page_in_browser import browser, overflow, requests  # noqa: F401
 
 import erfscope
 from erfscope.api import exploration
-from erfscope.explorer.live import Overtaken
-from erfscope.explorer.projective import projective_fields
+from erfscope.explorer.live import Overtaken, projective_fields
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -36,8 +36,7 @@ from erfscope.cli.explore import host_and_port
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer import server
-from erfscope.explorer.live import LiveExplorer, Overtaken
-from erfscope.explorer.projective import projective_fields
+from erfscope.explorer.live import LiveExplorer, Overtaken, projective_fields
 from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -17,7 +17,7 @@ from erfscope.attribution import GradientRequest, gradient_draws
 from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import MeasurementError
-from erfscope.explorer.projective import projective_fields
+from erfscope.explorer.live import projective_fields
 from erfscope.geometry.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

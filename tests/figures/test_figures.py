@@ -27,18 +27,16 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures.canvas import drawing, figure_bytes
 from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
 from erfscope.figures.kinds import FIGURES, KINDS
-from erfscope.figures.maps import round_length
+from erfscope.figures.maps import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells, round_length
 from erfscope.figures.panels import panel_with_expected
-from erfscope.figures.pixels import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells
 from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.radial_curve import gaussian_profile, radial_profile
-from erfscope.results.positions import Positions
 from erfscope.results.report import Report
-from erfscope.results.result import InputRecord, Result, UnitRecord
+from erfscope.results.result import InputRecord, Positions, Result, UnitRecord
 from erfscope.storage.files import map_bytes
 
 #: Rounding of a coordinate to a pixel.

@@ -21,7 +21,7 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
-from erfscope.gate.tolerance import Tolerance
+from erfscope.gate.judge import Tolerance
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import jackknife_se
 from erfscope.measures import MEASURES

@@ -9,7 +9,7 @@ from oracle import Net
 from torch import nn
 
 from erfscope.containers import tensors_of
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Numbers
 from erfscope.graph.record import record
 
 

@@ -13,7 +13,7 @@ from erfscope.containers import tensors_of
 from erfscope.engine.model import LoadedModel
 from erfscope.geometry.layout import Layout
 from erfscope.graph.field import Fields
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Numbers
 from erfscope.graph.positions import Positions
 from erfscope.graph.record import record
 

@@ -12,7 +12,7 @@ from oracle import FIRST, Net, Seen
 
 from erfscope.containers import tensors_of
 from erfscope.graph.field import Fields
-from erfscope.graph.numbers import Numbers
+from erfscope.graph.graph import Numbers
 from erfscope.graph.positions import Positions
 from erfscope.graph.record import RecordingError, record
 

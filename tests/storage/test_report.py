@@ -18,8 +18,7 @@ import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.printable import with_error
 from erfscope.results.report import Report
-from erfscope.storage.formats import FORMATS
-from erfscope.storage.writing import check_output
+from erfscope.storage.writing import FORMATS, check_output
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

@@ -11,8 +11,9 @@ import pytest
 from erfscope import studies
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
-from erfscope.studies import STUDIES, kept, kept_study
-from erfscope.studies.kept import FOLDER
+from erfscope.studies import STUDIES, kept_study
+from erfscope.studies import study as kept
+from erfscope.studies.study import FOLDER
 
 
 @pytest.fixture(scope="module")

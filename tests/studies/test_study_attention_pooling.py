@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.graph_attention.attention_pooling import CHANCE, auc, erf_of
-from erfscope.studies.graph_attention.colour_graphs import GREEN, colour_graphs, fresh, removed
+from erfscope.studies.graph_attention.attention_pooling import CHANCE, GREEN, auc, colour_graphs, erf_of, fresh, removed
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import erfscope
 from erfscope import studies
 from erfscope.adapters.blocks import on_nodes
 from erfscope.studies.scenes import correlations
-from erfscope.studies.scenes.correlated_maps import (
+from erfscope.studies.scenes.correlations import (
     PARTNER,
     SIDE,
     SOFT_TIED,

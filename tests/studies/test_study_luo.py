@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from erfscope import studies, theory
 from erfscope.studies.luo import growth, init
 from erfscope.studies.luo.stacks import VARIANCE, Design, Nets, measure_design, measure_nets, rms_sigma
-from erfscope.studies.result import StudyResult
-from erfscope.studies.study import StudyOptions
+from erfscope.studies.study import StudyOptions, StudyResult
 
 NAMES = (
     "luo-gaussian",

@@ -8,7 +8,7 @@ import torch
 
 from erfscope import studies
 from erfscope.studies.scenes import sort_of_clevr
-from erfscope.studies.scenes.clevr_scenes import (
+from erfscope.studies.scenes.sort_of_clevr import (
     CIRCLE,
     COLOURS,
     NO,

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.video.moving_digits import GLYPHS, Scale, _paths, glyph, moving_digits
-from erfscope.studies.video.video_nets import PARAMETERS, SMALL, video_net
+from erfscope.studies.syncmnist import GLYPHS, PARAMETERS, SMALL, Scale, _paths, glyph, moving_digits, video_net
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,8 @@ from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError
 from erfscope.maps.trust import Estimate
-from erfscope.studies.trust import trust
-from erfscope.studies.trust.cascade import _stage, cascade
-from erfscope.studies.trust.detached import Found, detached
-from erfscope.studies.trust.nets import NETS, Net, built
+from erfscope.studies import trust
+from erfscope.studies.trust import NETS, Found, Net, _stage, built, cascade, detached
 
 #: The columns of a wide terminal.
 EVERY = tuple(replace(column, optional=False) for column in trust.COLUMNS)

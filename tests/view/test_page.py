@@ -18,11 +18,10 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.api.page import html, report_fragment, result_fragment
+from erfscope.api.save import html, report_fragment, result_fragment
 from erfscope.errors import ErfscopeError
-from erfscope.figures.maps import COVER
-from erfscope.figures.page_pictures import PIXELS, views
-from erfscope.figures.pixels import colour_map
+from erfscope.figures.draw import PIXELS, views
+from erfscope.figures.maps import COVER, colour_map
 from erfscope.finding import Finding
 from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
@@ -31,7 +30,7 @@ from erfscope.measures import MeasureValue
 from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.view.charts import profile
+from erfscope.view.drawings import profile
 from erfscope.view.page import breakable, formula, with_formulas
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -274,7 +273,7 @@ def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
 
 
 def test_the_profile_passes_through_r50_and_r90(report):
-    from erfscope.view.charts import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
+    from erfscope.view.drawings import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
 
     curve = profile_of(report[0])
     drawn = profile(report[0], curve)

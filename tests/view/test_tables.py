@@ -17,9 +17,9 @@ from erfscope.adapter import Weights
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.printable import printable
 from erfscope.results.report import Report
-from erfscope.view.captions import latex_figure
 from erfscope.view.latex import title
 from erfscope.view.latex_text import escaped
+from erfscope.view.paper import latex_figure
 
 COMMANDS = {
     *(

@@ -120,7 +120,7 @@ def printed_target_gradient(x: FloatArray, seen: FloatArray, given: dict[str, An
     Args:
         x: Node features, (n, c).
         seen: Adjacency, (n, n).
-        given: Weights as :func:`erfscope.theory.closed_forms.gatv2` takes them.
+        given: Weights as :func:`erfscope.theory.attention` takes them.
         g: Gradient of the loss, (n, heads * d).
 
     Returns:

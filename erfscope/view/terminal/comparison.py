@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.measures import SHOWN
-from erfscope.results.pairing import swept
+from erfscope.results.comparability import swept
 from erfscope.view import words
 from erfscope.view.cells import Cell
 from erfscope.view.report_view import ReportView, Row

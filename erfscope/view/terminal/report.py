@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -16,9 +17,8 @@ from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import Size, measure_cell
+from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
-from erfscope.view.identity import identity
 from erfscope.view.report_view import Row, report_view
 from erfscope.view.terminal.comparison import ComparisonTable
 from erfscope.view.terminal.gallery import NARROWEST, Gallery
@@ -152,3 +152,30 @@ def _sizes(sizes: tuple[Size, ...]) -> Text:
         text.append(f"  {ratio}\n", style="dim")
         text.append(f"  {size.gloss}\n", style="dim")
     return text
+
+
+def next_step(report: Report, written: Sequence[str]) -> str | None:
+    """What to try after a command has measured a report.
+
+    Args:
+        report: The results that are shown.
+        written: The outputs that were written.
+
+    Returns:
+        One line; None where a hint does not help.
+    """
+    first = report[0]
+    if not first.ok:
+        return None
+    explain = "--explain says what each number means"
+    if first.weights.fallback:
+        return f"next: erfscope doctor --fix-hint {first.model} says how to get pretrained weights; {explain}"
+    if folder := next((path for path in written if Path(path).is_dir()), None):
+        return (
+            f"next: erfscope layers {first.model} lists what else can be measured; erfscope compare {folder} DIR2"
+            " compares saved results"
+        )
+    if written:
+        return None
+    images = "" if first.input.source == "image" else "--image YOUR.png for your own images, "
+    return f"next: add {images}-o DIR to keep maps and numbers; {explain}"

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.view.tiles import AXES, halo_text
+from erfscope.view.extras import AXES, halo_text
 from erfscope.view.words import DASH, square_text
 
 if TYPE_CHECKING:

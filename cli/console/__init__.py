@@ -1,4 +1,0 @@
-"""The terminal: streams, colours, widths, messages.
-
-May import: ``printable``.
-"""

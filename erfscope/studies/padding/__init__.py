@@ -1,4 +1,0 @@
-"""Studies of what padding tells a net of positions.
-
-May import: what ``studies`` may, and its ``study`` and ``training``.
-"""

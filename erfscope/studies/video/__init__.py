@@ -1,4 +1,0 @@
-"""Studies of nets that see clips.
-
-May import: what ``studies`` may, and its ``study`` and ``training``.
-"""
