@@ -18,11 +18,10 @@ from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.unit import size_text
-from erfscope.graph.graph import Graph
+from erfscope.graph.graph import Graph, Unfaithful
 from erfscope.graph.named import RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
-from erfscope.graph.tape import DRAWS
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
@@ -133,7 +132,8 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
     # Draws of PyTorch's own generators are recorded operations.
     drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}
-    return replace(graph, unfaithful={**graph.unfaithful, f"the model {DRAWS}": ""}) if drawn else graph
+    found = Unfaithful("random", "", "draws random numbers")
+    return replace(graph, unfaithful=(*graph.unfaithful, found)) if drawn else graph
 
 
 def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ from erfscope.graph.rules.products import attention, einsum, linear, product
 from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, Call, Rule, call_of
 from erfscope.graph.rules.windows import convolution
 from erfscope.graph.run import Crop
-from erfscope.graph.tape import DRAWS
 
 T = TypeVar("T")
 FLOAT64 = INT64 = 8
@@ -194,7 +193,7 @@ def unproved_operations(recording: Recording, layer: str, wrt: str) -> dict[str,
             found[describe(node, f"{call.name} without gradients")] = module_of(node)
         elif node.meta.get("draws"):
             found[describe(node, "random numbers")] = module_of(node)
-    return found | {why: module for why, module in recording.graph.unfaithful.items() if not why.endswith(DRAWS)}
+    return found | {each.text: each.module for each in recording.graph.unfaithful if each.kind != "random"}
 
 
 def gradient_cut(recording: Recording, layer: str, wrt: str) -> tuple[str, bool] | None:

@@ -17,7 +17,6 @@ from erfscope.geometry.unit import Trf
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
-from erfscope.graph.tape import DRAWS
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -93,18 +92,17 @@ class LoadedModel:
         """Why the model itself is run up to a layer, and not its graph; "" where the graph is."""
         if self.recording.needs_numbers(layer):
             return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
-        return next(iter(self.recording.graph.unfaithful), "")
+        return next((each.text for each in self.recording.graph.unfaithful), "")
 
     @property
     def draws_random_numbers(self) -> bool:
         """Whether the forward pass draws random numbers."""
-        return any(why.endswith(DRAWS) for why in self.recording.graph.unfaithful)
+        return any(each.kind == "random" for each in self.recording.graph.unfaithful)
 
     def mixes_gradients(self) -> str:
         """What may carry the gradient of one image of a batch to another where no operation does; "" if
         nothing can."""
-        parts = ("backward", "hooks on gradients")
-        return next((each for each in self.recording.graph.unfaithful if any(part in each for part in parts)), "")
+        return next((each.text for each in self.recording.graph.unfaithful if each.kind == "backward"), "")
 
     def takes_batches(self, layer: str) -> bool:
         """Whether several images may go through together: they do not see each other, and the path is theirs all."""

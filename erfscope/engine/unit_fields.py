@@ -158,8 +158,8 @@ def _reasons_apart(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]
     model = plan.model
     if model.recording.needs_numbers(plan.layer):
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"
-    if found := next(iter(model.recording.graph.unfaithful), ""):
-        yield f"the recorded operations do not tell the gradient: {found}"
+    for found in model.recording.graph.unfaithful[:1]:
+        yield f"the recorded operations do not tell the gradient: {found.text}"
     if not model.takes_batches(plan.layer):
         yield "the model takes one image at a time, or mixes those of a batch"
     if names := next((trf.inexact_by for trf in trfs if not trf.exact), ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -23,6 +23,21 @@ class Mark:
     #: Name of the module, "" for the whole model, and the turn of this call among all calls, by when they end.
     module: str
     order: int
+
+
+class Unfaithful(NamedTuple):
+    """Something that a module does and the recorded operations do not show."""
+
+    #: What it changes: "random" what the pass gives, "backward" the way of gradients back, "forward" neither of these.
+    kind: Literal["random", "backward", "forward"]
+    #: The module; "" for the model itself.
+    module: str
+    does: str
+
+    @property
+    def text(self) -> str:
+        """One sentence, without its end."""
+        return f"{self.module or 'the model'} {self.does}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,9 +66,8 @@ class Graph:
     by: str
     #: Calls of modules that ended before the pass asked for numbers: these are the same on every path.
     calls_before_numbers: int
-    #: Why autograd on these operations may differ from autograd on the module, each with the name of the module that is
-    #: the reason; empty where it does not.
-    unfaithful: Mapping[str, str]
+    #: Why autograd on these operations may differ from autograd on the module; empty where it does not.
+    unfaithful: tuple[Unfaithful, ...]
 
 
 def by_name(calls: Iterable[Mark]) -> dict[str, Mark]:

@@ -162,7 +162,7 @@ def _drop_backward_hooks(copied: nn.Module, tape: Tape) -> None:
     """Backward hooks would ask for gradients, of which the pass has none."""
     for name, part in copied.named_modules():
         if any(tables := backward_hooks(part)):
-            tape.note("has backward hooks", name)
+            tape.note("backward", "has backward hooks", name)
             for table in tables:
                 table.clear()
     if has_global_backward_hooks():
@@ -201,7 +201,7 @@ def _recording(tape: Tape, mode: FakeTensorMode | None) -> Iterator[None]:
         # A checkpoint runs the forward pass again, and has its derivative.
         if threading.get_ident() == thread and not is_of_checkpoint(context):
             name = type(context).__name__.removesuffix("Backward")
-            tape.note(f"has a hand-written backward pass ({name})")
+            tape.note("backward", f"has a hand-written backward pass ({name})")
 
     cached = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
@@ -226,12 +226,12 @@ class _GradientQuestions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == Tensor.requires_grad.__get__:  # type: ignore[attr-defined]
-            self.tape.note("reads requires_grad")
+            self.tape.note("forward", "reads requires_grad")
             return self.tape.is_live(args[0]) or func(*args)
         if func in (Tensor.numpy, Tensor.__array__) and self.tape.is_live(args[0]):
             self.tape.exposed = True
         if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
-            self.tape.note("sets hooks on gradients")
+            self.tape.note("backward", "sets hooks on gradients")
             return RemovableHandle(OrderedDict())
         return None if func is Tensor.retain_grad else func(*args, **(kwargs or {}))
 
@@ -261,7 +261,7 @@ def _graph(
         returned=returned,
         by=by,
         calls_before_numbers=counts[0] if by == "shapes" else sum(counts[:-1]),
-        unfaithful=tape.notes,
+        unfaithful=tuple(tape.notes),
     )
 
 
@@ -332,7 +332,7 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
         returned=returned,
         by=UNRECORDED,
         calls_before_numbers=0,
-        unfaithful={},
+        unfaithful=(),
     )
 
 

@@ -8,18 +8,16 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from erfscope.graph.graph import arguments, name_of
+from erfscope.graph.graph import Unfaithful, arguments, name_of
 from erfscope.torch_internals import FakeTensor, TorchDispatchMode, schema_arguments, unset_fake_temporarily
 
 aten = torch.ops.aten
-#: What is noted of a module that draws random numbers.
-DRAWS = "draws random numbers"
 #: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
 #: is their last argument.
 _FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
@@ -94,7 +92,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants: dict[fx.Node, Tensor] = {}
         self.live: set[fx.Node] = set()
         #: Why autograd on the graph may differ from autograd on the module, once each.
-        self.notes: dict[str, str] = {}
+        self.notes: dict[Unfaithful, None] = {}
         #: Whether numbers that depend on an input were taken out of PyTorch, where no operation shows them.
         self.exposed = False
         #: Names of the modules that run, the innermost last.
@@ -103,10 +101,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
 
-    def note(self, text: str, where: str | None = None) -> None:
+    def note(self, kind: Literal["random", "backward", "forward"], does: str, module: str | None = None) -> None:
         """Note what a module does, by default the innermost one that runs."""
-        name = where if where is not None else next(reversed(self.running), "")
-        self.notes[f"{name or 'the model'} {text}"] = name
+        name = module if module is not None else next(reversed(self.running), "")
+        self.notes[Unfaithful(kind, name, does)] = None
 
     def add_input(self, tensor: Tensor) -> None:
         """Let a tensor be the next input."""
@@ -152,7 +150,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (seen := self._seen.get(id(tensor))) is not None:
             if seen.address == _address(tensor):
                 return seen
-            self.note("replaces the data of a tensor")
+            self.note("forward", "replaces the data of a tensor")
         name = self._names.get(id(tensor))
         if name is None and (base := self._same_cells(tensor)) is not None:
             # ``x.data``, which no operation shows.
@@ -206,7 +204,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.live.add(node)
         if _draws(node):
             node.meta["draws"] = True
-            self.note(DRAWS)
+            self.note("random", "draws random numbers")
         return node
 
     def _read(self, seen: _Seen) -> fx.Node:
@@ -242,7 +240,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = (fx.node.map_arg(each, lambda n: copied if n is seen.node else n) for each in (args, kwargs))
         node = self._emit(target, args, kwargs, form)
         if node in self.live and not torch.is_grad_enabled():
-            self.note("writes in place without gradients")
+            self.note("forward", "writes in place without gradients")
         self._put(seen, node)
 
     def _put(self, seen: _Seen, node: fx.Node) -> None:

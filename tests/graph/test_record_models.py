@@ -100,7 +100,7 @@ def test_a_model_of_each_of_timms_modules_is_recorded_without_numbers(name):
         module = built(name)
     found = {key: id(tensor) for key, tensor in tensors_of(module).items()}
     graph = record(module, (images(2, module.pretrained_cfg["input_size"][-1], device="meta", dtype=torch.float32),))
-    assert (graph.by, graph.unfaithful) == ("shapes", {})
+    assert (graph.by, graph.unfaithful) == ("shapes", ())
     assert {key: id(tensor) for key, tensor in tensors_of(module).items()} == found
     assert set(graph.marks[""].outputs.values()) <= graph.live
 
@@ -135,5 +135,5 @@ def test_models_of_transformers_are_recorded_by_their_shapes(name):
     side = TRANSFORMERS[name].get("image_size", 64)
     x = images(2, side[0] if isinstance(side, list) else side)
     graph = record(module, (x,))
-    assert (graph.by, graph.unfaithful) == ("shapes", {})
+    assert (graph.by, graph.unfaithful) == ("shapes", ())
     assert_marks_are_what_hooks_see(graph, module, x)
