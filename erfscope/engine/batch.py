@@ -302,7 +302,7 @@ def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterato
             with_random_signs=compares,
             amp_dtype=getattr(torch, settings.amp_dtype) if settings.amp_dtype else None,
         )
-        if plan.plain:
+        if plan.plain_reason is not None:
             adapter, layer, wrt = plan.model.adapter, plan.layer, settings.wrt
             return gradient_draws(adapter, x, plan.units, asked, layer=layer, wrt=wrt, known=known)
         first = [low for low, _ in plan.box or ()]

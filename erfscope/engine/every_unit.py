@@ -186,7 +186,7 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, and copies of them, as many as fit into memory."""
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
-    batches = plan_batches(replace(plan, plain=plan.plain or "every unit is measured"))
+    batches = plan_batches(replace(plan, plain_reason=plan.plain_reason or "every unit is measured"))
     batch_size = min(batches.batch_size, sums.batch_size)
     most = COPIES_ON_CPU if device_and_dtype(plan)[0].type == "cpu" else MOST_IMAGES
     takes_copies = plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None
@@ -263,7 +263,8 @@ def _forward(run: _Run, images: list[int]) -> Features:
     plan = run.plan
     device, dtype = device_and_dtype(plan)
     x = torch.cat([plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
-    features = _by_model(plan, as_leaf(x)) if plan.plain else _by_graph(plan, as_leaf(x, faster_order(x)))
+    by_graph = plan.plain_reason is None
+    features = _by_graph(plan, as_leaf(x, faster_order(x))) if by_graph else _by_model(plan, as_leaf(x))
     if len(images) == len(run.images):
         run.kept = features
     return features

@@ -88,11 +88,11 @@ class LoadedModel:
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
-    def why_plain(self, layer: str) -> str:
-        """Why the model itself is run up to a layer, and not its graph; "" where the graph is."""
+    def plain_reason(self, layer: str) -> str | None:
+        """Why the model itself is run up to a layer, and not its graph; None where the graph is."""
         if self.recording.needs_numbers(layer):
             return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
-        return next((each.text for each in self.recording.graph.unfaithful), "")
+        return next((each.text for each in self.recording.graph.unfaithful), None)
 
     @property
     def draws_random_numbers(self) -> bool:

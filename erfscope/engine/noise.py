@@ -165,7 +165,7 @@ class UnitFunction:
 
 def crop_of(plan: Plan, number: int) -> Crop | None:
     """The part of the image that one unit needs; None where the model itself is run."""
-    if plan.plain or plan.settings.wrt != IMAGE:
+    if plan.plain_reason is not None or plan.settings.wrt != IMAGE:
         return None
     return plan.model.crops(plan.layer, [plan.units[number].index])[0]
 

@@ -148,9 +148,9 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
 
 
 def _computed(plan: Plan, number: int) -> Computed:
-    if plan.plain:
+    if plan.plain_reason is not None:
         size, (whole, _) = plan.model.adapter.preprocess.size, plan.cropped_gmacs[0]
-        return Computed(path="plain", because=plan.plain, share=1.0, gmacs=whole, input_size=size)
+        return Computed(path="plain", because=plan.plain_reason, share=1.0, gmacs=whole, input_size=size)
     place = number if len(plan.crops) > 1 else 0
     crop, (gmacs, whole) = plan.crops[place], plan.cropped_gmacs[place]
     share = gmacs / whole if whole else 1.0

@@ -64,8 +64,8 @@ class Plan:
     layer: str
     units: list[Unit]
     trfs: list[Trf]
-    #: Why the model itself is run, and not its graph; "" where the graph is.
-    plain: str
+    #: Why the model itself is run, and not its graph; None where the graph is.
+    plain_reason: str | None
     draws: Draws = 1
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
@@ -74,7 +74,7 @@ class Plan:
     @cached_property
     def crops(self) -> list[Crop]:
         """The operations that the units need of one image; none where the model itself is run."""
-        if self.plain:
+        if self.plain_reason is not None:
             return []
         return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
 
@@ -202,8 +202,8 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     _, count, *space = model.layer(layer).shape
     if is_every_unit(settings.unit):
         _check_every_unit(space, layer)
-    plain = _why_plain(model, settings, layer)
-    _check_passes(model, settings, layer, plain)
+    plain_reason = _plain_reason(model, settings, layer)
+    _check_passes(model, settings, layer, plain_reason)
     centre = model.recording.default_unit(layer, settings.wrt)
     if settings.channels is not None and settings.channels[-1] >= count:
         raise ErfscopeError(
@@ -218,7 +218,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         settings=settings,
         convention=convention,
         layer=layer,
-        plain=plain,
+        plain_reason=plain_reason,
         units=units,
         trfs=[model.trf(layer, unit.index, settings.wrt) for unit in units],
         draws=draws if convention.random else 1,
@@ -263,12 +263,12 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
         )
 
 
-def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain: str) -> None:
+def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain_reason: str | None) -> None:
     """Refuse a layer or a reference that the forward passes do not give, and copies of an image that see each other."""
-    reader = "--verify compares with it" * settings.verify
+    reason = plain_reason or ("--verify compares with it" if settings.verify else None)
     for name in (layer, settings.wrt):
-        _check_calls(model, name, plain or reader)
-    hooked = plain or reader or ("--trust changes it" if settings.trust else "")
+        _check_calls(model, name, reason)
+    hooked = reason or ("--trust changes it" if settings.trust else None)
     if hooked and model.recording.is_bare_stage(layer, settings.wrt):
         raise MeasurementError(
             f"the reference {settings.wrt!r} of {model.label} is a stage that is no module's output, which only the"
@@ -281,7 +281,7 @@ def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain: str
         )
 
 
-def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
+def _check_calls(model: LoadedModel, name: str, plain_reason: str | None) -> None:
     """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
     if (calls := model.recording.calls(name)) > 1:
         module, side = name.removesuffix(INPUT), INPUT * name.endswith(INPUT)
@@ -289,17 +289,17 @@ def _check_calls(model: LoadedModel, name: str, plain: str) -> None:
             f"{name!r} of {model.label} runs {calls} times per forward pass, so that no one tensor is meant; choose a"
             f" layer around it, or one call: {module}@0{side} to {module}@{calls - 1}{side}"
         )
-    if plain and model.recording.is_call(name):
+    if plain_reason and model.recording.is_call(name):
         raise MeasurementError(
             f"{name!r} of {model.label} is one call of a module, which only the recorded operations tell apart; here"
-            f" the model itself is run: {plain}"
+            f" the model itself is run: {plain_reason}"
         )
 
 
-def _why_plain(model: LoadedModel, settings: Settings, layer: str) -> str:
-    """Why the model itself is run, and not its graph; "" where the graph is."""
+def _plain_reason(model: LoadedModel, settings: Settings, layer: str) -> str | None:
+    """Why the model itself is run, and not its graph; None where the graph is."""
     if settings.method != "gradient":
         return "other methods than the gradient run the model itself"
     if settings.amp_dtype is not None:
         return "autocast was asked for"
-    return "plain was asked for" if settings.plain else model.why_plain(layer)
+    return "plain was asked for" if settings.plain else model.plain_reason(layer)

@@ -107,7 +107,7 @@ def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lam
     said to; return the crops.
     """
     model, x = load(net, space, channels), noise(space, channels, batch) if x is None else x
-    assert not model.why_plain(layer)
+    assert model.plain_reason(layer) is None
     crops = []
     for unit in units or corners_and_middle(model.layer(layer).shape[2:]):
         whole = plain_map(net, x, layer, unit, wrt, to_map)

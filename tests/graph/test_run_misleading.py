@@ -310,7 +310,7 @@ def test_what_a_unit_needs_gives_the_map_of_plain_autograd(name):
     torch.manual_seed(0)
     net = Chain([HOSTILE[name]()])
     if name in PLAIN:
-        assert PLAIN[name] in load(scrambled(net), SPACE).why_plain("output")
+        assert PLAIN[name] in load(scrambled(net), SPACE).plain_reason("output")
     else:
         exact(net)
 
@@ -347,7 +347,7 @@ RANDOM = {
 def test_a_model_that_draws_random_numbers_is_run_itself(name):
     torch.manual_seed(0)
     model = load(scrambled(Chain([Does(RANDOM[name])])), SPACE)
-    assert model.why_plain("output").endswith("draws random numbers")
+    assert model.plain_reason("output").endswith("draws random numbers")
 
 
 def convlstm(m, x):
