@@ -1,4 +1,8 @@
-"""The ``erfscope`` command. Commands import torch only when they run."""
+"""The ``erfscope`` command. Commands import torch only when they run.
+
+To add one: a module in this folder, imported, listed and put into a panel of the help here (in ``SHARED`` if the ranks
+of a ``torchrun`` share it), and a public function in ``erfscope/api/`` that does the work. ``docs/cli.md`` and settings
+files follow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,11 @@
 """The table of the sources of models. The module that a row names holds two functions: ``build`` builds the model of a
-spec, ``store`` finds its pretrained weights. Imports no torch."""
+spec, ``store`` finds its pretrained weights. Imports no torch.
+
+To add one: a row here, which ``load``, the help, ``erfscope doctor`` and ``--config`` read, and its two functions; both
+tables of ``docs/models.md``; its package in ``pyproject.toml`` and ``environment.py`` and its loggers in
+``adapters/libraries.py``; the specs in the README. A library that declares its own layers or geometry also gets a
+subclass of ``ModuleAdapter``, as ``adapters/timm_model.py`` is. Unusual inputs or outputs need ``wrap(forward=...)``
+alone, unusual orders of axes nothing: try ``erfscope layers`` first."""
 
 from __future__ import annotations
 
@@ -7,9 +13,6 @@ import importlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from erfscope.adapters.libraries import import_library
-from erfscope.adapters.preprocess import input_config
 
 if TYPE_CHECKING:
     from erfscope.adapters.sources.source import Source, SourceOptions
@@ -62,24 +65,3 @@ SPECS = ", ".join(kind.specs for kind in KINDS)
 def kind_of(spec: str) -> Kind:
     """Return the source of a spec without its label."""
     return next(kind for kind in KINDS if re.fullmatch(kind.pattern, spec, re.DOTALL | re.IGNORECASE))
-
-
-def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
-    """List timm's model names that match a glob pattern; a bare word matches anywhere in a name.
-
-    Args:
-        pattern: E.g. ``"*next*tiny*"``; all names if None.
-        pretrained: Only names with pretrained weights, with their tags.
-    """
-    found = pattern if pattern is None or any(mark in pattern for mark in "*?[") else f"*{pattern}*"
-    names: list[str] = import_library("timm").list_models(found or "", pretrained=pretrained)
-    return names
-
-
-def declared_size(spec: str) -> tuple[int, ...] | None:
-    """Look up the input size that timm declares for a model; None for models that timm does not know by name."""
-    timm = import_library("timm")
-    if not timm.is_model(spec.partition(".")[0]):
-        return None
-    cfg = timm.get_pretrained_cfg(spec, allow_unregistered=True)
-    return input_config(cfg.to_dict(), size=None).size if cfg else None

@@ -41,7 +41,7 @@ class ModelName(File):
 
 
 def model_names(pattern: str | None = None, *, pretrained: bool = False) -> list[str]:
-    """Return what :func:`erfscope.adapters.sources.kinds.model_names` returns, from a file of the user's cache
+    """Return what :func:`erfscope.adapters.sources.catalogue.model_names` returns, from a file of the user's cache
     where that is current.
 
     A file that is missing, damaged or of another installation is replaced; the names are found without one that cannot
@@ -62,7 +62,7 @@ def _known_model_names() -> KnownNames:
     origin, file = _origin(), _file()
     if origin is not None and (kept := _kept(file)) is not None and kept.origin == origin and kept.names:
         return kept
-    from erfscope.adapters.sources import kinds as catalogue
+    from erfscope.adapters.sources import catalogue
 
     known = KnownNames(
         origin=origin or {}, names=catalogue.model_names(), pretrained=catalogue.model_names(pretrained=True)

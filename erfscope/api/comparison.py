@@ -11,7 +11,7 @@ import torch
 
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
-from erfscope.adapters.sources.kinds import model_names
+from erfscope.adapters.sources.catalogue import model_names
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
 from erfscope.api.models import Model, Saved, checkpoints, feed_of, live, load_model

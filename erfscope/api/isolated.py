@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from erfscope.adapters.sources.kinds import declared_size
+from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, keep, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model

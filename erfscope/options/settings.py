@@ -1,5 +1,11 @@
 """Options of a measurement, declared once: type, default and limits, the line of the help, and what it means for two
-results to differ in one; and the table of these and all others. Imports nothing heavy: ``--help`` must be quick."""
+results to differ in one; and the table of these and all others. Imports nothing heavy: ``--help`` must be quick.
+
+To add one: its field in :class:`Settings`, whose annotation holds help, panel, limits and words (``read=`` only for
+values that are not text, a number, a file or a flag; ``several=`` where a list of values measures each; open intervals
+in ``__post_init__``). ``pytest tests/options --update-golden`` writes its keyword further down; command line, settings
+files, variables, completion and pages follow. With ``counts="recorded"`` results and runs that are put together must
+agree in it, with ``"free"`` a resumed run may change it; without, it decides which images or numbers there are."""
 
 from __future__ import annotations
 

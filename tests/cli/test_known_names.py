@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from erfscope.adapters.sources import kinds as catalogue
+from erfscope.adapters.sources import catalogue
 from erfscope.cli.run import known_names
 
 
