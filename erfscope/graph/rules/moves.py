@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from erfscope.graph.graph import evaluate, shape_of
-from erfscope.graph.rules.parts import Step, Values, cut, parts_along, runs
+from erfscope.graph.rules.parts import Step, Values, cut, runs
 from erfscope.graph.rules.reading import (
     ABSENT,
     Call,
@@ -219,6 +219,6 @@ def written_over(
 @runs("cat", "concat", "concatenate")
 def run_concatenation(step: Step, values: Values) -> Tensor:
     """The pieces of the part behind each other."""
-    found = [(edge.source, parts) for edge in step.edges if (parts := parts_along(edge, step.part))]
+    found = [(edge.source, parts) for edge, parts in zip(step.edges, step.paths, strict=True) if parts]
     pieces = [cut(values.of(source), step.needed[source], parts[0]) for source, parts in found]
     return torch.cat(pieces, step.call.args["dim"])

@@ -52,6 +52,8 @@ class Step(NamedTuple):
     needed: Mapping[fx.Node, Part]
     #: How the part is computed.
     run: Run
+    #: For each edge what :func:`parts_along` returns; none where the operation needs its inputs whole.
+    paths: Sequence[list[Part] | None] = ()
 
 
 #: Computes a part of an operation's output.
@@ -117,6 +119,8 @@ def _read(read: int | Whole | Taps, part: Part, side: int) -> IntArray:
 def _reread(part: Part, old: Shape, new: Shape) -> Part:
     """The part of a tensor in which the elements of a part lie when it is read as another shape."""
     found = [np.arange(side) for side in new]
+    if all(len(indices) == side for indices, side in zip(part, old, strict=True)):
+        return tuple(found)
     for mine, theirs in groups_of(old, new):
         if min(len(mine), len(theirs)) == 1 and any(len(part[i]) < old[i] for i in mine):
             flat = np.ravel_multi_index(np.ix_(*(part[i] for i in mine)), [old[i] for i in mine]).reshape(-1)
@@ -137,8 +141,9 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
         return everything
     run = RUNS.get(call.name, run_by_moves if call.operation.moves else run_as_it_is)
     made, needed = _part_made(call, edges, part), dict[fx.Node, Part]()
-    for edge in edges:
-        if (found := parts_along(edge, made)) is None:
+    paths = [parts_along(edge, made) for edge in edges]
+    for edge, found in zip(edges, paths, strict=True):
+        if found is None:
             if call.operation.dense:
                 return everything  # a window that lies on padding alone
             continue
@@ -147,7 +152,7 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
             return everything  # as attention of a tensor on itself: a tensor has one part, and two are needed
         wanted = union(before, wanted)
         needed[edge.source] = _dense(wanted) if call.operation.dense else wanted
-    return Step(node, call, edges, made, needed, run)
+    return Step(node, call, edges, made, needed, run, paths)
 
 
 def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
@@ -193,18 +198,16 @@ def run_as_it_is(step: Step, values: Values) -> Tensor:
 
 def run_by_moves(step: Step, values: Values, fill: float = 0.0) -> Tensor:
     """The elements of the output where they are among the inputs; ``fill`` where they are nowhere."""
-    pieces = [piece for edge in step.edges if (piece := _move(edge, step, values, fill)) is not None]
+    paths = zip(step.edges, step.paths, strict=True)
+    pieces = [_move(edge, parts, step, values, fill) for edge, parts in paths if parts is not None]
     if not pieces:
         dtype = value(step.node).dtype
         return torch.full([len(each) for each in step.part], fill, dtype=dtype, device=values.device)
     return pieces[0] if len(pieces) == 1 else sum(pieces[1:], pieces[0])
 
 
-def _move(edge: Edge, step: Step, values: Values, fill: float) -> Tensor | None:
-    """The part of an output that one edge leads to; None where it leads to none."""
-    parts = parts_along(edge, step.part)
-    if parts is None:
-        return None
+def _move(edge: Edge, parts: list[Part], step: Step, values: Values, fill: float) -> Tensor:
+    """The part of an output that one edge leads to."""
     tensor = cut(values.of(edge.source), step.needed[edge.source], parts[0])
     shapes = [shape_of(edge.source), *(each.shape for each in edge.steps)]
     for each, shape, have, want in zip(edge.steps, shapes[:-1], parts[:-1], parts[1:], strict=True):
