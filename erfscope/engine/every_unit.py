@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -36,8 +36,11 @@ from erfscope.model_errors import model_failed
 from erfscope.results.from_sums import noise_floor
 from erfscope.results.result import MEASURED, Positions
 
-#: Geometries of units that are kept: one for all units whose fields lie inside, and some for those at the border.
-GEOMETRIES = 64
+#: Cells of the geometries that are kept at most: one for all units whose fields lie inside, and some for those at the
+#: border. Three numbers each, 100 MB in all.
+KEPT_CELLS = 1 << 22
+#: Size of a map, the unit's centre and its stride -> their geometry.
+GeometryOf = Callable[[tuple[int, ...], tuple[float, ...], tuple[float, ...]], Geometry]
 
 
 class FieldSum:
@@ -86,7 +89,7 @@ class FieldSum:
         )
 
 
-def sizes(erf: ErfMap | None) -> dict[str, float]:
+def sizes(erf: ErfMap | None, geometry_of: GeometryOf) -> dict[str, float]:
     """The measures that are taken of every unit; NaN for those that its map does not have.
 
     A map is zero outside the TRF: radii around the unit are the same on the TRF alone.
@@ -94,14 +97,12 @@ def sizes(erf: ErfMap | None) -> dict[str, float]:
     if erf is None:
         return dict.fromkeys(MEASURED, math.nan)
     plane = erf.plane
-    prepared = Prepared(plane.magnitude, _geometry(plane.values.shape, plane.center_px, plane.stride_px))
+    prepared = Prepared(plane.magnitude, geometry_of(plane.values.shape, plane.center_px, plane.stride_px))
     values = {name: value_of(MEASURES[name], prepared) for name in MEASURED}
     return {name: value if isinstance(value, float) else math.nan for name, value in values.items()}
 
 
-@lru_cache(maxsize=GEOMETRIES)
 def _geometry(shape: tuple[int, ...], center_px: tuple[float, ...], stride_px: tuple[float, ...]) -> Geometry:
-    """That of units that stand alike in fields of the same size."""
     return Geometry(ErfMap(values=np.zeros(shape), center_px=center_px, stride_px=stride_px))
 
 
@@ -144,8 +145,11 @@ def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
     """
     every = fields_of(plan, sums)
     found = {name: np.full(len(every.units), math.nan) for name in MEASURED}
+    # Units that stand alike in fields of the same size share one.
+    largest = max((math.prod(last - first + 1 for first, last in field) for field in every.fields), default=1)
+    geometry_of = lru_cache(maxsize=max(1, KEPT_CELLS // max(largest, 1)))(_geometry)
     for number, erf in unit_maps(plan, sums, every, hooks):
-        for name, value in sizes(erf).items():
+        for name, value in sizes(erf, geometry_of).items():
             found[name][number] = value
     if hooks.stop():
         return None
