@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from erfscope.adapters.eager import eager
 from erfscope.containers import tensors_of
 from erfscope.model_errors import contain_exits
-from erfscope.restore import lent, set_training
+from erfscope.restore import restoring_module, set_training
 
 
 @contextlib.contextmanager
@@ -21,9 +21,9 @@ def borrowed(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph, for the time of the block.
 
     BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters
-    are never needed. Afterwards, or after the block around it in which the module is :func:`lent`, all is as it was.
+    are never needed. Afterwards, or after a :func:`restoring_module` around it, all is as it was.
     """
-    with lent(module) as loan:
+    with restoring_module(module) as loan:
         loan.keep_state(module)
         set_training(module, False)
         for parameter in module.parameters():

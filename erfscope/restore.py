@@ -63,7 +63,7 @@ def restored(*modules: nn.Module) -> Iterator[None]:
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         for module in sorted(dict.fromkeys(modules), key=id):  # one order for all threads
-            stack.enter_context(lent(module))
+            stack.enter_context(restoring_module(module))
         stack.enter_context(same_random_numbers())
         stack.enter_context(float32_precision(tf32=False))
         try:
@@ -85,7 +85,7 @@ def _use_one_thread_after_forks() -> None:
 
 
 @contextmanager
-def lent(module: nn.Module) -> Iterator[Loan]:
+def restoring_module(module: nn.Module) -> Iterator[Loan]:
     """Lend a module to one thread at a time. What the loan has noted is put back when the outermost block ends."""
     with _loans_lock:
         loan = _loans.setdefault(module, Loan())

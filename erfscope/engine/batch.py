@@ -48,7 +48,7 @@ MOST_PIXELS_ON_CPU, MOST_PIXELS = 16 * 224 * 224, 128 * 224 * 224
 class Need:
     """The memory that a measurement takes in one place, in bytes."""
 
-    there: int
+    available: int
     #: Whatever the batch size.
     fixed: int
     #: For every image of a batch.
@@ -85,13 +85,15 @@ def plan_batches(plan: Plan) -> BatchPlan:
     planned = batch_size = min(largest_batch(plan), asked or max(1, min(MOST_IMAGES, most // max(_pixels(plan), 1))))
     wanted = tuple(needs(plan))
     for need in wanted:
-        if need.takes(1) > need.there:
+        if need.takes(1) > need.available:
             size = "x".join(map(str, plan.model.adapter.preprocess.size))
-            text = f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.there)}"
+            text = (
+                f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.available)}"
+            )
             raise MeasurementError(f"{text}; use a smaller --input-size")
         if asked is None:
-            planned = batch_size = max(1, min(planned, (need.there - need.fixed) // 2 // need.each))
-        while need.takes(batch_size) > need.there and batch_size > 1:
+            planned = batch_size = max(1, min(planned, (need.available - need.fixed) // 2 // need.each))
+        while need.takes(batch_size) > need.available and batch_size > 1:
             batch_size //= 2
     if asked is None:
         # Batches of one size: 10 and 10 rather than 16 and 4.
@@ -142,7 +144,7 @@ def needs(plan: Plan) -> list[Need]:
 def estimate(plan: Plan, wanted: Sequence[Need], batch_size: int) -> str:
     """Say how much memory a measurement will take with this many images at a time."""
     text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {batch_size} at a time"
-    wants = [f"{gib(need.takes(batch_size))} of the {gib(need.there)} that are free" for need in wanted]
+    wants = [f"{gib(need.takes(batch_size))} of the {gib(need.available)} that are free" for need in wanted]
     if not wants:
         return f"{text}; how much memory that takes is not known"
     places = ["in memory"] if len(wants) == 1 else [f"on {device_and_dtype(plan)[0].type}", "in memory"]

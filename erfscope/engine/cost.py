@@ -50,7 +50,7 @@ def giga_multiply_adds(graph: Graph) -> float:
     return sum(_multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
 
 
-def _once(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
+def _cached(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
     """Count once for each crop."""
     counted: WeakKeyDictionary[Crop, T] = WeakKeyDictionary()
 
@@ -63,7 +63,7 @@ def _once(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
     return looked_up
 
 
-@_once
+@_cached
 def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
     """Those of a crop for one image, and those of the same operations whole."""
     cropped = sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
@@ -118,7 +118,7 @@ _PER_CELL: dict[Rule, Callable[[Call], int]] = {
 }
 
 
-@_once
+@_cached
 def pass_bytes(crop: Crop) -> int:
     """Bytes alive at once for each image, at the worst moment of a pass and of one backward pass after it, with what it
     keeps kept for another one.

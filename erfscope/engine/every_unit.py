@@ -196,7 +196,7 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     takes_copies = plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None
     taken = min(batch_size, len(images))
     copies = min(most // taken, len(every.groups)) if takes_copies and taken else 1
-    while copies > 1 and any(2 * need.takes(copies * taken) > need.there for need in batches.needs):
+    while copies > 1 and any(2 * need.takes(copies * taken) > need.available for need in batches.needs):
         copies //= 2
     return _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=max(copies, 1))
 

@@ -169,7 +169,7 @@ def measure(
                 sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
                 if sums.stopped or _is_enough(plan, sums):
                     break
-        return _results(plan, _of_all_ranks(plan, sums), layer, hooks)
+        return _results(plan, _reduced(plan, sums), layer, hooks)
 
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
@@ -183,7 +183,7 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     """Whether the standard error that was asked for is reached, where it is time to look at it."""
     if plan.settings.until_se is None or sums.seen not in _se_checkpoints(sums.seen):
         return False
-    sums.is_precise_enough = _reaches(plan, _of_all_ranks(plan, sums), plan.settings.until_se)
+    sums.is_precise_enough = _meets_target(plan, _reduced(plan, sums), plan.settings.until_se)
     return sums.is_precise_enough
 
 
@@ -301,7 +301,7 @@ def _se_checkpoints(total: int) -> list[int]:
     return found
 
 
-def _reaches(plan: Plan, sums: Sums, target: float) -> bool:
+def _meets_target(plan: Plan, sums: Sums, target: float) -> bool:
     """Whether the relative standard error of every unit's r50 is below the target."""
     for number, average in enumerate(sums.averages):
         if average.groups < MIN_GROUPS:
@@ -312,7 +312,7 @@ def _reaches(plan: Plan, sums: Sums, target: float) -> bool:
     return True
 
 
-def _of_all_ranks(plan: Plan, sums: Sums) -> Sums:
+def _reduced(plan: Plan, sums: Sums) -> Sums:
     """The sums of all ranks together."""
     process_group = plan.process_group
     if process_group.size == 1:

@@ -18,7 +18,7 @@ from erfscope.engine.plan import Plan, Sums
 from erfscope.engine.verification import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.trust import LARGEST_ERROR, TENTH, Region, Step, Trust, is_hidden, join
+from erfscope.maps.trust import LARGEST_ERROR, TENTH_OF_SPREAD, Region, Step, Trust, is_hidden, join
 from erfscope.measures import measure
 
 
@@ -96,10 +96,10 @@ IMAGES = 8
 #: Of these, images that noise is put on in parts and in steps.
 FURTHER_IMAGES = 4
 #: Larger sigmas, in standard deviations of the reference.
-STEPS = (0.03, TENTH, 0.3, 1.0)
+STEPS = (0.03, TENTH_OF_SPREAD, 0.3, 1.0)
 
 
-class _Asked(NamedTuple):
+class _ImageCheck(NamedTuple):
     """The request for one image."""
 
     image: int
@@ -127,7 +127,8 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     images = [index for index in plan.indices[: sums.seen] if index not in lost][:IMAGES]
     draws = math.ceil(IMAGES / max(len(images), 1))
     asked = [
-        _Asked(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf) for at, image in enumerate(images)
+        _ImageCheck(image, draws, math.ceil(draws / 2) if at < FURTHER_IMAGES else 0, erf)
+        for at, image in enumerate(images)
     ]
     gathered = plan.process_group.all_gather(
         lambda: [_of_image(plan, sums, number, each) for each in plan.process_group.share(asked)]
@@ -145,7 +146,7 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     return replace(found, module=next(iter(unproved.values()), None))
 
 
-def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
+def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
     """The same of one image."""
     function = function_of(plan, number, asked.image)
     gradient = function.gradient()
@@ -163,7 +164,7 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _Asked) -> Trust:
     )
 
 
-def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]:
+def _regions(asked: _ImageCheck, sigma: float, gradient: Gradient) -> Iterator[Noise]:
     """Noise within r50, between r50 and r90, and beyond, where there are such cells."""
     sizes = {} if asked.erf is None else measure(asked.erf, ["r50", "r90"])
     r50, r90 = sizes.get("r50"), sizes.get("r90")
@@ -182,7 +183,7 @@ def _regions(asked: _Asked, sigma: float, gradient: Gradient) -> Iterator[Noise]
             yield Noise(name, sigma, asked.further, cells)
 
 
-def _steps(function: UnitFunction, gradient: Gradient, asked: _Asked, batch_size: int) -> Iterator[Step]:
+def _steps(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch_size: int) -> Iterator[Step]:
     """The energy of changes by larger noise beside that by small noise, which is the same but for its sigma.
 
     Of a readout with random signs the energy is that of all channels, which these signs estimate; else that of the

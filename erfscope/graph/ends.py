@@ -17,7 +17,7 @@ from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, Shape, 
 FREE, LOCAL, CLIPPED = (slice(2 * i, 2 * i + 2) for i in range(3))
 ROWS, SIGNS, NOTHING = 6, np.array([1.0, -1.0]), np.float32(np.inf)
 #: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
-Mixes = Literal["", "some", "all", "blind"]
+Mixes = Literal["", "some", "all", "upper bound"]
 
 
 def box_of(ends: FloatArray, size: int) -> tuple[int, int] | None:
@@ -36,19 +36,19 @@ def least(arrays: Sequence[FloatArray]) -> FloatArray:
     return found
 
 
-def may_be_blind(step: Step) -> bool:
+def may_be_upper_bound(step: Step) -> bool:
     """Whether a step may read less than it says."""
-    return isinstance(step, Dims) and any(isinstance(read, Whole) and read.blind for read in step.reads)
+    return isinstance(step, Dims) and any(isinstance(read, Whole) and read.upper_bound for read in step.reads)
 
 
 def carry_ends(
-    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, follows: bool
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, secondary: bool
 ) -> tuple[FloatArray, Mixes]:
     """The ends after the steps of an edge, and whether it mixes all positions."""
     mixes: Mixes = ""
     for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
         if isinstance(step, Dims):
-            columns = edge.columns if follows and number == 0 else None
+            columns = edge.columns if secondary and number == 0 else None
             reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
             ends, mixed = _mix(ends, reads, place)
             mixes = mixes or mixed
@@ -69,17 +69,17 @@ def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], place: Place) ->
     if not varying:
         return ends, ""
     all_of = any(place.varies_along(i) for i in whole)
-    blind = any(isinstance(read, Whole) and read.blind for read in reads)
+    is_upper_bound = any(isinstance(read, Whole) and read.upper_bound for read in reads)
     keeps = all(isinstance(read := reads[i - 1], Whole) and read.same is not None for i in varying)
     least = ends.min(varying, keepdims=True)
     own = ends if keeps else np.full_like(least, np.inf)
     found = np.broadcast_to(least, own.shape).copy()
-    if blind:
+    if is_upper_bound:
         found[: CLIPPED.start] = np.where(found[: CLIPPED.start] < np.inf, -NOTHING, NOTHING)
     elif all_of:
         found[FREE] = np.where(found[FREE] < np.inf, -NOTHING, NOTHING)
         found[LOCAL] = own[LOCAL]
-    return compress(found), "blind" if blind else "all" if all_of else "some"
+    return compress(found), "upper bound" if is_upper_bound else "all" if all_of else "some"
 
 
 def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:

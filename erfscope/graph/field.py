@@ -26,7 +26,7 @@ from erfscope.graph.ends import (
     box_of,
     carry_ends,
     least,
-    may_be_blind,
+    may_be_upper_bound,
 )
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.places import describe, module_of
@@ -109,10 +109,10 @@ class Fields(UnitCenters):
         for edge, before in pairs:
             arrays, mixes = list(self.every_end[edge.source]), list[Mixes]()
             for k, axis in enumerate(self.axes):
-                follows = edge.follows and self.positions.has_leading_input[node][axis]
+                secondary = edge.secondary and self.positions.has_leading_input[node][axis]
                 places = [each[axis] for each in before]
                 arrays[k], mixed = carry_ends(
-                    arrays[k], edge, places, self.cells[axis], shape_of(edge.source), follows=follows
+                    arrays[k], edge, places, self.cells[axis], shape_of(edge.source), secondary=secondary
                 )
                 mixes.append(mixed)
             found.append(arrays)
@@ -128,7 +128,7 @@ class Fields(UnitCenters):
         first = tuple(node if each == "all" else None for each in mixes)
         if any(first):
             self.mixing.setdefault(node, edge.mixing)
-        unsure = edge.inexact and ("blind" in mixes or not any(map(may_be_blind, edge.steps)))
+        unsure = edge.inexact and ("upper bound" in mixes or not any(map(may_be_upper_bound, edge.steps)))
         return PathOperations(first, (edge.inexact,) if unsure else ())
 
     def _reaches_map(self, node: fx.Node, arrays: Sequence[FloatArray]) -> bool:
@@ -174,7 +174,7 @@ class Fields(UnitCenters):
             tuple(unit),
             own,
         )
-        return self._once(asked, lambda: self._trf(node, layout, tuple(unit)))
+        return self._cached(asked, lambda: self._trf(node, layout, tuple(unit)))
 
     def _trf(self, node: fx.Node, layout: Layout, unit: tuple[int, ...]) -> Trf:
         found = self.ends(node, layout.unit_box(shape_of(node), unit))

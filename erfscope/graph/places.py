@@ -151,8 +151,8 @@ def carry_place(place: Place, step: Dims, shape: Shape, edge: Edge, node: fx.Nod
         return place._replace(dim=read.same if isinstance(read, Whole) else read)
     why = place.unknown_reason
     # As many cells as before may well be the same cells: a matrix over tokens.
-    if read.blind or (shape == step.shape and edge.mixing not in (ATTENTION, "")):
-        picks = read.blind and edge.mixing in PICKS
+    if read.upper_bound or (shape == step.shape and edge.mixing not in (ATTENTION, "")):
+        picks = read.upper_bound and edge.mixing in PICKS
         does = "picks positions by numbers that are not followed" if picks else "is not understood"
         why = why or f"{describe(node, edge.mixing)} {does}"
     return Place(None, NOWHERE, unknown_reason=why)
@@ -300,7 +300,7 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node, *
     """The place of an operation's output, given those of its inputs in its own dimensions: of those that are exact the
     first that moves. Channels ``side_by_side`` stand in the middle of all."""
     pairs = [(place, edge) for place, edge in zip(places, edges, strict=True) if place.exists]
-    pairs = [(place, edge) for place, edge in pairs if not edge.follows] or pairs
+    pairs = [(place, edge) for place, edge in pairs if not edge.secondary] or pairs
     if not pairs:
         return places[0]._replace(unknown_reason=next((p.unknown_reason for p in places if p.unknown_reason), ""))
     (base, leading), *others = sorted(pairs, key=lambda pair: (bool(pair[0].unknown_reason), len(pair[0].table) == 1))

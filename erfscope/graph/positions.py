@@ -92,7 +92,7 @@ class Positions:
                 shape = step.shape
             self.before[node].append(before)
             found.append(here)
-        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.follows]
+        leading = [each for each, edge in zip(found, edges, strict=True) if not edge.secondary]
         self.has_leading_input[node] = tuple(
             any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
         )

@@ -241,17 +241,17 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self._emit(target, args, kwargs, form)
         if node in self.live and not torch.is_grad_enabled():
             self.note("forward", "writes in place without gradients")
-        self._put(seen, node)
+        self._assign(seen, node)
 
-    def _put(self, seen: _Seen, node: fx.Node) -> None:
+    def _assign(self, seen: _Seen, node: fx.Node) -> None:
         """Let a tensor mean another node from now on, and all tensors whose memory it looks into."""
         if seen.parent is None:
             seen.memory.version += 1
         else:
-            self._put(seen.parent, self._put_back(seen, self._read(seen.parent), node))
+            self._assign(seen.parent, self._scatter_view(seen, self._read(seen.parent), node))
         seen.node, seen.version = node, seen.memory.version
 
-    def _put_back(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
+    def _scatter_view(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
         """Return ``whole`` with ``part`` in the place of the cells that ``seen`` looks at."""
         assert seen.view is not None
         form, name, given = whole.meta["form"], name_of(seen.view), arguments(seen.view)
@@ -265,9 +265,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("select", "slice"):
             scatter = aten.select_scatter.default if name == "select" else aten.slice_scatter.default
             return self._emit(scatter, (whole, part, *list(given.values())[1:]), {}, form)
-        return self._put_cells(seen, whole, part)
+        return self._scatter_by_index(seen, whole, part)
 
-    def _put_cells(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
+    def _scatter_by_index(self, seen: _Seen, whole: fx.Node, part: fx.Node) -> fx.Node:
         """The same for any view, by the numbers of the cells that it looks at."""
         form, count = whole.meta["form"], math.prod(whole.meta["form"].shape)
         line, device = Form((count,), (1,), form.dtype), seen.tensor.device

@@ -56,7 +56,7 @@ class UnitCenters:
         self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
         self._found: dict[object, Any] = {}
 
-    def _once(self, asked: object, find: Callable[[], T]) -> T:
+    def _cached(self, asked: object, find: Callable[[], T]) -> T:
         """Compute a value once for all tensors whose elements stand and read alike."""
         if asked not in self._found:
             self._found[asked] = find()
@@ -83,7 +83,7 @@ class UnitCenters:
                 places = np.where(np.abs(places - natural) <= abs(step), places, natural)
             return Place(None, places, step, reason)
 
-        return self._once(("line", self.positions.key(node), layout, axis), find)
+        return self._cached(("line", self.positions.key(node), layout, axis), find)
 
     def stride(self, node: fx.Node, layout: Layout, axis: int) -> float:
         """Cells of the reference from one unit to the next along one of its axes."""

@@ -24,9 +24,9 @@ from erfscope.maps.erf_map import FloatArray
 LARGEST_ERROR, CHANCE = 0.05, 5e-4
 #: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
 #: error.
-SETTLED = LARGEST_ERROR / 2
+SETTLED_MISFIT = LARGEST_ERROR / 2
 #: A ratio with a larger standard error confirms little.
-VAGUE = 0.15
+UNDECIDED_SE = 0.15
 #: A gradient is refuted, too, that explains less than half of the energy found, or that errs by more than it predicts,
 #: whatever the ratio's error.
 UNEXPLAINED, MISFIT = 0.5, 1.0
@@ -172,7 +172,7 @@ def is_hidden(probes: Sequence[Probe]) -> bool:
         probes: Of the same noise in one type, scaled to two sigmas.
     """
     small, *_, large = sorted(probes, key=lambda probe: probe.sigma)
-    if sharpest(probes).misfit <= VAGUE**2:
+    if sharpest(probes).misfit <= UNDECIDED_SE**2:
         return False
     return CLOSE * small.misfit * small.sigma**2 >= large.misfit * large.sigma**2
 
@@ -197,9 +197,9 @@ def is_off(probe: Probe) -> bool:
 
 
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
-BENT = 0.1
+LINEAR_WITHIN = 0.1
 #: A tenth of the input's contrast.
-TENTH = 0.1
+TENTH_OF_SPREAD = 0.1
 
 
 class _Joined(Protocol):
@@ -304,7 +304,11 @@ class Trust:
         why = f" ({self.not_in_double})" if self.not_in_double else ""
         if self.ratio is not None:
             value, se = self.ratio
-            return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}" if se > VAGUE else ""
+            return (
+                f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}"
+                if se > UNDECIDED_SE
+                else ""
+            )
         if self.not_finite:
             return "the gradient is untested: noise makes the unit or its gradient NaN or infinite"
         return (
@@ -317,9 +321,9 @@ class Trust:
 
     @property
     def is_settled(self) -> bool:
-        """Whether changes are found as they are predicted, within :data:`SETTLED`, and none is lost in rounding
+        """Whether changes are found as they are predicted, within :data:`SETTLED_MISFIT`, and none is lost in rounding
         errors."""
-        return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED**2)
+        return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED_MISFIT**2)
 
     @property
     def is_in_double(self) -> bool:
@@ -333,28 +337,29 @@ class Trust:
 
     @property
     def linear_to(self) -> float | None:
-        """The sigma at which the energy of a change has moved by :data:`BENT`; None where that is beyond the largest
-        one tried."""
+        """The sigma at which the energy of a change has moved by :data:`LINEAR_WITHIN`; None where that is beyond the
+        largest one tried."""
         return crossing([(step.sigma, step.ratio.value) for step in self.ladder])
 
     @property
     def at_tenth(self) -> Estimate | None:
         """The ratio for changes of a tenth of the reference's standard deviation."""
-        return next((step.ratio for step in self.ladder if step.sigma == TENTH), None)
+        return next((step.ratio for step in self.ladder if step.sigma == TENTH_OF_SPREAD), None)
 
 
 def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
-    """The sigma at which a ratio leaves 1 by :data:`BENT`, in proportion between logarithms; None where it never does.
+    """The sigma at which a ratio leaves 1 by :data:`LINEAR_WITHIN`, in proportion between logarithms; None where it
+    never does.
 
     Args:
         ladder: (sigma, ratio), sigma ascending.
     """
     offs = [(math.log(sigma), abs(ratio - 1)) for sigma, ratio in ladder]
-    if offs and offs[0][1] >= BENT:
+    if offs and offs[0][1] >= LINEAR_WITHIN:
         return ladder[0][0]
     for (low, before), (high, after) in pairwise(offs):
-        if after >= BENT:
-            return math.exp(low + (high - low) * (BENT - before) / (after - before))
+        if after >= LINEAR_WITHIN:
+            return math.exp(low + (high - low) * (LINEAR_WITHIN - before) / (after - before))
     return None
 
 

@@ -26,7 +26,7 @@ Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 #: Neighbours among so few cells may lie half an image apart.
 FEW = 8
 #: What is added to a product of attention that is to count for nothing.
-SHUT = -50
+MASKED_BIAS = -50
 #: Patterns of taps are looked for among so many indices.
 LONGEST_PATTERN = 256
 #: Finer steps between two cells are rounding.
@@ -227,7 +227,7 @@ def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
         first = np.broadcast_to(ends[CLIPPED][0][..., :1], (*ends.shape[1:-2], side, 1)).reshape(-1, side)
         first = first[: len(table)].astype(float)
         torn = torn | (np.abs(first[:, :, None] - first[:, None]) > size / 2)
-    shut = table if table.dtype == bool else table <= SHUT
+    shut = table if table.dtype == bool else table <= MASKED_BIAS
     return bool(torn.any() and (shut == torn).all() and (table[shut == 0] == 0).all())
 
 

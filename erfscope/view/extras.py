@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
-from erfscope.maps.trust import BENT, Trust
+from erfscope.maps.trust import LINEAR_WITHIN, Trust
 from erfscope.printable import number, with_error
 from erfscope.results.json_values import fields
 from erfscope.results.result import MEASURED, Halo, Positions, Result, SamplingPoints
@@ -76,7 +76,7 @@ def _linear(trust: Trust, wrt: str) -> Iterator[str]:
     else:
         reach = f"up to noise of {number(sigma)}" if sigma > first else f"not up to noise of {number(first)}"
     tenth = "" if trust.at_tenth is None else f"; energy at a tenth {with_error(*trust.at_tenth)}"
-    yield f"linear within {100 * BENT:g} % {reach} standard deviations of the {whole}{grey}{tenth}"
+    yield f"linear within {100 * LINEAR_WITHIN:g} % {reach} standard deviations of the {whole}{grey}{tenth}"
 
 
 AXES = {1: ("cells",), 2: ("rows", "columns"), 3: ("planes", "rows", "columns")}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from erfscope.graph.graph import evaluate, shape_of, value
-from erfscope.graph.rules.mixing import CLOSED
+from erfscope.graph.rules.mixing import MASKED_SCORE
 from erfscope.graph.rules.parts import Step, Values, cut, runs, whole
 from erfscope.graph.rules.reading import (
     OPERATIONS,
@@ -17,8 +17,8 @@ from erfscope.graph.rules.reading import (
     broadcast,
     is_tensor,
     pointwise,
+    read_whole,
     rule,
-    weights,
 )
 
 rule("leaky_relu", "ldexp", "_conj_physical")(pointwise)  # PyTorch 2.6 has no tag for them
@@ -72,7 +72,7 @@ def elementwise(call: Call) -> list[Edge] | None:
     ):
         return None
     if call.name.startswith("prelu"):
-        return [Edge(source=call.tensor(), steps=()), weights(call, call.args["weight"])]
+        return [Edge(source=call.tensor(), steps=()), read_whole(call, call.args["weight"])]
     return pointwise(call)
 
 
@@ -86,7 +86,9 @@ def cast(call: Call) -> list[Edge] | None:
 def masking(call: Call) -> list[Edge] | None:
     """Elementwise; scores of attention that a constant mask closes count as open, an upper bound."""
     closed = call.args["value"]
-    inexact = call.name if isinstance(closed, int | float) and closed <= CLOSED and is_tensor(call.args["mask"]) else ""
+    inexact = (
+        call.name if isinstance(closed, int | float) and closed <= MASKED_SCORE and is_tensor(call.args["mask"]) else ""
+    )
     first, *rest = pointwise(call)
     return [Edge(source=first.source, steps=first.steps, inexact=inexact), *rest]
 

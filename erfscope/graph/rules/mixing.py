@@ -21,7 +21,7 @@ from erfscope.graph.rules.reading import (
     dim_of,
     dims_of,
     is_tensor,
-    other_weights,
+    others_read_whole,
     pointwise,
     rule,
     taps,
@@ -47,7 +47,7 @@ REDUCTIONS = {
 #: Where a running sum's dimension is longer, all of it counts as read.
 LONGEST = 4096
 #: Scores at or below this are those of closed gates.
-CLOSED = -1e4
+MASKED_SCORE = -1e4
 
 
 @rule("argmax", "argmin", has_derivative=False)
@@ -80,7 +80,7 @@ def mix(call: Call, dims: tuple[int, ...], words: str) -> Edge:
 def parameters(call: Call, names: tuple[str, ...], dims: tuple[int, ...]) -> list[Edge]:
     """Edges to weights and biases whose dimensions are these of the output."""
     found = [call.args[name] for name in names if is_tensor(call.args.get(name))]
-    return [Edge(source=each, steps=(Dims(dims, call.shape),), follows=True) for each in found]
+    return [Edge(source=each, steps=(Dims(dims, call.shape),), secondary=True) for each in found]
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin", normalises=True)
@@ -156,12 +156,12 @@ def recurrent(call: Call) -> list[Edge] | None:
         return None
     if call.output:  # the state after the last step: (layers, B, C)
         last = tuple(1 if i == across else Whole() for i in range(3))
-        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *other_weights(call, x)]
+        return [Edge(source=x, steps=(Dims(last, call.shape),), mixing=words), *others_read_whole(call, x)]
     read: int | Whole | Taps = Whole(same=along_)
     if not call.args.get("bidirectional") and shape_of(x)[along_] <= LONGEST:
         read = up_to(along_, shape_of(x)[along_])
     reads = tuple(read if i == along_ else i if i == across else Whole() for i in range(3))
-    return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *other_weights(call, x)]
+    return [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=words), *others_read_whole(call, x)]
 
 
 @runs("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -161,7 +161,7 @@ def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
     reads = [read for step in steps if isinstance(step, Dims) for read in step.reads]
     if call.args.get("is_causal") or call.operation.stateful:
         return False
-    if any(isinstance(read, Whole) and read.blind for read in reads):
+    if any(isinstance(read, Whole) and read.upper_bound for read in reads):
         return False
     plain = all(isinstance(step, Dims) for step in steps) and not any(isinstance(read, Taps) for read in reads)
     known = call.operation

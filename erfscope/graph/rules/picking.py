@@ -48,7 +48,7 @@ def index(call: Call) -> list[Edge] | None:
     size, numbers = shape_of(x)[dim], call.numbers(entry)
     rank = len(shape_of(entry))
     flat = (*call.shape[:dim], int(np.prod(shape_of(entry), dtype=int)), *call.shape[dim + rank :])
-    chosen: Taps | Whole = Whole(blind=True) if numbers is None else _taps_of(dim, size, _entries(numbers, size))
+    chosen: Taps | Whole = Whole(upper_bound=True) if numbers is None else _taps_of(dim, size, _entries(numbers, size))
     (edge,) = along(call, x, {dim: chosen}, flat, mixing=call.name, inexact=call.name if numbers is None else "")
     return [replace(edge, steps=(*edge.steps, *([Reshape(call.shape)] if flat != call.shape else [])))]
 
@@ -111,8 +111,8 @@ def picked(call: Call) -> list[Edge] | None:
     if not kept:
         return None
     order = [each for each in call.args.values() if is_tensor(each) and each is not x and len(shape_of(each)) == rank]
-    found = along(call, x, {dim: Whole(blind=True)}, mixing=call.name, inexact=call.name)
-    return found + [Edge(source=each, steps=broadcast(shape_of(each), call.shape), follows=True) for each in order]
+    found = along(call, x, {dim: Whole(upper_bound=True)}, mixing=call.name, inexact=call.name)
+    return found + [Edge(source=each, steps=broadcast(shape_of(each), call.shape), secondary=True) for each in order]
 
 
 @move("unfold")

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from erfscope.graph.graph import shape_of
-from erfscope.graph.rules.mixing import CLOSED
+from erfscope.graph.rules.mixing import MASKED_SCORE
 from erfscope.graph.rules.reading import Call, Dims, Edge, Shape, Whole, broadcast, is_tensor, rule
 
 ATTENTION = "attention"
@@ -22,7 +22,7 @@ def linear(call: Call) -> list[Edge] | None:
     more: list[tuple[Any, tuple[int | Whole, ...]]]
     more = [(call.args["weight"], (last, Whole())), (call.args.get("bias"), (last,))]
     edges = [Edge(source=x, steps=(Dims(reads, call.shape),), mixing=TOKEN_MIXING)]
-    return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), follows=True) for w, dims in more if is_tensor(w)]
+    return edges + [Edge(source=w, steps=(Dims(dims, call.shape),), secondary=True) for w, dims in more if is_tensor(w)]
 
 
 @rule("matmul", "mm", "mv", "bmm", "addmm", "baddbmm")
@@ -45,7 +45,7 @@ def product(call: Call) -> list[Edge] | None:
     columns = Edge(
         source=right,
         steps=(Dims(reads, call.shape),),
-        follows=True,
+        secondary=True,
         columns=column,
         mixing=_words(left),
     )
@@ -80,11 +80,11 @@ def attention(call: Call) -> list[Edge] | None:
     edges = [Edge(source=query, steps=(Dims(reads, call.shape),), inexact=inexact, mixing=ATTENTION)]
     for each, last in ((key, Whole()), (value, rank - 1)):
         steps = (Dims((*_batch(shape_of(each), call.shape), Whole(), last), call.shape),)
-        edges.append(Edge(source=each, steps=steps, follows=True, mixing=ATTENTION))
+        edges.append(Edge(source=each, steps=steps, secondary=True, mixing=ATTENTION))
     if is_tensor(mask):
         rows = broadcast(shape_of(mask)[:-1], call.shape[:-1])
         dims = rows[0].reads if rows else tuple(range(rank - 1))  # type: ignore[union-attr]
-        edges.append(Edge(source=mask, steps=(Dims((*dims, Whole()), call.shape),), follows=True, mixing=ATTENTION))
+        edges.append(Edge(source=mask, steps=(Dims((*dims, Whole()), call.shape),), secondary=True, mixing=ATTENTION))
     return edges
 
 
@@ -92,7 +92,7 @@ def _closes(call: Call, mask: fx.Node) -> bool:
     """Whether a mask may keep positions from seeing each other."""
     if mask.meta["val"].dtype.is_floating_point:
         numbers = call.numbers(mask)
-        return numbers is not None and bool((numbers <= CLOSED).any())
+        return numbers is not None and bool((numbers <= MASKED_SCORE).any())
     return True
 
 
@@ -110,6 +110,6 @@ def einsum(call: Call) -> list[Edge] | None:
         columns = own[-1] if number and own else None
         words = _words(operands[1 - number]) if len(operands) == 2 else "sum over positions"
         edges.append(
-            Edge(source=each, steps=(Dims(reads, call.shape),), follows=bool(number), columns=columns, mixing=words)
+            Edge(source=each, steps=(Dims(reads, call.shape),), secondary=bool(number), columns=columns, mixing=words)
         )
     return edges

@@ -49,7 +49,7 @@ class Whole(NamedTuple):
     #: The dimension of the output that has the same positions all the same, as behind a norm or a softmax.
     same: int | None = None
     #: Whether only some of it may be read: an upper bound.
-    blind: bool = False
+    upper_bound: bool = False
 
 
 class Dims(NamedTuple):
@@ -87,7 +87,7 @@ class Edge:
     steps: tuple[Step, ...]
     #: False where the output's elements stand where this input's do; True where they stand where those of another,
     #: leading input do, if that has positions, as for the keys of attention.
-    follows: bool = False
+    secondary: bool = False
     #: A dimension of a following input that is read in full where it repeats positions of the leading one, as keys do.
     columns: int | None = None
     #: What the operation is called where it mixes positions.
@@ -196,7 +196,7 @@ def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda
     return [
         Edge(
             source=each,
-            steps=(Dims((Whole(blind=True),) * len(shape_of(each)), call.shape),),
+            steps=(Dims((Whole(upper_bound=True),) * len(shape_of(each)), call.shape),),
             inexact=call.name,
             mixing=call.name,
         )
@@ -219,16 +219,16 @@ def unnamed(call: Call) -> list[Edge] | None:
 UNNAMED = Operation(reads=unnamed)
 
 
-def weights(call: Call, source: fx.Node, mixing: str = "") -> Edge:
+def read_whole(call: Call, source: fx.Node, mixing: str = "") -> Edge:
     """An edge to a tensor that is read whole for every element, and has no say where these stand."""
     return Edge(
-        source=source, steps=(Dims((Whole(),) * len(shape_of(source)), call.shape),), follows=True, mixing=mixing
+        source=source, steps=(Dims((Whole(),) * len(shape_of(source)), call.shape),), secondary=True, mixing=mixing
     )
 
 
-def other_weights(call: Call, x: fx.Node) -> list[Edge]:
+def others_read_whole(call: Call, x: fx.Node) -> list[Edge]:
     """The same for all inputs but one."""
-    return [weights(call, each) for each in call.node.all_input_nodes if each is not x]
+    return [read_whole(call, each) for each in call.node.all_input_nodes if each is not x]
 
 
 def broadcast(source: Shape, shape: Shape) -> tuple[Step, ...]:

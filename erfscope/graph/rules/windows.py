@@ -22,10 +22,10 @@ from erfscope.graph.rules.reading import (
     Taps,
     Whole,
     call_of,
-    other_weights,
+    others_read_whole,
+    read_whole,
     rule,
     taps,
-    weights,
 )
 
 
@@ -87,7 +87,7 @@ def convolution(call: Call) -> list[Edge] | None:
     more = [call.args[key] for key in ("weight", "bias") if call.args[key] is not None]
     return [
         Edge(source=x, steps=(Dims(reads, call.shape),), mixing="convolution over stacked positions"),
-        *(weights(call, each, "weights computed from the whole map") for each in more),
+        *(read_whole(call, each, "weights computed from the whole map") for each in more),
     ]
 
 
@@ -99,8 +99,8 @@ def deformable_convolution(call: Call) -> list[Edge] | None:
         stride, padding, dilation = (call.args[f"{key}_{axis}"] for key in ("stride", "pad", "dilation"))
         lines.append((dilation * (kernel - 1) / 2 - padding, float(stride)))
     given = [each for key in ("offset", "mask") if len(shape_of(each := call.args[key])) == 4]
-    points = [Edge(source=each, steps=(Dims((0, Whole(), 2, 3), call.shape),), follows=True) for each in given]
-    return [*sampled(call, Whole(), lines), *points, *(weights(call, call.args[key]) for key in ("weight", "bias"))]
+    points = [Edge(source=each, steps=(Dims((0, Whole(), 2, 3), call.shape),), secondary=True) for each in given]
+    return [*sampled(call, Whole(), lines), *points, *(read_whole(call, call.args[key]) for key in ("weight", "bias"))]
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
@@ -111,7 +111,7 @@ def grid_sample(call: Call) -> list[Edge] | None:
         step = (size - 1) / max(out - 1, 1) if call.args["align_corners"] else size / out
         lines.append((0.0 if call.args["align_corners"] else (step - 1) / 2, step))
     reads = (0, *range(2, len(call.shape)), Whole())
-    grid = Edge(source=call.args["grid"], steps=(Dims(reads, call.shape),), follows=True)
+    grid = Edge(source=call.args["grid"], steps=(Dims(reads, call.shape),), secondary=True)
     return [*sampled(call, 1, lines), grid]
 
 
@@ -124,10 +124,10 @@ def sampled(call: Call, channels: Whole | int, lines: Sequence[tuple[float, floa
         center, size = first + step * np.arange(call.shape[dim]), shape_of(x)[dim]
         nearest = np.clip(np.round(center).astype(np.intp), 0, size - 1)[:, None]
         reads.append(taps(dim, size, nearest, center=center, scale=step, inexact_reason=why))
-    anywhere = (0, channels, *(Whole(blind=True) for _ in lines))
+    anywhere = (0, channels, *(Whole(upper_bound=True) for _ in lines))
     return [
         Edge(source=x, steps=(Dims(tuple(reads), call.shape),)),
-        Edge(source=x, steps=(Dims(anywhere, call.shape),), follows=True, mixing=call.name, inexact=call.name),
+        Edge(source=x, steps=(Dims(anywhere, call.shape),), secondary=True, mixing=call.name, inexact=call.name),
     ]
 
 
@@ -155,7 +155,7 @@ def unpooling(call: Call) -> list[Edge] | None:
     lead = len(call.shape) - len(windows)
     sides = zip(range(lead, len(call.shape)), shape_of(x)[lead:], call.shape[lead:], windows, strict=True)
     reads = {dim: transposed_taps(dim, size, out, *window) for dim, size, out, window in sides}
-    return [*along(call, x, reads), *along(call, indices, reads, follows=True)]
+    return [*along(call, x, reads), *along(call, indices, reads, secondary=True)]
 
 
 @rule("stft")
@@ -167,7 +167,7 @@ def spectrogram(call: Call) -> list[Edge] | None:
     lead, size = len(shape_of(x)) - 1, shape_of(x)[-1]
     starts = np.arange(call.shape[lead + 1]) * hop + first
     read = taps(lead + 1, size, starts[:, None] + np.arange(width), scale=hop)
-    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *other_weights(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), read), call.shape),)), *others_read_whole(call, x)]
 
 
 @rule("istft")
@@ -177,7 +177,7 @@ def inverse_spectrogram(call: Call) -> list[Edge] | None:
     lead, frames = len(call.shape) - 1, shape_of(x)[-1]
     padding = (call.args["n_fft"] // 2 if call.args.get("center", True) else 0) - first
     read = transposed_taps(lead, frames, call.shape[-1], width, hop, padding, 1)
-    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *other_weights(call, x)]
+    return [Edge(source=x, steps=(Dims((*range(lead), Whole(), read), call.shape),)), *others_read_whole(call, x)]
 
 
 def _frames(call: Call) -> tuple[int, int, int]:
