@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.draw import drawings, views
-from erfscope.figures.style import FigureStyle, Style
+from erfscope.figures.style import Style
 from erfscope.geometry.input_size import is_auto
 from erfscope.geometry.unit import is_every_unit, resolve_units
 from erfscope.options.keywords import DEFAULTS, values_of, words
@@ -18,9 +17,6 @@ from erfscope.results.result import Result
 from erfscope.storage.files import map_bytes, report_bytes, save_directory
 from erfscope.storage.reports import read
 from erfscope.storage.writing import FORMATS, check_output, is_folder, write_bytes
-from erfscope.view import page
-from erfscope.view import page as notebook
-from erfscope.view.report_view import report_view
 
 if TYPE_CHECKING:
     from erfscope.figures.style import Style
@@ -87,7 +83,7 @@ def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[St
     """The one file that a report is written to."""
     kind = FORMATS[suffix]
     if kind.content == "page":
-        from erfscope.api.save import html
+        from erfscope.api.page import html
 
         return html(report, **style).encode()
     if kind.content == "figure":
@@ -106,7 +102,7 @@ def _drawn(
 ) -> tuple[list[tuple[str, bytes]], ErfscopeError | None]:
     """The page and the figures of a folder, and why the kind of figure that was asked for is not among them: no reason
     to lose everything else."""
-    from erfscope.api.save import html
+    from erfscope.api.page import html
     from erfscope.figures.draw import folder_figures
 
     page = (PAGE, html(report, in_folder=True, **style).encode())
@@ -119,39 +115,6 @@ def _drawn(
 def save_result(result: Result, path: str | Path, **options: Any) -> None:
     """Write one result; see :meth:`erfscope.Result.save`."""
     Report(results=(result,)).save(path, **options)
-
-
-#: Pixels of a map in a notebook: beside the sizes, and in a table.
-LARGE, SMALL = 240, 96
-
-
-def html(report: Report, *, in_folder: bool = False, **style: Unpack[Style]) -> str:
-    """A report as one self-contained page; see :func:`erfscope.view.page.html`.
-
-    Args:
-        report: Results, usable or not.
-        in_folder: Whether the files of the maps are written beside the page.
-        **style: As for :meth:`erfscope.Report.figure`: the scale of the maps when the page is opened, and the
-            range of their colours, which switches change, and their colour map; the rest is of figures alone.
-
-    Raises:
-        ErfscopeError: an unknown scale, range of colours or colour map.
-    """
-    chosen = FigureStyle(**style)
-    chosen.check()
-    return page.html(report_view(report), drawings(report.results, chosen), in_folder=in_folder)
-
-
-def result_fragment(result: Result) -> str:
-    """One result for a notebook."""
-    maps = views([result], longest=LARGE, overlaid=False)
-    return notebook.result_fragment(report_view(Report(results=(result,))), maps, scale=FigureStyle().scale)
-
-
-def report_fragment(report: Report) -> str:
-    """All results for a notebook."""
-    maps = views(report.results, longest=SMALL, overlaid=False)
-    return notebook.report_fragment(report_view(report), maps, scale=FigureStyle().scale)
 
 
 def merge(shards: Sequence[str | Path | Report]) -> Report:

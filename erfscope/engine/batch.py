@@ -12,7 +12,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from erfscope.attribution.captum_methods import EXTRA_TENSORS, copies
+from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
 from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws, graph_draws
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.plan import Plan, Source, Sums

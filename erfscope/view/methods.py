@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erfscope.adapter import Weights
-from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
+from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import CENTRE

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import captum_methods as captum_parameters
+from erfscope.attribution import captum_parameters
 from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError

@@ -14,7 +14,7 @@ from torch import nn
 
 import erfscope
 from erfscope.api.gate import Request, check_all
-from erfscope.api.save import html, report_fragment, result_fragment
+from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.measures import measure
 from erfscope.view.methods import methods_sentence
 

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution.captum_methods import EXTRA_TENSORS, captum_draws
+from erfscope.attribution.captum_methods import captum_draws
+from erfscope.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.gradient import guarded
 from erfscope.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches

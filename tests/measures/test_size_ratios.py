@@ -11,7 +11,7 @@ from rich.console import Console
 from test_page import Page
 
 import erfscope
-from erfscope.api.save import html
+from erfscope.api.page import html
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

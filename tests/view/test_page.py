@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.api.save import html, report_fragment, result_fragment
+from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.errors import ErfscopeError
 from erfscope.figures.draw import PIXELS, views
 from erfscope.figures.maps import COVER, colour_map

@@ -21,7 +21,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import erfscope
-from erfscope.api.save import html
+from erfscope.api.page import html
 from erfscope.figures.style import SCALES
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
