@@ -40,7 +40,7 @@ FLOAT64 = 8
 #: of 32 x 32 by 16, and 0.13 s by 256.
 MOST_IMAGES = 256
 #: Pixels of a batch at most. Twenty images of 224 x 224 take two cores 1.70 s by 10 and 1.85 s by 20 for resnet50, 2.8
-#: and 3.0 s for swin_tiny; a graphics processor needs more of them to be busy.
+#: and 3.0 s for swin_tiny. On a graphics processor a pass of one image takes about as long as of ten (not measured).
 MOST_PIXELS_ON_CPU, MOST_PIXELS = 16 * 224 * 224, 128 * 224 * 224
 
 

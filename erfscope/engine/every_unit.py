@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +23,7 @@ from erfscope.attribution.gradient import (
     guarded,
 )
 from erfscope.attribution.readout import as_leaf
-from erfscope.engine.batch import FLOAT64, MOST_IMAGES, device_and_dtype, gib, plan_batches
+from erfscope.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
 from erfscope.engine.plan import Hooks, Plan, Sums
 from erfscope.engine.unit_fields import UnitFields, fields_of
 from erfscope.environment import available_bytes, ran_out
@@ -108,9 +108,10 @@ def _geometry(shape: tuple[int, ...], center_px: tuple[float, ...], stride_px: t
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
-#: Images and copies of them in one pass at most on a CPU, each copy for one group of units. Measured on two cores at
-#: 224 x 224 as times faster than one by one, for 4 copies, 8 copies and 8 units of one pass (``is_grads_batched``):
-#: vit_tiny 1.35, 1.26, 1.16; swin_tiny 1.30, 1.24, 1.10; layer4 of resnet18 1.26, 1.24, 1.00.
+#: Copies of one image in a pass at most on a CPU, each for one group of units; of two images half as many, of more than
+#: four none. Measured on two cores at 224 x 224 as times faster than one by one, for 4 copies, 8 copies and 8 units of
+#: one pass (``is_grads_batched``): vit_tiny 1.35, 1.26, 1.16; swin_tiny 1.30, 1.24, 1.10; layer4 of resnet18 1.26,
+#: 1.24, 1.00.
 COPIES_ON_CPU = 4
 
 
@@ -126,6 +127,8 @@ class _Run:
     copies: int
     #: The forward pass of all images, where one batch holds them all.
     kept: Features | None = None
+    #: By the number of images and copies that go through.
+    forwards: dict[int, Forward] = field(default_factory=dict)
 
 
 def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
@@ -192,13 +195,24 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
     batches = plan_batches(replace(plan, plain_reason=plan.plain_reason or "every unit is measured"))
     batch_size = min(batches.batch_size, sums.batch_size)
-    most = COPIES_ON_CPU if device_and_dtype(plan)[0].type == "cpu" else MOST_IMAGES
-    takes_copies = plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None
-    taken = min(batch_size, len(images))
-    copies = min(most // taken, len(every.groups)) if takes_copies and taken else 1
-    while copies > 1 and any(2 * need.takes(copies * taken) > need.available for need in batches.needs):
+    run = _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=1)
+    taken, fitted = min(batch_size, len(images)), sums.batch_size == sums.planned
+    if taken and fitted and plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None:
+        run.copies = _copies(run, taken, batches.needs)
+    return run
+
+
+def _copies(run: _Run, taken: int, needs: Sequence[Need]) -> int:
+    """How many copies of so many images go through together, each for one group of units."""
+    plan, groups = run.plan, len(run.every.groups)
+    pixels = math.prod(plan.model.adapter.preprocess.size)
+    on_cpu = device_and_dtype(plan)[0].type == "cpu"
+    most = plan.settings.batch_size or (COPIES_ON_CPU if on_cpu else min(MOST_IMAGES, MOST_PIXELS // pixels))
+    copies = max(1, min(most // taken, groups))
+    while copies > 1 and any(2 * need.takes(copies * taken) > need.available for need in needs):
         copies //= 2
-    return _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=max(copies, 1))
+    # Of one size: three and three rather than four and two.
+    return math.ceil(groups / math.ceil(groups / copies)) if groups else 1
 
 
 def _portions(run: _Run) -> list[list[list[int]]]:
@@ -228,20 +242,20 @@ def _portions(run: _Run) -> list[list[list[int]]]:
 
 def _estimate(run: _Run, portions: int) -> str:
     """Say how much is computed."""
-    each = len(run.every.groups) * (1 if run.plan.draws == "all" else int(run.plan.draws))
+    passes = math.ceil(len(run.every.groups) / run.copies) * (1 if run.plan.draws == "all" else int(run.plan.draws))
     times = 1 if len(run.images) <= run.batch_size else portions
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
-    alone = f", one by one since {run.every.alone}" if run.every.alone else ""
+    alone = f", each in its own since {run.every.alone}" if run.every.alone else ""
     return (
-        f"{len(run.every.units)} units in {each} backward passes per batch{alone}, {times} forward passes of each"
-        f" image{memory}"
+        f"{len(run.every.units)} units in {passes} backward passes of {run.copies} copies per batch{alone}, {times}"
+        f" forward passes of each image{memory}"
     )
 
 
 def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[int, FieldSum] | None:
-    """The sums of some groups over all images; None where the run was stopped. What does not fit is tried again with
-    smaller batches."""
+    """The sums of some groups over all images; None where the run was stopped. What fails is tried again with fewer
+    copies, and what does not fit with smaller batches."""
     while True:
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
         try:
@@ -252,11 +266,17 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
                     if hooks.stop():
                         return None
                     _add(run, features, images, portion[first_group : first_group + run.copies], totals)
+                del features  # its graph is freed before the next one is made
             return totals
         except Exception as error:
-            if not ran_out(error) or run.batch_size == run.copies == 1:
+            run.kept = None
+            if run.copies > 1:
+                # As a model that takes so many images at most.
+                run.copies //= 2
+            elif ran_out(error) and run.batch_size > 1:
+                run.batch_size //= 2
+            else:
                 raise
-            run.batch_size, run.copies, run.kept = max(1, run.batch_size // 2), 1, None
 
 
 def _forward(run: _Run, images: list[int]) -> Features:
@@ -267,8 +287,7 @@ def _forward(run: _Run, images: list[int]) -> Features:
     plan = run.plan
     device, dtype = device_and_dtype(plan)
     x = torch.cat([plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
-    by_graph = plan.plain_reason is None
-    features = _by_graph(plan, as_leaf(x, faster_order(x))) if by_graph else _by_model(plan, as_leaf(x))
+    features = _by_graph(run, as_leaf(x, faster_order(x))) if _takes_graph(plan) else _by_model(plan, as_leaf(x))
     if len(images) == len(run.images):
         run.kept = features
     return features
@@ -281,11 +300,24 @@ def _by_model(plan: Plan, leaf: Tensor) -> Features:
         return plan.model.adapter.features(leaf, layer, wrt, known=known)
 
 
-def _by_graph(plan: Plan, leaf: Tensor) -> Features:
-    whole = plan.model.whole(plan.layer, plan.settings.wrt, images=len(leaf))
+def _takes_graph(plan: Plan) -> bool:
+    """Whether the graph is run: where it saves frozen norms (resnet18 1.3 times faster, vit_tiny 1.15 times slower), or
+    alone tells what is meant."""
+    recording, names = plan.model.recording, (plan.layer, plan.settings.wrt)
+    is_alone = any(map(recording.is_call, names)) or recording.is_bare_stage(*names)
+    return plan.plain_reason is None and (is_alone or bool(plan.model.whole(*names).norms))
+
+
+def _by_graph(run: _Run, leaf: Tensor) -> Features:
+    plan = run.plan
+    if len(leaf) not in run.forwards:
+        whole = plan.model.whole(plan.layer, plan.settings.wrt, images=len(leaf))
+        run.forwards[len(leaf)] = Forward(whole, plan.model.adapter.tensors())
+    forward = run.forwards[len(leaf)]
+    whole = forward.plan
     with torch.enable_grad():
         image = leaf[inside(whole.image)]
-    found = graph_features(Forward(whole, plan.model.adapter.tensors()), image)
+    found = graph_features(forward, image)
     if not whole.is_of_image:
         return found
     # Maps are those of all of the image, whatever part of it is needed.

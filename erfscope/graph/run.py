@@ -152,7 +152,8 @@ class Forward:
             leaf of the whole tensor, of which only what the units need has its numbers.
         """
         plan, found = self.plan, dict[fx.Node, Tensor]()
-        if image.dim() == 4 and not image.is_contiguous() and not self._is_last:
+        is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+        if is_last and not image.is_contiguous() and not self._is_last:
             # Else each pass would put the weights into the order of its images, and keep them.
             self._is_last = True
             last = {"memory_format": torch.channels_last}

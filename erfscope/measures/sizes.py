@@ -21,13 +21,12 @@ FLAT = 1e-12
 
 
 class Ring(NamedTuple):
-    """The cells that radii between k - 1/2 and k + 1/2 enclose in part."""
+    """The cells that radii between k - 1/2 and k + 1/2 enclose in part, in the order of where that begins or ends."""
 
-    #: Cells that such radii enclose more and more of: all of them from k - 1/2 on, or from a later radius on.
     cells: NDArray[np.intp]
-    #: Of each, whether it is from a later radius on; else it is enclosed whole at a radius in between.
+    #: Of each, whether such a radius begins to enclose it; else one encloses it whole.
     begins: NDArray[np.bool_]
-    #: The radius where each begins or ends, in order.
+    #: That radius.
     radii: FloatArray
 
 
@@ -61,9 +60,9 @@ class RadialMass:
     """Mass enclosed by a radius: sum_i p_i clip(r - d_i + 1/2, 0, 1), each cell's mass being spread over one cell of
     radius.
 
-    At half-integer radii the sum follows from two sums per ring of unit width, which costs one pass over the map and no
-    sorting. A share is bracketed between two of them, and inside the bracket the sum is linear between the knots d_i +-
-    1/2."""
+    At half-integer radii the sum follows from two sums per ring of unit width, which costs one pass over the map; the
+    cells of single rings are sorted. A share is bracketed between two such radii, and inside the bracket the sum is
+    linear between the knots d_i +- 1/2."""
 
     def __init__(self, weights: FloatArray, rings: Rings) -> None:
         """Sum the mass per ring.

@@ -64,9 +64,10 @@ class Positions:
     context_r50: FloatArray
     #: Whether the unit's theoretical receptive field lies inside the reference, clipped nowhere.
     inside: NDArray[np.bool_]
-    #: Backward passes for each draw and batch: as many as units, if none share one.
+    #: Groups of units with disjoint TRFs, of each of which a gradient is taken for each draw and batch: as many as
+    #: units, if none share one.
     passes: int
-    #: Why units whose TRFs do not overlap did not share backward passes; "" if they did.
+    #: Why units whose TRFs do not overlap did not share gradients; "" if they did.
     alone: str = ""
 
     def __post_init__(self) -> None:

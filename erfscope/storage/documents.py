@@ -73,9 +73,10 @@ class StoredPositions(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     #: Units whose maps have no size, since they have no gradient beyond rounding.
     without_gradient: Count
-    #: Backward passes for each draw and batch of images: as many as units, if none share one.
+    #: Groups of units, of each of which a gradient is taken for each draw and batch: as many as units, if none share
+    #: one.
     passes: Count
-    #: Why units whose TRFs do not overlap did not share backward passes; "" if they did.
+    #: Why units whose TRFs do not overlap did not share gradients; "" if they did.
     alone: str
     r50: BorderEffect
     context_r50: BorderEffect

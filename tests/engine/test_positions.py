@@ -188,8 +188,41 @@ def test_copies_that_do_not_fit_are_not_made(maps, monkeypatch):
 
     monkeypatch.setattr(every_unit, "_forward", small)
     check_alone(attention(), maps, [(0, 0), (2, 4)], images=numbers(1, 3, 12, 20), layer="output")
-    assert tried[:2] == [4, 1]
-    assert set(tried[2:]) == {1}
+    assert tried[:3] == [4, 2, 1]
+    assert set(tried[3:]) == {1}
+
+
+class AtMostTwo(nn.Module):
+    """Takes two images and no more."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        if len(x) > 2:
+            raise ValueError("at most two images")
+        return self.layer(x).tanh()
+
+
+@pytest.mark.parametrize("more", [{}, {"plain": True}, {"batch_size": 1}, {"plain": True, "batch_size": 1}], ids=str)
+def test_a_model_that_takes_few_images_gets_as_few_copies(more, maps, monkeypatch):
+    tried, right = [], every_unit._forward
+    monkeypatch.setattr(every_unit, "_forward", lambda run, images: tried.append(run.copies) or right(run, images))
+    check_alone(made(AtMostTwo()), maps, [(0, 0), (4, 4)], images=numbers(1, 3, 9, 8), layer="output", **more)
+    assert set(tried) == ({1} if "batch_size" in more else {3, 1})
+
+
+def test_the_number_of_its_images_changes_no_unit_where_they_go_alone(maps):
+    class Weighed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+        def forward(self, x):
+            return self.layer(x * (1 + torch.arange(len(x), dtype=x.dtype)[:, None, None, None])).tanh()
+
+    check_alone(made(Weighed()), maps, [(0, 0), (4, 4)], images=numbers(1, 3, 9, 8), layer="output", batch_size=1)
 
 
 def test_lines_and_volumes_have_positions_too(maps):
