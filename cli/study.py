@@ -128,7 +128,7 @@ def _list(chosen: str) -> int:
 
     from erfscope.cli.console import Screen, print_json, say
     from erfscope.studies import STUDIES, kept_study
-    from erfscope.view.drawings import text_grid
+    from erfscope.view.grids import text_grid
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":

@@ -26,7 +26,7 @@ from erfscope.measures import with_errors
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
-from erfscope.results.from_sums import PartialSums
+from erfscope.results.partial import PartialSums
 from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
 

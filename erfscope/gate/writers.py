@@ -10,7 +10,7 @@ from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineMeasure
 from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
-from erfscope.view.drawings import markdown_grid, markdown_text
+from erfscope.view.grids import markdown_grid, markdown_text
 from erfscope.view.words import DASH, IN_PLANE, IN_PLANE_MEANS, gloss_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding, code_of
 from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
-from erfscope.results.from_sums import concatenate, result_from_sums, with_trust
+from erfscope.results.from_sums import result_from_sums, with_trust
+from erfscope.results.partial import concatenate
 from erfscope.results.result import Result, with_provenance
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.results.display import render
 
 if TYPE_CHECKING:
-    from erfscope.results.from_sums import PartialSums
+    from erfscope.results.partial import PartialSums
 
 #: Measures that are taken of every unit.
 MEASURED = ("r50", "context_r50")

@@ -9,7 +9,7 @@ import numpy as np
 from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import FloatArray
 from erfscope.parallel.process_group import Shard
-from erfscope.results.from_sums import PartialSums
+from erfscope.results.partial import PartialSums
 from erfscope.storage.documents import StoredSums
 
 #: Fields of a part that are stored as they are.

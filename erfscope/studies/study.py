@@ -22,7 +22,7 @@ from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.writing import FORMATS, suffixes
-from erfscope.view.drawings import csv_grid, text_grid
+from erfscope.view.grids import csv_grid, text_grid
 
 Progress = Callable[[str, int, int], None]
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,

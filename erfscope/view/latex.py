@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from erfscope.view.cells import Cell
-from erfscope.view.drawings import latex_grid
+from erfscope.view.grids import latex_grid
 from erfscope.view.latex_text import escaped
 from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import Column, ReportView

@@ -11,8 +11,8 @@ from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.view.drawings import csv_grid, markdown_grid, markdown_text, plain_grid
 from erfscope.view.extras import halo_cell
+from erfscope.view.grids import csv_grid, markdown_grid, markdown_text, plain_grid
 from erfscope.view.latex import latex
 from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import ReportView, Row, report_view

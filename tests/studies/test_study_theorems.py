@@ -27,7 +27,7 @@ from erfscope.studies import theorems
 from erfscope.studies.study import StudyOptions, claim
 from erfscope.studies.theorems import CASES, draws_of
 from erfscope.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
-from erfscope.view.drawings import text_grid
+from erfscope.view.grids import text_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
