@@ -46,17 +46,6 @@ def _drawn_anew() -> None:
     torch.manual_seed(0)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of tests/slow.txt, and those that use one of the fixtures that it names."""
-    here = Path(__file__).parent
-    lines = [line for line in (here / "slow.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    slow = {here / file: {*names.split()} for file, _, names in (line.partition(": ") for line in lines)}
-    for item in items:
-        if slow.get(item.path, set()) & {item.name.partition("[")[0], *getattr(item, "fixturenames", ())}:
-            item.add_marker("slow")
-
-
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with tests/golden/NAME.txt; what is missing is written, and the test fails all the same."""

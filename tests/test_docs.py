@@ -176,6 +176,7 @@ def loggers(monkeypatch):
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undrawn):
     namespace: dict[str, Any] = {}
@@ -244,6 +245,7 @@ def test_the_page_on_studies_has_every_claim_of_the_kept_runs(generated):
     assert sorted([cell.replace("\\|", "|").replace("&lt;", "<") for cell in cells] for cells in told) == sorted(claims)
 
 
+@pytest.mark.slow
 def test_the_page_on_files_has_every_field_of_a_report(generated, tmp_path):
     text = generated.filled(page("json"))
     document = erfscope.sweep("test_resnet", weights="random", samples=1, measures="r50").to_json()
@@ -268,6 +270,7 @@ def test_every_finding_is_explained():
 # --- scalars --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_scalars_are_finite_floats_under_the_prefix_and_equal_the_measures():
     result = erfscope.analyze("test_resnet", weights="random", samples=2)
     scalars = result.scalars("probe/")
@@ -279,12 +282,14 @@ def test_scalars_are_finite_floats_under_the_prefix_and_equal_the_measures():
     assert result.scalars() == {f"erf/{name}": value for name, value in numbers.items()}
 
 
+@pytest.mark.slow
 def test_scalars_leave_out_what_does_not_exist():
     result = erfscope.analyze("test_vit", weights="random", samples=2, measures="r50,erf_trf")
     assert result["erf_trf"].value is None  # its field is global
     assert list(result.scalars()) == ["erf/r50"]
 
 
+@pytest.mark.slow
 def test_the_one_liners_log_every_scalar(folder, loggers):
     namespace: dict[str, Any] = {}
     for block in (block for block in blocks(page("logging")) if block.language == "python"):
@@ -309,10 +314,12 @@ def site(tmp_path_factory):
     return target
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_has_every_page(site):
     assert {file.stem for file in site.glob("*.html")} == {*(page.stem for page in DOCS), "404"}
 
 
+@pytest.mark.slow
 def test_the_site_asks_nobody_and_knows_no_machine(site):
     for file in site.glob("*.html"):
         text = file.read_text(encoding="utf-8")
@@ -322,6 +329,7 @@ def test_the_site_asks_nobody_and_knows_no_machine(site):
         assert str(Path.home()) not in text
 
 
+@pytest.mark.slow
 def test_generated_parts_and_docstrings_reach_the_site(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     assert "Measure how far one unit of a model looks" in text
@@ -359,6 +367,7 @@ def is_found(target: str, module: types.ModuleType) -> bool:
     return any(has(owner, names) for owner in (module, *own))
 
 
+@pytest.mark.slow
 def test_docstrings_refer_to_what_exists():
     found = {path: REFERENCE.findall(path.read_text(encoding="utf-8")) for path in SOURCES}
     assert sum(map(len, found.values())) > 100

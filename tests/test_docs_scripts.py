@@ -45,6 +45,7 @@ def rows(page: str) -> list[str]:
     return [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][2:]
 
 
+@pytest.mark.slow
 def test_a_gallery_of_a_few_models_has_a_page_a_figure_and_the_reason_for_what_failed(
     gallery, tmp_path, memory_unplanned
 ):
@@ -89,6 +90,7 @@ def test_the_first_pages_show_the_six_by_the_command_of_the_script(gallery):
         assert command in first.read_text(encoding="utf-8").splitlines(), first.name
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_unplanned):
     measured = how_many.curves(("test_resnet",), (5, 10), (0, 1))
 

@@ -39,6 +39,7 @@ def lite_report(lite):
     return lite.measure()
 
 
+@pytest.mark.slow
 def test_weights_of_the_wheel_classify_its_photographs(lite):
     """Chance is one in a thousand for each."""
     model, names = lite.trained(), ImageNetInfo()
@@ -51,6 +52,7 @@ def test_weights_of_the_wheel_classify_its_photographs(lite):
         assert word in names.index_to_description(int(best)).split(":")[0], name
 
 
+@pytest.mark.slow
 def test_training_moves_the_sizes_between_those_of_two_initialisations(lite_report):
     """Farther than three standard errors of the paired differences."""
     assert [result.label for result in lite_report] == ["trained", "random, timm", "random, PyTorch"]
@@ -61,6 +63,7 @@ def test_training_moves_the_sizes_between_those_of_two_initialisations(lite_repo
         assert narrower[name][0] < -3 * narrower[name][1] < 0, name
 
 
+@pytest.mark.slow
 def test_the_comparison_is_printed_and_drawn(lite, lite_report, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lite, "measure", lambda seed: lite_report)
     monkeypatch.setattr(sys, "argv", ["pretrained_efficientnet_lite.py", "-o", str(tmp_path / "erf.png")])
@@ -126,6 +129,7 @@ def run_anew(request):
     return stored(name), notebook
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_what_its_cells_give(run_anew):
     """The words exactly, numbers to two per cent: other versions of the libraries may round in another way."""
     was, now = run_anew

@@ -16,6 +16,8 @@ import pytest
 
 import erfscope
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ("adapters", "cli")
 BUILD = "import setuptools.build_meta as backend; print(backend.build_{kind}({folder!r}))"

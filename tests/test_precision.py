@@ -72,6 +72,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS + NEWER_SETTINGS * HAS_NEWER)
 def test_every_setting_of_both_interfaces_is_put_back(setting):
     """In a process of its own: PyTorch has no way back to its defaults."""

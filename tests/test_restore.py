@@ -59,6 +59,7 @@ def state(net: nn.Module) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, ValueError("no"), KeyboardInterrupt()], ids=["ok", "error", "Ctrl-C"])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_module_and_pytorch_are_as_found(error, training):
@@ -72,6 +73,7 @@ def test_a_module_and_pytorch_are_as_found(error, training):
     assert state(net) == before
 
 
+@pytest.mark.slow
 def test_what_a_model_derives_from_its_weights_for_evaluation_does_not_outlive_the_measurement():
     """LeViT keeps a table of attention biases in evaluation mode, until its own train() is called."""
     net = timm.create_model("levit_128s").train()
@@ -100,6 +102,7 @@ def in_threads(*calls):
     return [found[n] for n in range(len(calls))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adapter", "module"])
 def test_threads_that_measure_one_model_take_turns(kind):
     torch.manual_seed(0)
@@ -129,6 +132,7 @@ def test_threads_that_compare_two_models_in_either_order_both_end():
     assert in_threads(lambda: compared(*nets), lambda: compared(*reversed(nets))) == [2, 2]
 
 
+@pytest.mark.slow
 def test_threads_draw_the_weights_that_a_seed_names():
     alone = erfscope.analyze("test_resnet", samples=1, weights="random", input_size=64).weights.sha256
     calls = [lambda: erfscope.analyze("test_resnet", samples=1, weights="random", input_size=64).weights.sha256] * 4
@@ -143,6 +147,7 @@ def test_seeded_numbers_are_those_of_the_seed_and_leave_the_generators():
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_a_lent_module_can_be_freed():
     net = nn.Sequential(nn.Dropout())
     with restored(net):

@@ -62,6 +62,7 @@ def test_to_map_keeps_rows_and_columns_of_tokens():
     assert grid.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_vit_relpos", "test_maxvit", "test_mambaout"])
 def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
     """Positions of NHWC maps and of tokens with a prefix, read off the operations, against timm's own folding."""
@@ -134,6 +135,7 @@ def same(before: tuple, after: tuple) -> bool:
     return before[:3] == after[:3] and all(torch.equal(before[3][k], after[3][k]) for k in before[3])
 
 
+@pytest.mark.slow
 def test_a_live_module_in_training_mode_is_handed_back_unchanged(small_net):
     small_net.train()
     small_net.body[1].eval()
@@ -155,6 +157,7 @@ def test_a_failing_model_is_handed_back_unchanged(small_net):
     assert same(before, state(small_net))
 
 
+@pytest.mark.slow
 def test_inference_mode_compiled_and_data_parallel_modules_can_be_measured(small_net):
     options = {"input_size": (32, 32), "samples": 2, "layer": "down", "measures": "r50"}
     plain = float(erfscope.analyze(small_net, **options)["r50"])
@@ -192,6 +195,7 @@ def test_other_layouts_can_be_named():
     assert adapter.features(torch.randn(2, 3, 8, 8), "1").map.shape == (2, 8, 8, 8)
 
 
+@pytest.mark.slow
 def test_a_model_built_or_made_in_inference_mode_can_be_measured():
     """Parameters made there can never require a gradient, nor can what is computed from them inside."""
     options = {"samples": 2, "weights": "random", "measures": "r50"}
@@ -240,6 +244,7 @@ def test_layers_are_listed_in_the_order_they_run():
     assert names.index("layer1") < names.index("layer2.0.conv1") < names.index("layer2") < names.index("layer4")
 
 
+@pytest.mark.slow
 def test_submodules_can_be_reached_right_after_the_import():
     import subprocess
     import sys
@@ -293,6 +298,7 @@ def test_a_checkpoint_for_a_model_that_fails_is_one_clear_error(tmp_path):
     assert needed_keys(erfscope.wrap(Moody("data"), input_size=(32, 32)), "conv") == {"conv.weight", "conv.bias"}
 
 
+@pytest.mark.slow
 def test_an_adapter_is_measured_in_another_dtype_and_stays_in_its_own():
     adapter = load("mobilenetv3_small_050", weights="random", input_size=64)
     before = {name: (t.dtype, t.data_ptr()) for name, t in adapter.module.state_dict().items()}

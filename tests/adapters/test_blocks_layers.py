@@ -213,6 +213,7 @@ def test_gatv2_has_the_jacobian_of_its_closed_form():
     torch.testing.assert_close(jacobian(function(layer), x), wanted, **TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("graph", ["grid4", "grid8", "full", "links", "given", "knn"])
 @pytest.mark.parametrize("kind", [GAT, GATv2])

@@ -223,6 +223,7 @@ def test_what_the_features_decide_is_said_not_to_be_known():
     assert not field(make("topk", C)).exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [("gcn", {}), ("gcn", {"normalisation": "symmetric"}), ("gatv2", {"heads": 2})],

@@ -192,6 +192,7 @@ def test_code_in_a_pickle_is_never_executed(tmp_path: Path, trained: State, plai
     assert trap.exists(), "the trap must work, or this test shows nothing"
 
 
+@pytest.mark.slow
 def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Path, trained: State) -> None:
     trap, model = tmp_path / "sprung", resnet()
     model.load_state_dict(trained)
@@ -217,6 +218,7 @@ def test_with_unsafe_load_a_pickle_is_read_and_the_report_names_it(tmp_path: Pat
     assert (stored["settings"]["unsafe_load"], stored["results"][0]["weights"]["unsafe_load"]) == (True, True)
 
 
+@pytest.mark.slow
 def test_without_unsafe_load_nothing_is_said_of_it(tmp_path: Path, trained: State) -> None:
     torch.save(trained, tmp_path / "net.pth")
     for more in ({}, {"unsafe_load": False}):
@@ -256,6 +258,7 @@ def test_missing_files_and_directories_say_what_to_do(tmp_path: Path) -> None:
         load_checkpoint(resnet(), tmp_path, needed=body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("averaged", "plain"), [("state_dict_ema", "state_dict"), ("model_ema", "model")])
 def test_averaged_weights_are_taken_as_timm_does_and_it_is_said(
     tmp_path: Path, trained: State, averaged: str, plain: str

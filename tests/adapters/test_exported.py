@@ -87,6 +87,7 @@ def measured(model: Any, **options: Any) -> erfscope.Result:
     return erfscope.analyze(model, **asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "many", "any size"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
 def test_the_map_of_a_program_is_that_of_its_model(
@@ -99,6 +100,7 @@ def test_the_map_of_a_program_is_that_of_its_model(
     assert (ours.trf, ours.unit, ours.input.size) == (theirs.trf, theirs.unit, SIZE)
 
 
+@pytest.mark.slow
 def test_a_program_that_knows_its_example_alone_gets_one_image_at_a_time(
     attending: Attending, files: dict[str, Path]
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_program_that_knows_its_example_alone_gets_one_image_at_a_time(
         assert ours.trf == theirs.trf
 
 
+@pytest.mark.slow
 def test_the_default_layer_of_a_program_is_that_of_its_model(
     net: SmallNet, attending: Attending, files: dict[str, Path]
 ) -> None:
@@ -122,6 +125,7 @@ def test_the_default_layer_of_a_program_is_that_of_its_model(
     )
 
 
+@pytest.mark.slow
 def test_everything_else_works_as_with_any_module(net: SmallNet, files: dict[str, Path]) -> None:
     spec = str(files["one"])
     names = [row.name for row in erfscope.layers(spec, unsafe_load=True).rows]
@@ -135,6 +139,7 @@ def test_everything_else_works_as_with_any_module(net: SmallNet, files: dict[str
     assert [result.status for result in report] == ["ok", "ok"]
 
 
+@pytest.mark.slow
 def test_a_program_says_where_its_weights_are_from(files: dict[str, Path]) -> None:
     import hashlib
 
@@ -143,6 +148,7 @@ def test_a_program_says_where_its_weights_are_from(files: dict[str, Path]) -> No
     assert weights.sha256 == hashlib.sha256(files["one"].read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_an_input_size_is_the_examples_or_within_what_was_left_open(net: SmallNet, files: dict[str, Path]) -> None:
     with pytest.raises(
         ErfscopeError,
@@ -162,6 +168,7 @@ class Two(nn.Module):
         return x + y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "inputs", "text"),
     [
@@ -199,6 +206,7 @@ def test_a_file_that_is_no_program_is_one_line(tmp_path: Path, files: dict[str, 
 # --- what a file may not bring --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_is_read_only_where_it_is_trusted(
     tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def host() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.Identity()).double()
 
 
+@pytest.mark.slow
 def test_a_gcn_on_a_ring_has_the_hop_mass_of_its_matrix(host):
     """One channel-mixing matrix per layer: the energy of the ERF at node i is ((P^L)_pi)^2, up to a factor."""
     n, layers = 35, 3
@@ -67,6 +68,7 @@ def test_a_gcn_on_a_ring_has_the_hop_mass_of_its_matrix(host):
     assert result.hops.mass[layers + 1 :].sum() == 0
 
 
+@pytest.mark.slow
 def test_no_hops_relative_to_the_image_or_a_plain_module(host):
     block = GCN(4, 4, 1, graph="full").double()
     x = torch.randn(1, 3, 5, 7, dtype=torch.float64)
@@ -74,6 +76,7 @@ def test_no_hops_relative_to_the_image_or_a_plain_module(host):
         assert erfscope.analyze(host, images=x, insert=[(block, "1")], layer="2", wrt=wrt).hops is None
 
 
+@pytest.mark.slow
 def test_hops_are_stored_and_shown(tmp_path):
     report = erfscope.sweep("test_resnet", weights="random", samples=2, insert="gcn@stages[2]:graph=full", wrt="gcn:in")
     report.save(tmp_path / "erf.json")
@@ -84,6 +87,7 @@ def test_hops_are_stored_and_shown(tmp_path):
     assert report[0].hops is None
 
 
+@pytest.mark.slow
 def test_a_fully_connected_gcn_without_a_skip_is_influenced_by_every_node_alike(host):
     adapter = adapters.insert(
         # A value that is the same for every node has no image position, so that the layout is given.
@@ -97,6 +101,7 @@ def test_a_fully_connected_gcn_without_a_skip_is_influenced_by_every_node_alike(
     np.testing.assert_allclose(result.map.values, 1 / 36, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_dead_attention_is_named_with_its_nodes_and_heads(host):
     """A large bias gives every neighbour the same slopes, so that lin_r learns nothing anywhere."""
     block = GATv2(4, 4, heads=2, concat=False, graph="grid4").double()

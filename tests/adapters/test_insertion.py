@@ -104,6 +104,7 @@ def test_copies_have_a_block_of_their_own():
     assert not other(x).any()
 
 
+@pytest.mark.slow
 def test_the_field_becomes_global_and_the_local_one_stays(resnet):
     inserted = insert(resnet, Blend, "layer2" if "layer2" in resnet.layer_names else resnet.stages[-2])
     host, new = erfscope.theoretical(resnet), erfscope.theoretical(inserted)
@@ -114,6 +115,7 @@ def test_the_field_becomes_global_and_the_local_one_stays(resnet):
     assert names.index("blend") < names.index(resnet.stages[1])
 
 
+@pytest.mark.slow
 def test_tokens_are_folded_and_prefix_tokens_pass_by(vit):
     place = places(vit)[vit.stages[0]]
     assert place.layout.grid == place.space
@@ -129,6 +131,7 @@ def test_tokens_are_folded_and_prefix_tokens_pass_by(vit):
         insertion(tokens[:, :-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("model", ["test_resnet", "test_vit", "test_convnext"])
 def test_alpha_zero_leaves_the_map_of_the_host_bit_equal(model, plain):
@@ -147,6 +150,7 @@ def test_alpha_blends_the_block_in():
     torch.testing.assert_close(insertion(x), 0.75 * x + 0.25 * insertion.block(x))
 
 
+@pytest.mark.slow
 def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(resnet):
     result = erfscope.analyze(
         "test_resnet", weights="random", input_size=64, insert=(Closed, resnet.stages[1]), samples=2
@@ -156,6 +160,7 @@ def test_a_block_that_is_closed_at_its_start_is_switched_on_and_that_is_said(res
     assert result.weights.reactivated == adapters.load("test_resnet", weights="random").weights.reactivated + 1
 
 
+@pytest.mark.slow
 def test_a_given_module_is_used_as_it_is(resnet):
     place = resnet.stages[1]
     block = Closed(places(resnet)[place].channels)
@@ -164,11 +169,13 @@ def test_a_given_module_is_used_as_it_is(resnet):
     assert any("changes nothing" in remark.text for remark in inserted.remarks)
 
 
+@pytest.mark.slow
 def test_random_raw_weights_leave_a_closed_block_closed():
     result = erfscope.analyze("test_resnet", weights="random-raw", insert=(Closed, "stages[1]"), samples=2)
     assert any("changes nothing" in finding.text for finding in result.findings)
 
 
+@pytest.mark.slow
 def test_rows_come_in_pairs_and_the_block_adds_to_its_host(resnet):
     report = erfscope.sweep("test_resnet", weights="random", insert=(Blend, "stages[2]"), alpha=[0, 1], samples=4)
     host, _, one = report
@@ -184,6 +191,7 @@ def test_rows_come_in_pairs_and_the_block_adds_to_its_host(resnet):
     assert one.cost.gmacs > host.cost.gmacs
 
 
+@pytest.mark.slow
 def test_the_input_of_a_block_is_the_place_of_its_host():
     report = erfscope.sweep(
         "test_resnet", weights="random", insert=(Blend, "stages[1]"), wrt="image,blend:in", samples=2, dtype="float64"
@@ -204,6 +212,7 @@ def test_the_input_of_a_block_is_the_place_of_its_host():
     assert part.insert is not None
 
 
+@pytest.mark.slow
 def test_several_blocks_go_in_at_once_and_one_after_the_other(resnet):
     first, second = resnet.stages[1], resnet.stages[2]
     wanted = [(Blend, first), (Closed, first), (Blend, second)]
@@ -215,6 +224,7 @@ def test_several_blocks_go_in_at_once_and_one_after_the_other(resnet):
     assert adapter.inserted == {"blend": first, "closed": first, "blend_2": second}
 
 
+@pytest.mark.slow
 def test_compare_shows_every_model_with_and_without_the_block():
     report = erfscope.compare(
         ["test_resnet", "test_convnext"], weights="random", insert=(Blend, "stages[1]"), samples=2, input_size=96
@@ -328,6 +338,7 @@ def test_an_alpha_without_a_block_or_that_is_no_number_is_refused(resnet):
             insert(resnet, Blend, "stages[1]", alpha=alpha)
 
 
+@pytest.mark.slow
 def test_the_command_shows_host_and_block(tmp_path, capsys):
     def run_cli(arguments: list[str]) -> tuple[object, str, str]:
         with pytest.raises(SystemExit) as stop:
@@ -370,12 +381,14 @@ class Image(Blend):
     """Its name is that of the reference."""
 
 
+@pytest.mark.slow
 def test_a_block_named_like_a_reference_gets_another_name(resnet):
     adapter = insert(resnet, Image, "stages[1]")
     assert list(adapter.inserted) == ["image_2"]
     assert erfscope.theoretical(adapter).reference_px == (64, 64)
 
 
+@pytest.mark.slow
 def test_links_to_the_opposite_leave_the_unit_where_it_is():
     for size, unit in ((96, (1, 1)), (160, (0, 1))):
         options = {"input_size": size, "unit": unit}
@@ -405,6 +418,7 @@ def test_roots_that_run_their_children_do_not_run_the_block_twice():
     assert any(name.endswith("blend") for name, _ in inserted.named_modules())
 
 
+@pytest.mark.slow
 def test_features_only_models_take_blocks():
     timm = pytest.importorskip("timm")
     host = timm.create_model("test_resnet", features_only=True).eval()
@@ -416,6 +430,7 @@ def test_features_only_models_take_blocks():
     assert not torch.equal(before[-2], after[-2])
 
 
+@pytest.mark.slow
 def test_hooks_of_the_host_see_the_map_with_the_block():
     host, seen = net(), []
     host[1].register_forward_hook(lambda _m, _args, output: seen.append(output))
@@ -427,12 +442,14 @@ def test_hooks_of_the_host_see_the_map_with_the_block():
     torch.testing.assert_close(seen[0], second(first(host[1](host[0](x)))))
 
 
+@pytest.mark.slow
 def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
     adapter = insert(resnet, Blend, "stages[1]")
     assert erfscope.analyze(adapter, dtype="float64", samples=1).dtype == "float64"
     assert {parameter.dtype for parameter in resnet.module.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
     from erfscope.api.blocks import with_blocks
     from erfscope.api.models import load_model
@@ -447,6 +464,7 @@ def test_two_blocks_of_one_kind_have_weights_of_their_own():
     assert not torch.equal(first, second)
 
 
+@pytest.mark.slow
 def test_waking_a_block_is_seeded_and_leaves_the_callers_numbers_alone(resnet):
     class ZeroConv(nn.Module):
         def __init__(self, channels: int) -> None:
@@ -467,18 +485,21 @@ def test_waking_a_block_is_seeded_and_leaves_the_callers_numbers_alone(resnet):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_given_block_keeps_its_mode(resnet):
     block = Closed(places(resnet)[resnet.stages[1]].channels).train()
     insert(resnet, block, "stages[1]")
     assert block.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["seed", "alpha", "at", "wake", "in_channels", "input_size"])
 def test_options_that_no_block_has_are_refused_whatever_their_name(option):
     with pytest.raises(ErfscopeError, match=f"unknown option '{option}' in block gcn"):
         erfscope.analyze("test_resnet", weights="random", samples=1, insert=f"gcn@layer3:{option}=3")
 
 
+@pytest.mark.slow
 def test_a_block_that_fails_later_is_a_row():
     class Fussy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -491,6 +512,7 @@ def test_a_block_that_fails_later_is_a_row():
     assert "must keep the shape" in report[1].error
 
 
+@pytest.mark.slow
 def test_a_block_that_fails_inside_the_model_is_told_why():
     class Once(nn.Module):
         """Runs alone, as it is tried, and not again."""
@@ -509,6 +531,7 @@ def test_a_block_that_fails_inside_the_model_is_told_why():
         insert(adapters.load("resnet18", weights="random"), Once(), at="layer1")
 
 
+@pytest.mark.slow
 def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
     class Single(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -521,6 +544,7 @@ def test_a_block_that_takes_one_image_is_measured_so_and_that_is_said():
     assert "one_by_one" in [finding.code for finding in report[1].findings]
 
 
+@pytest.mark.slow
 def test_in_place_operations_around_a_block_are_no_problem(resnet):
     class Greedy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -539,6 +563,7 @@ def test_in_place_operations_around_a_block_are_no_problem(resnet):
     assert result.ok
 
 
+@pytest.mark.slow
 def test_the_room_of_blocks_is_there_without_an_import():
     import subprocess
     import sys

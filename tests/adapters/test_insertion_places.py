@@ -14,6 +14,8 @@ from erfscope.adapters.blocks import BLOCKS
 from erfscope.adapters.insertion import insert, places
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.slow
+
 #: Small inputs, few channels and few of the blocks that repeat, so that all places are tried within seconds.
 MODELS = {
     "resnet18": (64, {"channels": (16, 16, 32, 32)}),

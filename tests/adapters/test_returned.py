@@ -66,6 +66,7 @@ def gradient(call: Any, x: Tensor, unit: tuple[int, int]) -> Tensor:
     return x.grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_objects_are_searched(kind: str) -> None:
     hold, name = HOLDERS[kind]
@@ -102,6 +103,7 @@ FORWARDS: dict[str, tuple[Any, tuple[int, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORWARDS)
 def test_a_function_around_the_module_is_measured_to_its_end(kind: str) -> None:
     forward, size = FORWARDS[kind]

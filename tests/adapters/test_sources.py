@@ -206,6 +206,7 @@ def test_options_that_a_model_does_not_take_are_named() -> None:
 # --- timm and torchvision -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_of_a_fixed_size_is_built_for_the_size_asked_for_and_others_are_not_told() -> None:
     fixed = build("test_vit4", weights="random", input_size=(96, 128), model_kwargs={"dynamic_img_size": False})
     assert fixed.config.size == (96, 128)
@@ -266,6 +267,7 @@ def test_a_folder_that_claims_a_huge_model_is_refused_before_it_is_built(argumen
         assert text in fails("local-dir:huge", weights=weights)
 
 
+@pytest.mark.slow
 def test_a_model_of_too_many_modules_is_refused_while_it_is_built() -> None:
     def make(_: bool) -> nn.Module:
         net = nn.Sequential()
@@ -285,6 +287,7 @@ def test_a_release_that_reads_no_folders_says_so(monkeypatch: pytest.MonkeyPatch
     assert "timm 1.0.19 reads no folders (local-dir:); install timm 1.0.26 or newer" in fails("local-dir:saved")
 
 
+@pytest.mark.slow
 def test_torchvision_models_are_built_with_their_own_preset() -> None:
     source = build("torchvision:swin_v2_t", weights="random-raw")
     assert (source.config.size, source.config.interpolation) == ((256, 256), "bicubic")

@@ -77,6 +77,7 @@ def gradient(module: Any, x: torch.Tensor, stage: str, signs: torch.Tensor, unit
     return torch.autograd.grad((found[0, :, *unit] * signs).sum(), x)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_stages_are_the_backbones_own_feature_maps(folders: dict[str, Path], family: str) -> None:
     source = build(spec(folders[family]), weights="pretrained", input_size=(SIDE, SIDE))
@@ -88,6 +89,7 @@ def test_the_stages_are_the_backbones_own_feature_maps(folders: dict[str, Path],
     assert table.default_layer == source.module.stage_names[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_weights_are_those_of_the_file_and_the_map_is_autograds(folders: dict[str, Path], family: str) -> None:
     from erfscope.attribution.convention import random_signs
@@ -116,6 +118,7 @@ class Pass(torch.nn.Identity):
         return self
 
 
+@pytest.mark.slow
 def test_random_weights_read_the_configuration_only_and_are_switched_on(tmp_path: Path) -> None:
     folder = save("ConvNext", tmp_path / "net")
     (folder / "model.safetensors").unlink()

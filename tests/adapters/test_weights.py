@@ -254,6 +254,7 @@ def test_a_model_without_pretrained_weights_says_so(kind: str, connections: list
     assert connections == []
 
 
+@pytest.mark.slow
 def test_a_hub_that_accepts_and_says_nothing_is_given_up_in_time_and_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_hub_that_accepts_and_says_nothing_is_given_up_in_time_and_not_asked_a
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_a_name_server_that_hangs_counts_against_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
@@ -289,6 +291,7 @@ def test_a_name_server_that_hangs_counts_against_the_same_limit(monkeypatch: pyt
     release.set()
 
 
+@pytest.mark.slow
 def test_a_hub_that_answers_is_never_abandoned_however_slow_the_download(
     hub: Hub, trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

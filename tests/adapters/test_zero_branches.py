@@ -73,6 +73,7 @@ def with_stem(*blocks: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), *blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "count"),
     [
@@ -93,6 +94,7 @@ def test_branches_that_are_zero_at_initialisation_are_counted_and_the_model_stay
     assert sha256(model) == before
 
 
+@pytest.mark.slow
 def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
     model = timm.create_model("resnet18")
     before = sha256(model)
@@ -109,6 +111,7 @@ def test_a_live_module_is_told_with_the_count_and_a_fix_that_works():
     assert float(second["r50"]) > 3 * float(first["r50"])
 
 
+@pytest.mark.slow
 def test_random_raw_weights_name_the_option_that_switches_them_on():
     (text,) = told(erfscope.analyze("test_convnext", weights="random-raw", **OPTIONS))
     assert text.startswith("9 residual branches start at zero (")
@@ -116,6 +119,7 @@ def test_random_raw_weights_name_the_option_that_switches_them_on():
     assert told(erfscope.analyze("test_convnext", weights="random", **OPTIONS)) == []
 
 
+@pytest.mark.slow
 def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text("import timm\n\ndef make():\n    return timm.create_model('test_resnet')\n")
@@ -130,6 +134,7 @@ def test_a_factory_and_a_checkpoint_are_told_what_helps_them(tmp_path, monkeypat
     assert told(erfscope.analyze("nets.py:make", checkpoint=tmp_path / "trained.safetensors", **OPTIONS)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -145,6 +150,7 @@ def test_one_step_of_training_ends_the_finding(make):
     assert untrained(trained(model)) == []
 
 
+@pytest.mark.slow
 def test_a_trained_net_with_norms_that_are_zero_is_not_alarmed():
     """Zeros of some channels, a whole norm that was pruned away, tiny trained gains."""
     net = trained(timm.create_model("resnet18"))
@@ -176,6 +182,7 @@ def test_a_new_branch_on_a_trained_backbone_is_told():
     assert untrained(model) == ["5.norm.weight"]
 
 
+@pytest.mark.slow
 def test_what_is_said_is_of_the_moment_of_measuring():
     model = timm.create_model("test_resnet", num_classes=10)
     adapter = erfscope.wrap(model, input_size=(64, 64))
@@ -184,6 +191,7 @@ def test_what_is_said_is_of_the_moment_of_measuring():
     assert told(erfscope.analyze(adapter, samples=2, measures="r50")) == []
 
 
+@pytest.mark.slow
 def test_a_training_that_is_watched_is_told_at_its_start_alone():
     model = timm.create_model("test_resnet", num_classes=10)
     monitor = erfscope.ErfMonitor(model, input_size=64, samples=2, quiet=True, every=1)
@@ -196,6 +204,7 @@ def test_a_training_that_is_watched_is_told_at_its_start_alone():
     assert told(second) == []
 
 
+@pytest.mark.slow
 def test_a_model_without_numbers_is_asked_for_none():
     with torch.device("meta"):
         assert untrained(timm.create_model("resnet18")) == []

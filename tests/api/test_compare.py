@@ -59,6 +59,7 @@ def conv(seed: int = 0) -> nn.Module:
 # --- The same pixels ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stored_results_of_another_resize_are_refused_by_name(picture, tmp_path):
     options = {"images": str(picture), "samples": None, "input_size": None}
     first, other = (stored(tmp_path, model, **options) for model in (BILINEAR, BICUBIC))
@@ -76,6 +77,7 @@ def test_stored_results_of_another_resize_are_refused_by_name(picture, tmp_path)
     assert Report(results=(ours, theirs)).differences() == [{}, {}]
 
 
+@pytest.mark.slow
 def test_stored_results_that_differ_in_mean_and_std_only_are_compared(picture, tmp_path):
     options = {"images": str(picture), "samples": None, "input_size": None}
     report = erfscope.compare([stored(tmp_path, model, **options) for model in (BICUBIC, OTHER_MEAN)])
@@ -83,6 +85,7 @@ def test_stored_results_that_differ_in_mean_and_std_only_are_compared(picture, t
     assert report.differences()[1]["r50"][0] == pytest.approx(report[1]["r50"].value - report[0]["r50"].value)
 
 
+@pytest.mark.slow
 def test_a_live_comparison_records_the_resize_that_made_the_pixels(picture):
     report = erfscope.compare([BILINEAR, OTHER_MEAN], images=str(picture), **OPTIONS)
     first, other = (load(name, weights="random").preprocess for name in (BILINEAR, OTHER_MEAN))
@@ -96,6 +99,7 @@ def test_a_live_comparison_records_the_resize_that_made_the_pixels(picture):
     assert other.text.startswith("bicubic")
 
 
+@pytest.mark.slow
 def test_a_drawn_picture_is_not_resized_and_serves_every_model(tmp_path):
     report = erfscope.compare([stored(tmp_path, model) for model in (BILINEAR, BICUBIC)])
     assert [result.input.transform for result in report] == ["drawn at the input's size, mean 0.5, std 0.5"] * 2
@@ -107,6 +111,7 @@ def test_nothing_is_claimed_to_be_done_to_a_ready_tensor():
     assert result.input.transform == "none (a ready tensor)"
 
 
+@pytest.mark.slow
 def test_a_model_with_a_transform_of_its_own_is_a_row_that_says_so(picture):
     def whole(image):
         return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1) / 255
@@ -130,6 +135,7 @@ def fallen(folder: Path) -> Path:
         return stored(folder, BILINEAR, weights="auto")
 
 
+@pytest.mark.slow
 def test_a_stored_fallback_is_not_mixed_with_other_weights(tmp_path):
     path, given = fallen(tmp_path), stored(tmp_path, conv())
     for models in ([path, conv()], [conv(), path], [path, given]):
@@ -137,11 +143,13 @@ def test_a_stored_fallback_is_not_mixed_with_other_weights(tmp_path):
             erfscope.compare(models, samples=4, input_size=64, measures="r50")
 
 
+@pytest.mark.slow
 def test_a_stored_fallback_may_stand_beside_random_weights_that_were_asked_for(tmp_path):
     report = erfscope.compare([fallen(tmp_path), BICUBIC], **DRAWN)
     assert [result.weights.fallback for result in report] == [True, False]
 
 
+@pytest.mark.slow
 def test_random_weights_are_not_compared_with_raw_ones_unless_both_were_asked_for(tmp_path):
     first, raw = stored(tmp_path, BILINEAR), stored(tmp_path, BILINEAR, weights="random-raw")
     for models, options in (([first, raw], {}), ([first, BICUBIC], {**DRAWN, "weights": "random-raw"})):
@@ -151,6 +159,7 @@ def test_random_weights_are_not_compared_with_raw_ones_unless_both_were_asked_fo
     assert [result.weights.source for result in swept] == ["random", "random-raw"]
 
 
+@pytest.mark.slow
 def test_other_units_are_refused_by_the_word_that_asked_for_them(tmp_path):
     centre, corner = stored(tmp_path, BILINEAR), stored(tmp_path, BILINEAR, unit="0x0")
     for models, options in (([centre, corner], {}), ([centre, BICUBIC], {**DRAWN, "unit": (0, 0)})):
@@ -161,6 +170,7 @@ def test_other_units_are_refused_by_the_word_that_asked_for_them(tmp_path):
     assert merged.settings["unit"] == "0,0"
 
 
+@pytest.mark.slow
 def test_another_precision_is_refused_and_survives_a_round_trip(tmp_path):
     full, half = stored(tmp_path, conv()), stored(tmp_path, conv(), amp_dtype="bfloat16")
     assert [erfscope.read(path)[0].amp_dtype for path in (full, half)] == [None, "bfloat16"]
@@ -171,6 +181,7 @@ def test_another_precision_is_refused_and_survives_a_round_trip(tmp_path):
 # --- One size -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_made_for_one_size_sets_the_size_of_all():
     ours = erfscope.wrap(conv(), input_size=(96, 96))
     report = erfscope.compare({"Ours": ours, "ResNet": BILINEAR}, samples=2, **OPTIONS)
@@ -194,6 +205,7 @@ def paired_error(ours: object, theirs: object) -> float:
     return math.sqrt((len(gaps) - 1) / len(gaps) * sum((gap - mean) ** 2 for gap in gaps))
 
 
+@pytest.mark.slow
 def test_json_holds_the_paired_differences_to_the_first_result(compared):
     first, second = compared.to_json()["results"]
     assert first["differences"] is None
@@ -311,6 +323,7 @@ def test_a_failed_row_takes_nothing_from_the_others():
     assert partners(report)[:4] + partners(report)[5:] == [None, "0", "0", None, "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}],
@@ -358,6 +371,7 @@ def test_save_refuses_a_suffix_it_cannot_write(compared, tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, tmp_path):
     compared.save(f"{tmp_path}/run.2/")
     assert erfscope.read(tmp_path / "run.2")[0].label == "first"

@@ -41,6 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [["ckpt-10.pt", "ckpt-100.pt", "ckpt-2.pt"], ["ckpt-*.pt"]])
 def test_rows_stand_in_the_order_of_the_training(run, given):
     report = erfscope.compare(given, of="smallnet.py:build", **OPTIONS)
@@ -77,6 +78,7 @@ def test_files_of_several_names_or_folders_keep_their_order(run):
     assert [saved.file.name for _, saved in checkpoints(["b-*.pt", "a-*.pt"], "net")] == ["b-1.pt", "a-2.pt", "a-10.pt"]
 
 
+@pytest.mark.slow
 def test_a_training_can_be_drawn_and_stored(run):
     report = erfscope.compare(["ckpt-*.pt"], of="smallnet.py:build", **OPTIONS)
     assert "training" in fitting(report.results)
@@ -89,6 +91,7 @@ def test_a_training_can_be_drawn_and_stored(run):
     assert (run / "erf" / "training.png").is_file()
 
 
+@pytest.mark.slow
 def test_labels_are_those_that_are_given_and_names_where_numbers_do_not_tell_files_apart(run):
     (run / "last.pt").write_bytes((run / "ckpt-2.pt").read_bytes())
     assert [label for label, _ in checkpoints(["last.pt", "ckpt-2.pt"], "net")] == ["last.pt", "ckpt-2.pt"]
@@ -124,6 +127,7 @@ def test_what_is_no_checkpoint_is_refused(run, models, words):
         erfscope.compare(models, of="smallnet.py:build", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_load_is_a_row_with_its_reason(run):
     torch.save({"other.weight": torch.zeros(1)}, run / "ckpt-3.pt")
     report = erfscope.compare(["ckpt-2.pt", "ckpt-3.pt", "ckpt-10.pt"], of="smallnet.py:build", **OPTIONS)

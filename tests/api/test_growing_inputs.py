@@ -218,6 +218,7 @@ def grown() -> erfscope.Report:
     return erfscope.sweep("test_efficientnet", input_size="auto", **SMALL)
 
 
+@pytest.mark.slow
 def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
     assert [each.input.size for each in grown] == [(160, 160), (320, 320)]
     for each in grown:
@@ -228,6 +229,7 @@ def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
     assert len({each.id for each in grown}) == 2
 
 
+@pytest.mark.slow
 def test_a_stored_run_is_gone_on_with(grown, tmp_path):
     grown.save(tmp_path / "erf", drawn=False)
     stored = erfscope.read(tmp_path / "erf")
@@ -235,6 +237,7 @@ def test_a_stored_run_is_gone_on_with(grown, tmp_path):
     assert [said(each) for each in again] == [said(each) for each in grown]
 
 
+@pytest.mark.slow
 def test_a_model_of_one_size_says_so_and_is_measured_there():
     net = nn.Sequential(nn.Conv2d(3, 4, 41, padding=20), nn.Conv2d(4, 4, 41, padding=20))
     adapter = erfscope.wrap(net, input_size=32)

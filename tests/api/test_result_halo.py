@@ -27,6 +27,7 @@ class Net(nn.Module):
         return self.last(self.gated(y * y.mean((2, 3), keepdim=True)).permute(0, 2, 3, 1))
 
 
+@pytest.mark.slow
 def test_each_layer_has_the_halo_of_its_own_map_or_what_makes_tiles_impossible(tmp_path) -> None:
     report = erfscope.sweep(Net().eval(), layer=["first", "second", "gated", "last"], halo=True, **QUICK)
     first, second, gated, last = found = [result.halo for result in report]

@@ -56,6 +56,7 @@ def direct(readout: erfscope.UnitReadout, x: Tensor, method: str, number: int) -
         return captum.attr.Occlusion(readout).attribute(x, sliding_window_shapes=(3, 2, 2), strides=(3, 2, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["signed", "jacobian"])
 @pytest.mark.parametrize("method", NAMES)
 def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures, method, convention):
@@ -75,6 +76,7 @@ def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Ten
         return torch.autograd.grad(features.map[:, :, 3, 4].sum(), features.reference.edge)[0]
 
 
+@pytest.mark.slow
 def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
     """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps'
     error."""
@@ -91,6 +93,7 @@ def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pic
     assert found.sum() == pytest.approx(change, abs=0.01 * np.abs(found).sum())
 
 
+@pytest.mark.slow
 def test_occlusion_is_the_change_when_a_patch_goes_black(small, pictures):
     x = pictures[:1]
     readout = erfscope.UnitReadout(small, "down", UNIT, "signed")
@@ -133,6 +136,7 @@ def replaced(module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.slow
 def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
     """timm's ResNets overwrite their tensors; the same net with a hand-written rule says what must come out."""
     torch.manual_seed(0)
@@ -159,6 +163,7 @@ def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
 # -- with respect to a module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrt", ["stem", "act", "body", "body:in", "act:in"])
 def test_layer_methods_follow_the_module_even_where_it_is_overwritten(small, small_net, pictures, wrt):
     """The stem's output is overwritten by the activation after it."""
@@ -190,6 +195,7 @@ def test_layer_methods_follow_the_module_even_where_it_is_overwritten(small, sma
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=SINGLE * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_smoothgrad_with_respect_to_a_module_is_the_mean_gradient_over_noisy_pictures(small, pictures):
     x = pictures[:1]
     with torch.random.fork_rng(devices=[]):
@@ -211,6 +217,7 @@ def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["integrated_gradients"])
 def test_token_layers_are_read_as_maps(method):
     torch.manual_seed(0)
@@ -239,6 +246,7 @@ def test_what_means_nothing_is_refused_with_the_reason(small, pictures, options,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_guided_backprop_needs_relus_that_depend_on_the_picture(pictures):
     smooth = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.Conv2d(4, 4, 3, 1, 1))
     with pytest.raises(ErfscopeError, match=r"has none; use --method gradient"):
@@ -271,6 +279,7 @@ class Doubled:
         return 2 * torch.autograd.grad(self.readout(x).sum(), x)[0]
 
 
+@pytest.mark.slow
 def test_a_callable_makes_a_method(small, pictures):
     options = {"images": pictures, "layer": "down", "unit": (3, 4), "convention": "luo", "measures": "r50"}
     gradient = erfscope.analyze(small, **options)
@@ -299,6 +308,7 @@ def state(module: nn.Module) -> list[object]:
     return [counts, flags, [(p.requires_grad, p.grad) for p in module.parameters()]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "wrt"),
     [(m, "image") for m in NAMES] + [(m, "stem") for m in NAMES if m not in ("occlusion", "guided_backprop")],
@@ -339,6 +349,7 @@ def test_a_model_that_fails_half_way_is_left_as_it_was(method):
     assert state(net) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pictures, method):
     torch.manual_seed(123)
@@ -349,6 +360,7 @@ def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pi
     assert np.array_equal(ours(small, pictures, method, seed=4), together) is (method != "smoothgrad")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["integrated_gradients", "occlusion"])
 def test_copies_run_one_by_one_give_what_copies_run_together_give(small, pictures, method, monkeypatch):
     x = pictures[:1]

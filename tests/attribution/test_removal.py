@@ -52,6 +52,7 @@ def removed(net: nn.Sequential, x: Tensor, unit: tuple[int, int]) -> np.ndarray:
     return torch.stack(found).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrt", ["0", "1:in"])
 @pytest.mark.parametrize("convention", ["jacobian", "energy", "luo", "signed"])
 def test_the_map_is_the_share_of_the_change_without_each_node(net, x, wrt, convention):
@@ -68,6 +69,7 @@ def test_the_map_is_the_share_of_the_change_without_each_node(net, x, wrt, conve
     assert result.input.n_draws == 1
 
 
+@pytest.mark.slow
 def test_the_rank_correlation_is_with_the_gradient_of_the_same_pictures(net, x):
     options = {"images": x, "layer": "1", "wrt": "0", "unit": (2, 3)}
     result = erfscope.analyze(net, method="occlusion", **options)
@@ -88,6 +90,7 @@ def test_a_linear_net_ranks_nodes_by_what_they_hold():
     assert abs(result.map.values).sum() == pytest.approx(abs(result.map.values[1:4, 1:4]).sum())
 
 
+@pytest.mark.slow
 def test_prefix_tokens_are_no_nodes():
     result = erfscope.analyze(
         "test_vit", weights="random", samples=1, layer="blocks.4", wrt="blocks.0", method="occlusion"
@@ -118,6 +121,7 @@ def test_a_node_of_zeros_is_no_loss_and_a_dead_unit_is_said():
     assert result.rank_correlation is None
 
 
+@pytest.mark.slow
 def test_reports_keep_it(net, x, tmp_path):
     report = erfscope.sweep(net, images=x, layer="1", wrt="0", method="occlusion")
     report.save(tmp_path / "erf.json")

@@ -315,6 +315,7 @@ NOT_STARTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NOT_STARTED)
 def test_what_cannot_be_started_is_one_line_with_code_2(run, scene, tmp_path, case):
     arguments, *fragments = NOT_STARTED[case]
@@ -363,6 +364,7 @@ NOT_USABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["rich", "json", "csv"])
 @pytest.mark.parametrize("case", NOT_USABLE)
 def test_what_ran_in_vain_is_a_row_and_one_line_with_code_3(run, tmp_path, case, format_):
@@ -408,6 +410,7 @@ def test_a_figure_of_nothing_is_said_and_the_row_is_still_printed(run, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_the_results_are_still_printed(run, tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
@@ -421,6 +424,7 @@ def test_a_full_disk_is_said_and_the_results_are_still_printed(run, tmp_path, mo
     assert list((tmp_path / "erf").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_one_broken_picture_stops_the_run_unless_it_may_go_on(run):
     both = ["analyze", "nets.py:tiny", *TINY, "--image", "good.png", "--image", "corrupt.png", "--json"]
     code, out, err = run(*both)
@@ -434,6 +438,7 @@ def test_one_broken_picture_stops_the_run_unless_it_may_go_on(run):
 # --- Output ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     target = tmp_path / "erf"
     code, out, err = run("analyze", "test_resnet", "--samples", "2", "-o", str(target))
@@ -461,6 +466,7 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert "no pretrained weights" in err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp_path):
     """Results and notes in one terminal of 80 columns; the doctor's hint is not lost."""
     terminal, inside = os.openpty()
@@ -493,6 +499,7 @@ def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp
     assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
 
 
+@pytest.mark.slow
 def test_random_weights_that_were_asked_for_are_no_fallback(run):
     code, out, err = run("analyze", "test_resnet", *QUICK, "--format", "csv", "--measures", "r50")
     assert (code, err) == (0, "")
@@ -500,6 +507,7 @@ def test_random_weights_that_were_asked_for_are_no_fallback(run):
     assert row["weights"] == "random"
 
 
+@pytest.mark.slow
 def test_every_format_gives_the_same_number(run):
     by_format = {}
     for format_ in ("rich", "plain", "json", "csv", "markdown", "latex"):
@@ -523,6 +531,7 @@ def kinds_in_folder(results):
     return [kind.name for kind in KINDS if kind.in_folder and kind.unfit(results) is None]
 
 
+@pytest.mark.slow
 def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_only(run, tmp_path):
     target = tmp_path / "erf-1.0"
     wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "centre,0x0", "-o", f"{target}/"]
@@ -544,6 +553,7 @@ def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_o
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_take_its_name_leaves_the_old_report(run, tmp_path, monkeypatch):
     assert run("analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf"))[0] == 0
     report, moved = erfscope.read(tmp_path / "erf"), Path.replace
@@ -561,6 +571,7 @@ def test_a_folder_that_cannot_take_its_name_leaves_the_old_report(run, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["erf"]
 
 
+@pytest.mark.slow
 def test_files_are_written_even_if_nobody_reads_the_report(run, tmp_path, monkeypatch):
     for number, format_ in enumerate(("rich", "json", "csv")):
         reader, writer = os.pipe()
@@ -577,6 +588,7 @@ def test_files_are_written_even_if_nobody_reads_the_report(run, tmp_path, monkey
 HOSTILE = ("[red]bold[bold]", "\x1b[31mred", "\u202eevil", "a|b", "two\nlines", "\udcff", "$x_1$", "+1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["rich", "plain", "json", "csv", "markdown", "latex"])
 def test_labels_are_shown_as_they_are_and_steer_nothing(run, tmp_path, format_):
     labelled = [f"{label}=nets.py:tiny" for label in HOSTILE]
@@ -596,6 +608,7 @@ def test_labels_are_shown_as_they_are_and_steer_nothing(run, tmp_path, format_):
         assert [row["label"] for row in csv.DictReader(io.StringIO(out))][-1] == "'+1"
 
 
+@pytest.mark.slow
 def test_names_of_files_and_models_steer_nothing(run, scene):
     name = "x\x1b]0;title\x07[red].png"
     (scene / name).write_bytes((scene / "good.png").read_bytes())
@@ -629,12 +642,14 @@ def test_markup_in_names_is_shown_literally(run, tmp_path):
     assert out.splitlines()[-1] == f"wrote {target}"
 
 
+@pytest.mark.slow
 def test_quiet_leaves_only_the_results(run):
     code, out, err = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", "-q", "--json")
     assert (code, err) == (0, "")
     assert results(out)[0]["weights"]["fallback"]
 
 
+@pytest.mark.slow
 def test_quiet_is_one_line_for_each_result(run):
     code, out, err = run(
         "compare",
@@ -659,6 +674,7 @@ def test_quiet_is_one_line_for_each_result(run):
     assert ": error, " in out
 
 
+@pytest.mark.slow
 def test_fewer_images_than_samples_are_said(run):
     _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "8")
     assert "! 8 samples were asked for, and there is one image\n" in out
@@ -666,6 +682,7 @@ def test_fewer_images_than_samples_are_said(run):
     assert "samples were asked for" not in out
 
 
+@pytest.mark.slow
 def test_no_color_means_no_colour(run, monkeypatch):
     colour = re.compile("\x1b\\[[0-9;]*(3[0-9]|4[0-9]|9[0-9])[0-9;]*m")
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -700,6 +717,7 @@ def test_explain_prints_formulas_with_a_model_and_without(run):
 # --- Sweeps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_product_in_order_with_distinct_ids(run, tmp_path):
     lists = {
         "--input-size": ("64", "96"),
@@ -726,6 +744,7 @@ def test_a_sweep_is_the_product_in_order_with_distinct_ids(run, tmp_path):
     assert len({entry["id"] for entry in entries}) == len(entries) == 32
 
 
+@pytest.mark.slow
 def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
     target = tmp_path / "erf"
     code, _, _ = run("analyze", "nets.py:tiny", *TINY, "--convention", "luo,kim", "--unit", "grid:2", "-o", str(target))
@@ -739,6 +758,7 @@ def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
     assert all(result.map is not None for result in report)
 
 
+@pytest.mark.slow
 def test_stages_are_all_stages(run):
     code, out, _ = run("analyze", "test_resnet", *QUICK, "--layer", "stages", "--measures", "r50", "--format", "csv")
     assert code == 0
@@ -754,6 +774,7 @@ def test_stages_are_all_stages(run):
 # --- compare --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
     code, out, _ = run("compare", "test_resnet", "V=test_vit", *QUICK, "--measures", "r50", "--json")
     assert code == 0
@@ -767,6 +788,7 @@ def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
     assert [e["input"]["size"] for e in results(out)] == [[96, 96]] * 2
 
 
+@pytest.mark.slow
 def test_compared_models_see_the_same_pixels(scene, monkeypatch):
     monkeypatch.chdir(scene)
     ours, theirs = erfscope.compare(
@@ -784,6 +806,7 @@ def test_a_paired_difference_is_surer_than_an_unpaired_one(scene, monkeypatch):
     assert 0 < se < 0.5 * math.hypot(report[0]["r50"].se, report[1]["r50"].se)
 
 
+@pytest.mark.slow
 def test_the_table_shows_differences_and_sorts_by_a_measure(run):
     models = ["small=nets.py:tiny", "large=test_resnet"]
     code, out, _ = run("compare", *models, *QUICK, "--input-size", "64")
@@ -795,6 +818,7 @@ def test_the_table_shows_differences_and_sorts_by_a_measure(run):
     assert float(rows[0]["r50"]) > float(rows[1]["r50"])
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_a_row_and_the_others_are_measured(run, tmp_path):
     models = ["nets.py:tiny", "nets.py:Failing", "nets.py:five", "nets.py:flat", "test_resnet"]
     code, out, err = run("compare", *models, *QUICK, "--input-size", "32", "--json", "-o", str(tmp_path / "erf"))
@@ -811,6 +835,7 @@ def test_a_model_that_fails_is_a_row_and_the_others_are_measured(run, tmp_path):
     assert "boom" in out
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_take_the_common_size_is_a_row(run):
     code, out, err = run(
         "compare", "nets.py:tiny", "torchvision:vit_b_16", *QUICK, "--input-size", "40", "--measures", "r50", "--json"
@@ -820,6 +845,7 @@ def test_a_model_that_cannot_take_the_common_size_is_a_row(run):
     assert "image_size=40" in err
 
 
+@pytest.mark.slow
 def test_stored_results_are_rows_under_their_label(run):
     code, out, err = run("compare", "Stored=two", "test_resnet", *QUICK, "--json")
     assert (code, err) == (0, "")
@@ -833,6 +859,7 @@ def test_stored_results_are_rows_under_their_label(run):
     assert len(results(out)) == 2
 
 
+@pytest.mark.slow
 def test_a_stored_result_stands_once_in_a_sweep(run):
     code, out, _ = run("compare", "two", "test_resnet", "--weights", "random,random-raw", "--samples", "2", "--json")
     assert code == 0
@@ -846,6 +873,7 @@ def test_results_of_differing_settings_are_refused_by_name(run):
     assert "same settings" in err
 
 
+@pytest.mark.slow
 @needs_folders
 def test_trained_and_random_models_are_not_mixed(run, scene):
     saved = scene / "saved"
@@ -888,6 +916,7 @@ def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command
         assert "--sort" in out if command == "compare" else "--sort" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["analyze", "compare"])
 def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
     shown = {}
@@ -904,6 +933,7 @@ def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
     assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
 
 
+@pytest.mark.slow
 def test_help_imports_no_torch_and_starts_as_a_module():
     code = (
         "import sys\nfrom erfscope.cli.main import main\n"
@@ -918,6 +948,7 @@ def test_help_imports_no_torch_and_starts_as_a_module():
     assert "analyze" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
     code = (
         "import sys\nfrom erfscope.cli.main import main\ntry:\n    main(['analyze', 'test_resnet', '--samples', '2',"
@@ -929,6 +960,7 @@ def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["analyze", "--help"], ["analyze", "resnet81", "--samples", "0"]])
 def test_a_reader_that_goes_away_is_no_error(arguments):
     process = subprocess.Popen(
@@ -944,6 +976,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="file names of any bytes")
 def test_the_whole_program_offline_in_a_narrow_encoding(scene, tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

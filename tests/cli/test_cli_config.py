@@ -61,6 +61,7 @@ def settings(run):
 QUICK = "samples = 2\ninput-size = 32\nmeasures = 'r50'\n"
 
 
+@pytest.mark.slow
 def test_flat_keys_hold_for_every_command_and_a_table_overrides_them(folder, settings):
     (folder / "erfscope.toml").write_text(
         f"{QUICK}seed = 3\nconvention = 'luo'\n[analyze]\nseed = 4\n[layers]\nall = true\n"
@@ -110,6 +111,7 @@ def test_values_are_what_toml_makes_of_them(folder, settings):
     assert found["results"][0]["unit"]["map_shape"][0] == 6
 
 
+@pytest.mark.slow
 def test_a_list_of_pictures_is_several_pictures(folder, settings):
     from PIL import Image
 
@@ -121,6 +123,7 @@ def test_a_list_of_pictures_is_several_pictures(folder, settings):
     assert settings()["images"] == ["c.png"]
 
 
+@pytest.mark.slow
 def test_the_list_of_checks_is_left_alone(folder, settings):
     (folder / "erfscope.toml").write_text(f"{QUICK}[[check]]\nname = 'backbone'\nmodel = 'resnet18'\nfrobnicate = 3\n")
     assert settings()["seed"] == 0
@@ -174,6 +177,7 @@ def test_a_pyproject_that_is_wrong_is_one_line(folder, run, text):
     assert "pyproject.toml" in err
 
 
+@pytest.mark.slow
 def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default(folder, settings, monkeypatch):
     quick = ["--samples", "2", "--input-size", "32"]
     assert settings(*quick)["seed"] == 0
@@ -202,6 +206,7 @@ def test_a_variable_that_is_wrong_is_one_line_that_says_where(run, monkeypatch):
     assert "set in the environment" in err
 
 
+@pytest.mark.slow
 def test_a_better_source_wins_between_options_that_exclude_each_other(folder, settings, run, monkeypatch):
     (folder / "erfscope.toml").write_text(f"{QUICK}image = 'val/'\njson = true\n")
     assert settings("--synthetic", "noise")["results"][0]["input"]["source"] == "noise"
@@ -279,6 +284,7 @@ def maps(report):
     return [(row.id, row.map.values.tolist()) for row in report]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -303,6 +309,7 @@ def test_a_report_measured_by_its_own_settings_is_that_report(folder, run, asked
     assert {**erfscope.read("again").settings, "model": ""}.keys() == {**before.settings, "model": ""}.keys()
 
 
+@pytest.mark.slow
 def test_the_models_of_a_comparison_are_its_reports_unless_they_are_named(folder, run):
     before = erfscope.compare(["test_resnet", "B=test_vit"], input_size=96, **SMALL)
     before.save("two", drawn=False)
@@ -322,6 +329,7 @@ def test_a_toml_file_that_is_named_takes_the_place_of_the_one_that_is_found(fold
     assert (found["seed"], found["draws"]) == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["code.py:tiny", "Ours=code.py:tiny", "x:y", "x.pt2:f", ":f", "torchvision=x:f"])
 def test_a_report_names_no_code_that_its_reader_does_not_name(folder, run, spec):
     (folder / "code.py").write_text(CODE)
@@ -338,6 +346,7 @@ def test_a_report_names_no_code_that_its_reader_does_not_name(folder, run, spec)
         assert run("analyze", spec, "--config", file, "-q")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_label_of_a_report_smuggles_no_code_in(folder, run):
     (folder / "code.py").write_text(CODE)
     document = json.loads((folder / stored_with(folder)).read_text())
@@ -347,6 +356,7 @@ def test_a_label_of_a_report_smuggles_no_code_in(folder, run):
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "given"),
     [
@@ -416,6 +426,7 @@ def test_a_toml_file_that_is_named_names_no_code_either(folder, run):
 LAYERS = ("layers", "test_resnet", "--json")
 
 
+@pytest.mark.slow
 def test_the_command_line_and_variables_name_blocks_by_their_class(folder, run, monkeypatch):
     (folder / "code.py").write_text(CODE)
     (folder / "erfscope.toml").write_text("insert = 'code.py:Block@layer2'\n")
@@ -424,6 +435,7 @@ def test_the_command_line_and_variables_name_blocks_by_their_class(folder, run, 
     assert '"block"' in run(*LAYERS, "--all")[1]
 
 
+@pytest.mark.slow
 def test_a_settings_file_names_erfscopes_own_blocks(folder, run):
     (folder / "erfscope.toml").write_text("insert = 'gcn@layer2'\n")
     assert '"gcn"' in run(*LAYERS, "--all")[1]
@@ -439,6 +451,7 @@ def test_checks_name_a_factory_and_a_block_by_its_class(folder, run):
     assert (folder / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_report_asks_for_no_unsafe_load_and_for_no_file_beside_it(folder, run):
     torch.save({"trap": Trap()}, "evil.pth")
     file = stored_with(folder, unsafe_load=True, checkpoint="evil.pth")
@@ -456,6 +469,7 @@ class Trap:
         return Path.touch, (Path("ran"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -475,6 +489,7 @@ def test_settings_of_a_report_that_are_none_are_one_line(folder, run, asked, wor
     assert words in err
 
 
+@pytest.mark.slow
 def test_a_report_has_no_say_in_what_is_written(folder, run):
     file = stored_with(folder, output="evil", force=True, format="csv", quiet=True, model="code.py:tiny", label="x")
     code, out, _ = run("analyze", "--config", file, "--json")

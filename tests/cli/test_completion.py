@@ -16,6 +16,8 @@ import pytest
 
 from erfscope.cli.run import known_names
 
+pytestmark = pytest.mark.slow
+
 #: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md
 #: says.
 SHELLS = {

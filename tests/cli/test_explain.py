@@ -184,6 +184,7 @@ def test_an_empty_report_has_no_methods():
     assert methods_sentence(Report(results=(), environment={})) == ""
 
 
+@pytest.mark.slow
 def test_the_methods_of_a_real_run_name_its_versions_model_and_seed():
     report = erfscope.sweep(
         "test_resnet", weights="random", samples=2, seed=5, measures="r50", layer="layer1,layer2", input_size=64

@@ -18,6 +18,8 @@ from erfscope.adapters.sources import timm_models, torchvision_models
 from erfscope.cli.main import cli
 from erfscope.errors import ErfscopeError
 
+pytestmark = pytest.mark.slow
+
 NETS = """
 from torch import nn
 

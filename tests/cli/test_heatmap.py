@@ -68,6 +68,7 @@ def test_the_colours_are_matplotlibs_inferno_in_rgb():
     assert found[-1, -1, 0] > 240 > 200 > found[-1, -1, 2]  # bright yellow: much red, little blue
 
 
+@pytest.mark.slow
 def test_the_strongest_pixel_is_bright_yellow(result):
     view = HeatMap(result, 52)
     view.marked = lambda name: np.zeros(view.shape, dtype=bool)
@@ -171,6 +172,7 @@ def test_with_opencv_nothing_is_said(result):
     assert "cv2" not in text
 
 
+@pytest.mark.slow
 def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_path):
     (tmp_path / "nets.py").write_text(
         "from torch import nn\n\ndef tiny():\n    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1))\n"
@@ -239,6 +241,7 @@ def test_pictures_of_every_shape_are_shown(space, color):
 # --- Close-ups ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_path):
     """A field of 13 pixels of 160: the unit and the scale are where the map says, in all three."""
     result = erfscope.analyze(

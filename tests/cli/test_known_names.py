@@ -125,6 +125,7 @@ def test_nothing_is_kept_of_an_installation_without_versions(file, monkeypatch):
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_the_command_imports_neither_torch_nor_timm_where_names_are_kept(kept):
     code = (
         "import sys\nfrom erfscope.cli.main import main\n"

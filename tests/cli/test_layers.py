@@ -147,6 +147,7 @@ def test_a_field_can_be_had_in_any_map_on_the_way(wrt):
     assert row.trf.all_paths
 
 
+@pytest.mark.slow
 def test_patches_have_their_centre_between_pixels():
     table = erfscope.layers("test_vit", layer="blocks.0", unit="grid:3")
     assert len(table.rows) == 9
@@ -154,6 +155,7 @@ def test_patches_have_their_centre_between_pixels():
     assert all(row.trf.center_px == tuple(7.5 + 16 * u for u in row.unit) for row in table.rows)
 
 
+@pytest.mark.slow
 def test_specs_adapters_and_live_modules_answer_alike():
     adapter = load("test_resnet", weights="random")
     first, *others = (erfscope.theoretical(model, "layer3") for model in ("test_resnet", adapter, adapter.module))
@@ -241,6 +243,7 @@ def test_a_table_marks_global_layers_and_names_the_cause_where_there_is_room(fol
     assert any(line == f"all by {CAUSE}: last and 1 more" for line in narrow)
 
 
+@pytest.mark.slow
 def test_the_table_shows_stages_and_blocks_and_from_where_on_nothing_is_new(run):
     """Blocks of a ResNet; the TRF of layer4 covers 64 x 64 pixels. --all has every name that JSON has."""
     status, out, _ = run("layers", "test_resnet", "--input-size", "64")
@@ -289,6 +292,7 @@ def test_mixing_along_one_axis_is_no_global_field_but_widens_it(folder):
     assert "without global operations  3 px" in text
 
 
+@pytest.mark.slow
 def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
     results = [
         erfscope.analyze(spec, samples=2, input_size=(24, 32), measures="r50")
@@ -308,6 +312,7 @@ def test_tables_of_results_give_the_whole_field_and_the_local_one(folder):
 # --- Several units --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_unit_asked_for_is_shown(run):
     status, out, _ = run("layers", "test_resnet", "--layer", "layer3", "--unit", "grid:2")
     assert status == 0
@@ -383,6 +388,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
 def test_bad_input_is_one_line(run, arguments):
     given, wanted, *words = arguments
@@ -394,6 +400,7 @@ def test_bad_input_is_one_line(run, arguments):
         assert word in err, err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_in_python_is_an_error_of_its_own_kind(folder):
     with pytest.raises(MeasurementError, match="holds no spatial map"):
         erfscope.theoretical("test_resnet", "fc")
@@ -428,6 +435,7 @@ def test_a_module_on_several_devices_has_a_field(moved):
     assert erfscope.theoretical(Pipeline(moved), input_size=32).size_px == (5, 5)
 
 
+@pytest.mark.slow
 def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run, recwarn):
     with pytest.warns(
         erfscope.ErfWarning,
@@ -448,6 +456,7 @@ def test_the_field_of_a_data_dependent_model_holds_for_one_path_and_says_so(run,
     assert [w.code for w in result.findings if "the path it took" in w.text] == ["needed_numbers"]
 
 
+@pytest.mark.slow
 def test_names_are_built_without_numbers_and_with_them_where_they_must_be(monkeypatch):
     import timm
 

@@ -17,7 +17,7 @@ import erfscope
 from erfscope.stimuli.files import SUFFIXES as SUFFIXES_OF_IMAGES
 from erfscope.storage.writing import FORMATS
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]
 
 NETS = """
 from torch import nn

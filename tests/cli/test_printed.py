@@ -101,6 +101,7 @@ def test_results_are_compared_and_pickled_as_before():
     assert "62.0" in result._repr_html_()
 
 
+@pytest.mark.slow
 def test_repr_needs_no_rich_and_print_does():
     steps = (
         "repr(made_up.four())",
@@ -117,6 +118,7 @@ def test_repr_needs_no_rich_and_print_does():
     assert "62.0 ± 0.6 px" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_measured_result_prints_short():
     result = erfscope.analyze("test_resnet", weights="random", samples=2)
     assert len(str(result)) < 2500

@@ -49,6 +49,7 @@ def test_where_torch_is_there_already_the_collector_is_left_alone(enabled):
 MEASURED = ["--weights", "random", "--samples", "2", "--input-size", "64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

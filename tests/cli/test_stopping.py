@@ -69,6 +69,7 @@ def assert_alike(ours, theirs):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [None, "2/2"])
 def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path):
     first = stopped(2, shard=shard) if shard else stopped(3, shard=shard)
@@ -88,6 +89,7 @@ def schema():
     return json.loads(files("erfscope").joinpath("storage/schema/report-1.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
     report, rounds = stopped(2), 0
     while any(result.part is not None for result in report):
@@ -96,12 +98,14 @@ def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
     assert_alike(report, whole())
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_measured_again(monkeypatch):
     report = whole()
     monkeypatch.setattr(batch, "draws", lambda *_: pytest.fail("measured again"))
     assert_alike(whole(resume=report), report)
 
 
+@pytest.mark.slow
 def test_layers_that_are_missing_are_added(monkeypatch):
     report = stopped(9, layer="layer2,layer3")
     assert [result.layer for result in report] == ["layer2", "layer2", "layer3", "layer3"]
@@ -109,12 +113,14 @@ def test_layers_that_are_missing_are_added(monkeypatch):
     assert_alike(whole(layer="layer2,layer3", resume=report), whole(layer="layer2,layer3"))
 
 
+@pytest.mark.slow
 def test_an_error_to_be_reached_is_reached_at_the_same_picture():
     asked = {"samples": 100, "until_se": 0.02, "unit": "centre"}
     first = stopped(2, **asked)
     assert_alike(whole(resume=first, **asked), whole(**asked))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "named"),
     [
@@ -130,6 +136,7 @@ def test_a_run_of_other_settings_is_not_added_to(other, named):
         whole(resume=stopped(), **other)
 
 
+@pytest.mark.slow
 def test_a_run_of_other_pictures_or_weights_is_not_added_to(tmp_path):
     from PIL import Image
 
@@ -144,6 +151,7 @@ def test_a_run_of_other_pictures_or_weights_is_not_added_to(tmp_path):
         whole(resume=first, **asked)
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_on_with_the_models_that_are_missing():
     asked = {"weights": "random", "input_size": 96, "samples": 4, "batch_size": 1, "measures": ["r50"]}
     names = ["test_resnet", "test_vit", "test_convnext"]
@@ -153,6 +161,7 @@ def test_a_comparison_goes_on_with_the_models_that_are_missing():
     assert_alike(erfscope.compare(names, resume=first, **asked), erfscope.compare(names, **asked))
 
 
+@pytest.mark.slow
 def test_a_stopped_shard_is_not_merged():
     shards = [stopped(1, shard="1/2"), whole(shard="2/2")]
     with pytest.raises(
@@ -161,6 +170,7 @@ def test_a_stopped_shard_is_not_merged():
         erfscope.merge(shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [3, 99], ids=["stopped", "finished"])
 def test_what_has_lost_its_file_is_measured_again(batches, tmp_path):
     stopped(batches).save(tmp_path / "run")
@@ -171,6 +181,7 @@ def test_what_has_lost_its_file_is_measured_again(batches, tmp_path):
     assert all(result.part is None for result in again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [erfscope.sweep, lambda model, **more: erfscope.compare([model], **more)], ids=["analyze", "compare"]
 )
@@ -180,6 +191,7 @@ def test_results_of_other_models_are_not_thrown_away(command):
         command("test_resnet", resume=before, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_models_may_be_added(monkeypatch):
     before = erfscope.compare(["test_resnet"], **OPTIONS)
     both = erfscope.compare(["B=test_resnet", "test_resnet"], resume=before, **OPTIONS)
@@ -190,6 +202,7 @@ def test_nothing_is_left_of_a_run_that_saw_no_picture():
     assert len(whole(stop=lambda: True)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_the_error_asked_for_is_reached_at_the_same_picture_whatever_the_batches(batch_size):
     asked = {"weights": "random", "input_size": 64, "samples": 100, "until_se": 0.02, "measures": ["r50"]}
@@ -198,11 +211,13 @@ def test_the_error_asked_for_is_reached_at_the_same_picture_whatever_the_batches
     assert found["r50"].se <= 0.02 * found["r50"].value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_change_nothing(workers):
     assert_alike(whole(workers=workers), whole())
 
 
+@pytest.mark.slow
 def test_pictures_that_workers_cannot_read_are_named(tmp_path):
     from PIL import Image
 
@@ -217,6 +232,7 @@ def test_pictures_that_workers_cannot_read_are_named(tmp_path):
     assert found.input.dead[0].endswith("b.png")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_told(monkeypatch):
     from erfscope.stimuli.feed import PictureFeed
 
@@ -228,6 +244,7 @@ def test_a_worker_that_dies_is_told(monkeypatch):
     assert "a worker that reads images has died" in found.error
 
 
+@pytest.mark.slow
 def test_batches_that_do_not_fit_are_read_once(monkeypatch):
     from erfscope.environment import ran_out
 
@@ -315,6 +332,7 @@ def slow():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="processes have no groups there")
 @pytest.mark.parametrize("sent_to", ["group", "command"])
 def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
@@ -357,6 +375,7 @@ def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
     assert 1 <= result.part.seen < 400
 
 
+@pytest.mark.slow
 def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     real = erfscope.Report.save
@@ -386,6 +405,7 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path, monkeypatch,
     assert (tmp_path / "run" / "index.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -435,6 +455,7 @@ def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
     assert "--resume continues the run in one folder; name it with -o DIR" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_anything_is_measured_is_one_line():
     code = """
 import os, signal, time
@@ -498,6 +519,7 @@ def stored_and_read(report, folder):
     return erfscope.read(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["disk", "model"])
 def test_a_failure_is_measured_again(failing, tmp_path, state):
     report = stored_and_read(failing(state), tmp_path / "run")

@@ -51,6 +51,7 @@ def shown(renderable: object, width: int) -> list[str]:
     return capture.get().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_lines_come_in_the_order_of_importance(single, width):
     text = " ".join(" ".join(shown(draw_report(single), width)).split())
@@ -65,6 +66,7 @@ def test_the_lines_come_in_the_order_of_importance(single, width):
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_no_number_is_cut(single, several, width):
     for view in (draw_report(single), draw_report(several)):
@@ -247,6 +249,7 @@ def test_the_unit_and_its_rings_are_where_the_map_says(single):
     assert heat.glyphs()[row // 2, col] == "+"
 
 
+@pytest.mark.slow
 def test_a_wide_map_keeps_its_shape():
     result = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=(64, 192), measures="r50,r90")
     heat = HeatMap(result, 36)

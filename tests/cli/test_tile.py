@@ -68,6 +68,7 @@ def test_the_command_names_every_tool_that_there_are_settings_of() -> None:
     assert tuple(recipes.TOOLS) == TOOLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_every_width_shows_the_plan_and_what_stands_in_its_way(
     capsys: pytest.CaptureFixture[str],
@@ -81,6 +82,7 @@ def test_every_width_shows_the_plan_and_what_stands_in_its_way(
     golden(f"tile-{width}", "\n".join(texts))
 
 
+@pytest.mark.slow
 def test_json_and_file_hold_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("nets.py:stack", "--input-size", "64", "--tile", "32", "--image-size", "400x600", "--memory", "1MiB")
     code, out, err = run(capsys, *asked, "--json", "-o", "plan.json")
@@ -106,6 +108,7 @@ def test_an_impossible_plan_names_the_operation_and_what_to_do(capsys: pytest.Ca
     assert "but for that: halo 1 px before, 1 px after" in out
 
 
+@pytest.mark.slow
 def test_a_tolerance_measures_shorter_halos(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("nets.py:stack", "--input-size", "64", "--weights", "random", "--samples", "4", "--tolerance")
     code, out, _ = run(capsys, *asked, "0.1")
@@ -142,6 +145,7 @@ def test_errors_are_one_line(
     assert words in err
 
 
+@pytest.mark.slow
 def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +222,7 @@ def ended(number: int, *more: str, tiles: int = 1) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
@@ -235,6 +240,7 @@ def test_a_run_that_a_signal_ends_goes_on_to_the_output_of_one_go(
     assert sorted(file.name for file in Path().iterdir() if "out" in file.name) == ["out.npy"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 def test_a_run_that_is_killed_in_its_first_tile_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     Path("slow.py").write_text(SLOW.replace("0.05", "0.5"))
@@ -259,6 +265,7 @@ def test_a_part_of_another_is_not_taken(capsys: pytest.CaptureFixture[str]) -> N
         assert (code, len(err.splitlines())) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 def test_an_output_that_is_to_be_replaced_stays_until_the_new_one_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     np.save("out.npy", np.arange(3))
@@ -270,6 +277,7 @@ def test_an_output_that_is_to_be_replaced_stays_until_the_new_one_is_whole(capsy
     assert not list(Path().glob("*out.npy?*"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize(
     "other",
@@ -290,6 +298,7 @@ def test_a_run_of_something_else_does_not_go_on(capsys: pytest.CaptureFixture[st
     assert before == [Path(name).read_bytes() for name in ("out.npy", "out.npy.tiles.json")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("keeps", [0, 7, 100, 200, 5000])
 def test_an_output_that_was_cut_off_does_not_go_on(capsys: pytest.CaptureFixture[str], keeps: int) -> None:

@@ -197,6 +197,7 @@ RUNS = {"default": {"batch_size": 4}, "whole": {"batch_size": 4, "plain": True}}
 ALONE = {"one by one": {"batch_size": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name)
 def test_a_measurement_is_right_or_refused(net, monkeypatch):
     """The default and the plain path: each is plain autograd's map of the unit that stands where the result says."""

@@ -13,7 +13,7 @@ import erfscope
 from erfscope.attribution.convention import random_signs
 from erfscope.storage import json_format
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 
 def net() -> nn.Sequential:

@@ -106,6 +106,7 @@ def test_a_result_is_the_documented_mean_of_single_images(convention, n):
     assert np.abs(result.map.values).sum() == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["jacobian", "luo", "signed"])
 def test_the_batch_size_changes_nothing(convention):
     x = pictures(18)
@@ -137,6 +138,7 @@ def test_the_exact_map_is_the_mean_over_images_of_normalised_frobenius_maps():
     assert result.se_over == "images"
 
 
+@pytest.mark.slow
 def test_one_image_has_its_error_over_draws_and_three_images_have_none():
     net = relu_net()
     one = erfscope.analyze(net, images=pictures(1), measures="r50")
@@ -152,6 +154,7 @@ def test_one_image_has_its_error_over_draws_and_three_images_have_none():
         assert erfscope.analyze(net, images=pictures(1), measures="r50", **options)["r50"].se is None
 
 
+@pytest.mark.slow
 def test_samples_seed_and_synthetic_kinds_decide_what_is_seen():
     adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
     options = {"synthetic": "noise", "measures": "r50", "samples": 6}
@@ -167,6 +170,7 @@ def test_samples_seed_and_synthetic_kinds_decide_what_is_seen():
     np.testing.assert_array_equal(three.map.values, erfscope.analyze(adapter, images=x[:3], measures="r50").map.values)
 
 
+@pytest.mark.slow
 def test_until_se_stops_when_the_error_is_small_enough_and_says_after_how_many_images():
     adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
     options = {"synthetic": "noise", "measures": "r50", "batch_size": 4}
@@ -210,6 +214,7 @@ def test_a_nan_that_a_relu_swallows_is_still_found(method):
     assert "nan_images" in codes(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0.0, float("nan")])
 def test_a_useless_first_image_does_not_condemn_the_others(first):
     x = pictures(6)
@@ -242,6 +247,7 @@ def test_all_nan_is_an_error_that_names_the_weights(kind, name):
     assert result.input.n_dead == 3
 
 
+@pytest.mark.slow
 def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
     from PIL import Image
 
@@ -294,6 +300,7 @@ def test_the_raw_mean_counts_dead_images_as_zeros_as_other_tools_do():
 # -- signed maps
 
 
+@pytest.mark.slow
 def test_signed_maps_warn_of_their_noise_floor_below_sixteen_images():
     net = relu_net()
     few = erfscope.analyze(net, images=pictures(15), convention="signed", measures="r50")
@@ -329,6 +336,7 @@ class Normalised(nn.Module):
         return self.norm(y.permute(0, 2, 3, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
 def test_channel_sums_after_layernorm_are_degenerate(dtype, method):
@@ -365,6 +373,7 @@ class NormalisedFirst(nn.Module):
         return self.mix(self.norm(self.patches(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "unit", "samples"),
     [("gradient", "centre", 1), ("gradient", "centre", 3), ("gradient", "all", 3), ("input_x_gradient", "centre", 3)],
@@ -416,6 +425,7 @@ class Skip(nn.Module):
         return self.tail(y + self.body(y))
 
 
+@pytest.mark.slow
 def test_sizes_with_respect_to_a_feature_map_are_in_cells_and_in_image_pixels():
     torch.manual_seed(0)
     adapter = erfscope.wrap(Skip().double(), input_size=(24, 32))
@@ -432,6 +442,7 @@ def test_sizes_with_respect_to_a_feature_map_are_in_cells_and_in_image_pixels():
     assert "image_px" not in entry["far_mass"]
 
 
+@pytest.mark.slow
 def test_a_reference_that_some_path_avoids_is_said_to_be_bypassed():
     torch.manual_seed(0)
     adapter = erfscope.wrap(Skip().double(), input_size=(24, 24))
@@ -449,6 +460,7 @@ def test_a_reference_that_some_path_avoids_is_said_to_be_bypassed():
     np.testing.assert_array_equal(results["body:in"].map.values, results["stem"].map.values)
 
 
+@pytest.mark.slow
 def test_findings_do_not_depend_on_the_measures_asked_for():
     net = nn.Conv2d(3, 4, 3, 8, 1).double()
     options = {"images": pictures(4), "layer": "output", "unit": (0, 0)}
@@ -507,6 +519,7 @@ def test_their_rule_has_no_answer_for_wide_maps_on_small_inputs(side, found):
     assert (replknet_rectangles(np.ones((side, side)))["t0.99"] is not None) is found
 
 
+@pytest.mark.slow
 def test_kim_is_the_published_formula_with_openerfs_numbers():
     from openerf.metrics import compute_erf_metrics
 
@@ -563,6 +576,7 @@ def test_what_is_no_unit_is_refused_in_one_line(word, match):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layer", "size"), [("test_resnet", "layer3", s) for s in (160, 192, 224)] + [("test_vit", None, 160)]
 )
@@ -571,6 +585,7 @@ def test_the_default_unit_is_the_middle_of_resnets_and_vits(model, layer, size):
     assert result.unit.index == tuple(side // 2 for side in result.unit.map_shape[1:])
 
 
+@pytest.mark.slow
 def test_several_units_give_one_result_each_as_if_asked_alone():
     adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
     x = pictures(3)
@@ -584,6 +599,7 @@ def test_several_units_give_one_result_each_as_if_asked_alone():
 # -- one and three axes
 
 
+@pytest.mark.slow
 def test_a_video_net_is_measured_on_its_frames_together_and_each_frames_mass_is_given():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(2, 6, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(6, 8, 3, (2, 2, 2), 1)).double()
@@ -637,6 +653,7 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
 # -- the caller's own mode
 
 
+@pytest.mark.slow
 def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
     from erfscope.attribution import GradientRequest, gradient_draws
 

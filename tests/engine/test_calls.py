@@ -73,6 +73,7 @@ def test_what_a_call_cannot_be_asked_for_is_said(net, options, text):
         raise AssertionError(row.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "text"),
     [
@@ -87,6 +88,7 @@ def test_a_stage_that_no_hook_shows_is_refused_where_the_model_itself_is_run(mod
         raise AssertionError(row.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "text"),
     [

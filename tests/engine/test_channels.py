@@ -8,6 +8,8 @@ from torch import nn
 import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
 
+pytestmark = pytest.mark.slow
+
 ASKED = {"input_size": 24, "in_chans": 1, "samples": 4, "measures": ["r50", "r90", "far_mass"]}
 
 

@@ -9,7 +9,7 @@ import torch
 
 import erfscope
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 MEASURED = ("r50", "r90", "context_r50", "sigma_row", "angle_deg", "far_mass", "entropy_area", "side50", "coverage")
 #: Beside the defaults; conventions that average raw and per image, signed ones, and two methods.

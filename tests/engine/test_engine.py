@@ -65,6 +65,7 @@ def frobenius(net: nn.Module, x: Tensor) -> FloatArray:
     return jacobian.square().sum((0, 1, 2)).numpy()
 
 
+@pytest.mark.slow
 def test_random_signs_converge_to_the_exact_map_as_one_over_the_root_of_draws(small, small_net, pictures):
     expected = frobenius(small_net, pictures)
     draws = gradient_draws(small, pictures[:1], [UNIT], CONVENTIONS["energy"], layer="down", images=[0], draws=1024)
@@ -103,6 +104,7 @@ def test_the_captum_class_returns_the_shape_of_what_it_attributes_to(small, smal
         np.testing.assert_allclose(g, plain_gradient(small_net, pictures, lambda y: y.sum()), rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_kim_equals_openerf(tmp_path, monkeypatch):
     """OpenERF accumulates in float32: 1e-6 of the peak."""
     import timm
@@ -129,6 +131,7 @@ def test_kim_equals_openerf(tmp_path, monkeypatch):
     assert np.abs(ours.map.values - theirs).max() < 1e-6 * theirs.max()
 
 
+@pytest.mark.slow
 def test_float32_sizes_agree_with_float64(small_net):
     sizes = {}
     for dtype in ("float32", "float64"):

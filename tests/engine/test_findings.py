@@ -16,6 +16,7 @@ def codes(result: erfscope.Result) -> set[str]:
     return {finding.code for finding in result.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "reached"), [(0.5, True), (1e-6, False)])
 def test_a_standard_error_that_was_not_reached_is_said(target, reached):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
@@ -23,6 +24,7 @@ def test_a_standard_error_that_was_not_reached_is_said(target, reached):
     assert ("until_se" in codes(result)) is not reached
 
 
+@pytest.mark.slow
 def test_unused_keys_of_a_checkpoint_are_counted(tmp_path):
     model = erfscope.adapters.load("test_resnet", weights="random").module
     state = {**model.state_dict(), "extra.weight": torch.zeros(3)}
@@ -32,12 +34,14 @@ def test_unused_keys_of_a_checkpoint_are_counted(tmp_path):
     assert "ignored_keys" in codes(result)
 
 
+@pytest.mark.slow
 def test_a_layer_without_a_map_is_a_row_and_the_others_are_measured():
     report = erfscope.sweep("test_resnet", layer="fc,layer3", weights="random", samples=2, measures="r50")
     assert [result.status for result in report] == ["error", "ok"]
     assert "no spatial map" in (report[0].error or "")
 
 
+@pytest.mark.slow
 def test_random_weights_say_that_their_vit_shows_its_skip_path():
     result = erfscope.analyze("test_vit", weights="random", samples=2, measures="r50")
     (finding,) = (finding for finding in result.findings if finding.code == "own_cell_dominated")
@@ -64,6 +68,7 @@ class Repeated(nn.Module):
         return self.head(y.mean((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "further"), [(3, True), (1, False)])
 def test_a_default_layer_that_repeated_layers_look_further_than_is_said_to_be_one(kernel, further):
     result = erfscope.analyze(Repeated(kernel), input_size=(24, 24), samples=2, measures="r50")

@@ -120,6 +120,7 @@ def assert_equal(found: list[erfscope.Result], expected: list[erfscope.Result]) 
                 assert one[name].leave_one_out == pytest.approx(value.leave_one_out, rel=1e-9), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "cpu", "onednn", "python"])
 @pytest.mark.parametrize("backward", [None, 1, 5], ids=["forward", "backward", "second unit"])
 def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(error, backward):
@@ -138,6 +139,7 @@ def test_a_batch_that_does_not_fit_is_run_in_smaller_ones_with_the_same_result(e
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"convention": "luo"}, {"convention": "signed"}, {"draws": "all"}])
 def test_halving_changes_nothing_whatever_is_measured_and_computed(options):
     words = {"measures": "r50", "batch_size": 8, **options}
@@ -146,6 +148,7 @@ def test_halving_changes_nothing_whatever_is_measured_and_computed(options):
     assert_equal(found, measured(Narrow(99, OUT_OF_MEMORY[0]), **words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "cpu", "onednn", "python"])
 def test_the_operations_of_a_unit_are_run_in_smaller_batches_too(monkeypatch, error):
     module, sizes, run = net(nn.Identity()), [], Forward.__call__
@@ -165,6 +168,7 @@ def test_the_operations_of_a_unit_are_run_in_smaller_batches_too(monkeypatch, er
     assert found.findings[-1].text == "a batch of 12 images did not fit into memory: they were measured 3 at a time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backward", [None, 5])
 def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
     narrow = Narrow(3, OUT_OF_MEMORY[0], backward)
@@ -178,6 +182,7 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
     assert not narrow.log.kept
 
 
+@pytest.mark.slow
 def test_where_a_run_stops_does_not_depend_on_halving():
     options = {
         "input_size": (24, 24),
@@ -192,6 +197,7 @@ def test_where_a_run_stops_does_not_depend_on_halving():
     assert results[0].input == results[1].input
 
 
+@pytest.mark.slow
 def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_path):
     files = [tmp_path / f"{number}.png" for number in range(6)]
     for number, file in enumerate(files):
@@ -216,6 +222,7 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
     assert result.error.endswith("use a smaller --input-size")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["boom", "could not create a primitive descriptor for the matmul primitive", "allocator"]
 )
@@ -256,6 +263,7 @@ print(found.findings[-1].text, "|", abs(found.map.values - expected.map.values).
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space reliably")
 def test_under_a_real_limit_of_memory_the_result_is_the_same():
     done = warm.run([sys.executable, "-c", LIMITED])

@@ -65,6 +65,7 @@ def texts(figure) -> str:
     return "\n".join(item.get_text() for item in figure.findobj(Text))
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
     """Oracle: the sum taken by hand, measured as an image's map."""
     flat = erfscope.ErfMap(
@@ -78,11 +79,13 @@ def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
     assert volume.is_in_plane
 
 
+@pytest.mark.slow
 def test_every_output_says_that_a_volumes_sizes_are_in_plane(volume):
     for name, text in outputs(volume).items():
         assert "in-plane" in text, name
 
 
+@pytest.mark.slow
 def test_no_output_says_so_of_a_picture(picture):
     for name, text in outputs(picture).items():
         assert "in-plane" not in text, name
@@ -94,6 +97,7 @@ def test_files_say_so_in_a_field_of_their_own(volume, picture):
     assert [row["in_plane"] for row in csv.DictReader(io.StringIO(both.table(format="csv")))] == ["true", "false"]
 
 
+@pytest.mark.slow
 def test_the_gate_says_so(tmp_path):
     net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
     request = Request(
@@ -105,6 +109,7 @@ def test_the_gate_says_so(tmp_path):
         assert "sizes are in-plane" in report.markdown()
 
 
+@pytest.mark.slow
 def test_a_one_dimensional_reference_is_measured_along_its_length():
     result = erfscope.analyze(nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=(40,), in_chans=2, samples=4)
     assert not result.is_in_plane

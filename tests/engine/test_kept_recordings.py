@@ -56,6 +56,7 @@ def test_an_edited_module_is_recorded_as_it_is(recordings):
     assert found.trf.size_px == (9, 9)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_measured_is_not_kept_alive():
     module = net()
     adapter = erfscope.wrap(module, **SIZE)

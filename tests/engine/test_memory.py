@@ -134,6 +134,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_the_estimate_is_between_half_and_three_times_that_of_a_real_pass(name):
     build, layer, side = REAL[name]
@@ -231,6 +232,7 @@ def test_a_batch_takes_at_most_half_of_what_there_is(batches, room, expected):
     assert batches(room) == expected
 
 
+@pytest.mark.slow
 def test_a_batch_size_of_ones_own_may_take_it_all_and_is_halved_before_it_runs(batches):
     assert batches(6.1, batch_size=6) == [6, 6]
     assert batches(6.1, batch_size=7) == [3, 3, 1, 3, 2]
@@ -259,6 +261,7 @@ def deep() -> nn.Sequential:
     )
 
 
+@pytest.mark.slow
 def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_them(monkeypatch):
     pass_, picture = count(deep(), (SIDE, SIDE), layer="4"), 3 * 4 * PIXELS
     for method, copies in (("integrated_gradients", 8), ("smoothgrad", 4), ("occlusion", 8), ("input_x_gradient", 1)):
@@ -271,6 +274,7 @@ def test_methods_that_run_several_copies_of_a_picture_need_memory_for_all_of_the
         assert planned(deep(), FIRST_PASS + int(copies * each) + 300 * PIXELS, monkeypatch, **options).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["gradient", "input_x_gradient", "guided_backprop", "smoothgrad", "integrated_gradients", "occlusion"]
 )
@@ -305,6 +309,7 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     assert 0.15 < live.peak / found["model"] < 0.8
 
 
+@pytest.mark.slow
 def test_only_what_the_unit_needs_counts_and_the_whole_picture_while_it_is_made(monkeypatch):
     """The unit sees 11 x 11 of 256 x 256 pixels: the pass on those is small beside the image, 39 bytes a pixel, and its
     maps."""
@@ -317,6 +322,7 @@ def test_only_what_the_unit_needs_counts_and_the_whole_picture_while_it_is_made(
     assert "needs about" in planned(deep(), FIRST_PASS + int(1.02 * maps), monkeypatch, **options, plain=True).error
 
 
+@pytest.mark.slow
 def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
     """Each of nine units sees a small part of the image, and all of it is there for every image of a batch."""
     net, options = deep(), {"input_size": (256, 256), "layer": "4", "samples": 8}
@@ -345,6 +351,7 @@ def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch)
     assert "leave --verify out" in result.error
 
 
+@pytest.mark.slow
 def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     """The pass and the sums lie on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
@@ -381,6 +388,7 @@ def test_a_huge_input_is_refused_on_this_machine_within_moments():
     assert needed > 3 * 1e10 * 4 / GIB
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits data and addresses reliably")
 @pytest.mark.parametrize(("limit", "used"), [("RLIMIT_DATA", "data"), ("RLIMIT_AS", "vms")])
 def test_a_limit_of_the_process_itself_counts(limit, used):
@@ -395,6 +403,7 @@ print(available_bytes() / 2**28)
     assert 0.9 < float(done.stdout) <= 1.0
 
 
+@pytest.mark.slow
 def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
     monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: 2**30)
     said = []
@@ -405,6 +414,7 @@ def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
     assert said[1:] == ["picture"] * 3
 
 
+@pytest.mark.slow
 def test_a_pass_that_is_let_go_of_leaves_nothing_for_the_garbage_collector(small_net):
     adapter = erfscope.wrap(small_net, input_size=(32, 40))
     # What was recorded of the model is kept.

@@ -39,6 +39,7 @@ def adapter(passes):
     return adapter
 
 
+@pytest.mark.slow
 def test_a_first_call_records_and_a_second_does_not(adapter, passes):
     erfscope.analyze(adapter, samples=8, batch_size=8)
     assert passes == {"recorded": [2, 8], "graph": [8], "model": []}
@@ -61,6 +62,7 @@ def test_the_plain_path_is_one_pass_of_the_model_for_each_batch(adapter, passes)
     assert passes == {"recorded": [2], "graph": [], "model": [8]}
 
 
+@pytest.mark.slow
 def test_the_first_image_alone_tells_a_readout_from_rounding_noise_where_something_normalises(adapter, passes):
     erfscope.analyze("test_vit", weights="random", samples=8, batch_size=8, convention="replknet")
     assert passes["graph"] == [1, 7]

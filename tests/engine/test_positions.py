@@ -117,6 +117,7 @@ def some(space):
 # --- maps -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_every_map_is_that_of_the_unit_alone(name, maps):
     net, images = NETS[name](), numbers(2, 3, 20, 24)
@@ -129,6 +130,7 @@ def test_every_map_is_that_of_the_unit_alone(name, maps):
     assert name == "attention" or found.passes < math.prod(space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -148,6 +150,7 @@ def test_options_mean_what_they_mean_for_one_unit(more, maps):
     check_alone(net, maps, [(0, 0), (6, 7), (13, 3)], **asked)
 
 
+@pytest.mark.slow
 def test_one_picture_has_the_draws_of_one_unit(maps):
     found = check_alone(conv(), maps, [(0, 0), (5, 5)], images=numbers(1, 3, 11, 11), layer="output")
     assert (found.passes, found.units) == (25, 121)
@@ -168,6 +171,7 @@ def test_the_part_of_a_picture_that_no_unit_needs_changes_nothing(wrt, maps):
     assert found.r50.shape == (5, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"convention": "signed", "channels": (1, 6)}, {"draws": "all"}], ids=str)
 def test_units_that_share_no_pass_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
     passes, right = [], every_unit.contributions
@@ -225,6 +229,7 @@ def test_the_number_of_its_images_changes_no_unit_where_they_go_alone(maps):
     check_alone(made(Weighed()), maps, [(0, 0), (4, 4)], images=numbers(1, 3, 9, 8), layer="output", batch_size=1)
 
 
+@pytest.mark.slow
 def test_lines_and_volumes_have_positions_too(maps):
     line = made(nn.Conv1d(2, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 3, 3, stride=2))
     found = check_alone(line, maps, [(0,), (5,), (8,)], images=numbers(2, 2, 20), layer="output")
@@ -234,6 +239,7 @@ def test_lines_and_volumes_have_positions_too(maps):
     assert found.r50.shape == (4, 4, 4)
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_the_central_unit():
     asked = {"images": numbers(2, 3, 12, 12), "layer": "output"}
     every, one = erfscope.analyze(conv(), unit="all", **asked), erfscope.analyze(conv(), **asked)
@@ -245,6 +251,7 @@ def test_the_result_is_that_of_the_central_unit():
     assert one.positions is None
 
 
+@pytest.mark.slow
 def test_sums_that_do_not_fit_together_are_made_in_portions(monkeypatch, maps):
     asked = {"images": numbers(4, 3, 12, 12), "layer": "output", "batch_size": 2}
     monkeypatch.setattr(every_unit, "available_bytes", lambda: 60_000)
@@ -256,6 +263,7 @@ def test_sums_that_do_not_fit_together_are_made_in_portions(monkeypatch, maps):
 # --- closed forms ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_linear_net_of_ones_has_the_sizes_of_its_closed_form():
     """n all-ones 3 x 3 convolutions with zero padding: the map of unit (i, j) is row i of T^n times row j, T the
     tridiagonal ones."""
@@ -399,6 +407,7 @@ class Reads(nn.Module):
         return y if float(y.detach().sum()) > -1e9 else -y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Hooked, Written, Reads], ids=lambda kind: kind.__name__)
 def test_what_may_carry_a_gradient_elsewhere_is_measured_one_by_one(kind, maps):
     found = check_alone(made(kind()), maps, [(0, 0), (3, 4), (7, 7)], images=numbers(2, 3, 8, 8), layer="output")
@@ -443,6 +452,7 @@ def test_ranks_are_refused(monkeypatch):
         erfscope.analyze(conv(), images=numbers(1, 3, 8, 8), layer="output", unit="all")
 
 
+@pytest.mark.slow
 def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
     """The one unit's crop fits, and the whole pass does not."""
     net = made(nn.Conv2d(3, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 4, 3, padding=1)).float()
@@ -459,6 +469,7 @@ def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypat
     assert "use a smaller --input-size" in row.error
 
 
+@pytest.mark.slow
 def test_fields_alone_are_not_asked_of_every_unit():
     with pytest.raises(ErfscopeError, match="name units here"):
         erfscope.theoretical("test_vit", unit="all")
@@ -472,6 +483,7 @@ def report():
     return erfscope.sweep(conv(), images=numbers(2, 3, 12, 16), layer="output", unit="all", measures=R50)
 
 
+@pytest.mark.slow
 def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
     report.save(tmp_path / "run")
     document = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -488,6 +500,7 @@ def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
     assert again.passes == ours.passes
 
 
+@pytest.mark.slow
 def test_the_command_prints_them_and_draws_them(tmp_path, capsys):
     options = ["--weights", "random", "--input-size", "64", "--samples", "2", "--layer", "layer2", "--unit", "all"]
     with pytest.raises(SystemExit) as end:
@@ -497,6 +510,7 @@ def test_the_command_prints_them_and_draws_them(tmp_path, capsys):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_before_every_unit_was_measured_goes_on(tmp_path, figures_undrawn):
     asked = {"images": numbers(2, 3, 12, 12), "layer": "output", "unit": "all", "measures": R50}
     calls = iter(range(10_000))
@@ -512,6 +526,7 @@ def test_a_run_that_was_stopped_before_every_unit_was_measured_goes_on(tmp_path,
     assert kept[0].seconds == pytest.approx(last[0].seconds, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_batches_that_do_not_fit_are_halved(monkeypatch, maps):
     tried, right = [], every_unit._forward
 
@@ -526,6 +541,7 @@ def test_batches_that_do_not_fit_are_halved(monkeypatch, maps):
     assert tried[:3] == [4, 2, 1]
 
 
+@pytest.mark.slow
 def test_autocast_and_pictures_that_cannot_be_read_are_those_of_one_unit(tmp_path):
     for name in ("a.png", "b.png", "c.png"):
         pixels = np.random.default_rng(len(name)).integers(0, 256, (32, 32, 3), dtype=np.uint8)

@@ -29,6 +29,7 @@ def plane() -> nn.Module:
 SIZES = [np.int64(24), "24", "24x24"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", SIZES)
 def test_one_size_means_the_same_wherever_a_size_is_taken(given: Any) -> None:
     assert erfscope.wrap(plane(), input_size=given).preprocess.size == (24, 24)
@@ -106,6 +107,7 @@ def test_a_failed_result_raises_its_own_error_whatever_is_asked_of_it() -> None:
 # --- Models of clips and volumes ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [lambda: nn.Sequential(nn.Conv3d(3, 8, 3)), lambda: torchvision.models.video.r3d_18()])
 def test_a_model_of_clips_or_volumes_without_a_size_is_refused_with_an_example(net: Callable[[], nn.Module]) -> None:
     for call in (erfscope.wrap, erfscope.layers, lambda model: erfscope.analyze(model, samples=1)):
@@ -120,6 +122,7 @@ def test_a_model_of_clips_or_volumes_without_a_size_is_refused_with_an_example(n
 # --- Live models of timm --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["xcit_nano_12_p16_224", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(name: str) -> None:
     with torch.device("meta"):
@@ -154,6 +157,7 @@ class Tagger(nn.Module):
         return found
 
 
+@pytest.mark.slow
 def test_one_number_is_a_square_and_a_tuple_of_one_a_length_for_a_model_without_a_convolution() -> None:
     for given, size in ((64, (64, 64)), ("64", (64, 64)), ((64,), (64,))):
         assert erfscope.wrap(Tagger(3), input_size=given).preprocess.size == size
@@ -161,6 +165,7 @@ def test_one_number_is_a_square_and_a_tuple_of_one_a_length_for_a_model_without_
     assert erfscope.wrap(nn.Sequential(nn.ReLU())).preprocess.size == (224, 224)
 
 
+@pytest.mark.slow
 def test_a_sequence_model_that_fails_shows_its_failure_at_the_sequence_not_at_a_picture() -> None:
     net = Tagger(5)
     result = erfscope.analyze(net, input_size=(64,), samples=1)
@@ -260,6 +265,7 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAILING)
 def test_a_model_that_fails_says_so_in_one_line_with_its_input_and_a_hint(name: str) -> None:
     make, channels, size, text, hint = FAILING[name]

@@ -48,6 +48,7 @@ def dropped(_net: Net, _x: Tensor, y: Tensor) -> Tensor:
     return F.dropout(y, 0.5, training=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
 def test_a_model_that_draws_random_numbers_is_said_to(method):
     found = texts(measured(Net(dropped), None, method=method))
@@ -70,6 +71,7 @@ def test_images_that_see_each_other_are_measured_one_at_a_time(name):
     assert "not_repeatable" not in texts(six)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["test_resnet", "test_vit"])
 def test_healthy_models_are_measured_in_batches_without_a_word(model):
     module = erfscope.adapters.load(model, weights="random", input_size=64).module
@@ -79,6 +81,7 @@ def test_healthy_models_are_measured_in_batches_without_a_word(model):
     np.testing.assert_allclose(six.map.values, one.map.values, rtol=0, atol=1e-9 * one.map.values.max())
 
 
+@pytest.mark.slow
 def test_a_healthy_net_keeps_its_batches(monkeypatch):
     sizes: list[int] = []
     drawn = batch.graph_draws
@@ -91,6 +94,7 @@ def test_a_healthy_net_keeps_its_batches(monkeypatch):
     assert sizes[2:] == [1] * 6
 
 
+@pytest.mark.slow
 def test_random_numbers_of_the_caller_go_on_as_if_nothing_had_been_probed():
     """A model draws in the measurement what it would have drawn as the first thing after the seed."""
     drawn: list[float] = []
@@ -108,6 +112,7 @@ def test_random_numbers_of_the_caller_go_on_as_if_nothing_had_been_probed():
     assert drawn[-6:] == [float(torch.rand(())) for _ in range(6)]
 
 
+@pytest.mark.slow
 def test_one_unreadable_picture_first_leaves_the_next_ones_to_compare(tmp_path):
     from PIL import Image
 

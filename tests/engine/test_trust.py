@@ -112,6 +112,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrt", ["image", "before", "after:in"])
 @pytest.mark.parametrize("convention", ["jacobian", "luo", "signed"])
 def test_of_a_linear_net_noise_finds_the_gradients_energy_where_the_gradient_has_it(convention, wrt):
@@ -129,6 +130,7 @@ def test_of_a_linear_net_noise_finds_the_gradients_energy_where_the_gradient_has
     assert not trust.disagrees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
 def test_a_detached_share_of_a_linear_net_shows_by_its_closed_form(share):
     result = erfscope.analyze(Net(partly_detached(share), activation=same), **SMALL, trust=True)
@@ -138,6 +140,7 @@ def test_a_detached_share_of_a_linear_net_shows_by_its_closed_form(share):
     assert result.ok == (share == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_gradient_that_is_wrong_is_found_and_its_module_named(name):
     torch.manual_seed(0)
@@ -166,6 +169,7 @@ class Named(nn.Module):
         return self.last(self.get_submodule(self.name)(y) if self.name else WRONG["detach"](y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["output", "image", "module", ""])
 def test_a_module_of_any_name_is_told_from_the_models_own_forward(name):
     result = erfscope.analyze(Named(name), **{**SMALL, "layer": "last"}, trust=True)
@@ -173,6 +177,7 @@ def test_a_module_of_any_name_is_told_from_the_models_own_forward(name):
     assert f"the first operation without a true derivative is in {name or 'the model itself'}" in result.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "activation", [torch.tanh, torch.relu, nn.functional.gelu, lambda x: nn.functional.max_pool2d(x, 3, 1, 1)]
 )
@@ -185,6 +190,7 @@ def test_a_gradient_that_is_right_is_not_doubted(activation, seed):
     assert not any(finding.code.startswith("gradient_") for finding in result.findings)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_disagrees_can_be_accepted_by_name():
     result = erfscope.analyze(Net(partly_detached(0.3)), **SMALL, trust=True, accept="gradient_disagrees")
     assert result.ok
@@ -198,6 +204,7 @@ def test_methods_of_captum_have_no_gradient_to_compare():
         erfscope.analyze(Net(same), **SMALL, trust=True, method="occlusion")
 
 
+@pytest.mark.slow
 def test_what_was_found_is_stored_and_shown(tmp_path):
     torch.manual_seed(0)
     report = erfscope.sweep(Net(same), **SMALL, trust=True)
@@ -211,6 +218,7 @@ def test_what_was_found_is_stored_and_shown(tmp_path):
     assert "forward passes" in methods_sentence(report)
 
 
+@pytest.mark.slow
 def test_shards_together_say_what_the_whole_run_says(tmp_path):
     torch.manual_seed(0)
     net = Net(same)
@@ -221,6 +229,7 @@ def test_shards_together_say_what_the_whole_run_says(tmp_path):
     assert merged.trust.ratio.value == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_measured_again_where_it_lacks_what_is_asked_for(tmp_path):
     torch.manual_seed(0)
     net = Net(same)
@@ -228,12 +237,14 @@ def test_a_finished_run_is_measured_again_where_it_lacks_what_is_asked_for(tmp_p
     assert erfscope.sweep(net, **SMALL, trust=True, resume=tmp_path / "run")[0].trust is not None
 
 
+@pytest.mark.slow
 def test_tokens_beside_the_map_get_no_noise():
     result = erfscope.analyze("test_vit", weights="random", samples=2, wrt="blocks.0", trust=True)
     assert result.trust.ratio.value == pytest.approx(1, abs=0.01)
     assert result.trust.grey_levels is None
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line_and_ends_with_its_exit_code(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(

@@ -49,6 +49,7 @@ def only_in_float32(x):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1e4, 1e6])
 def test_changes_that_rounding_errors_hide_are_judged_in_double_precision(tmp_path, shift):
     report = erfscope.sweep(seeded(lambda x: torch.relu(x + shift)), **SMALL)
@@ -61,6 +62,7 @@ def test_changes_that_rounding_errors_hide_are_judged_in_double_precision(tmp_pa
     assert stored(report, tmp_path / "run").trust == result.trust
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1e4, 1e6])
 def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_only_are_not_judged(tmp_path, shift):
     report = erfscope.sweep(seeded(lambda x: torch.relu(only_in_float32(x) + shift)), **SMALL)
@@ -74,6 +76,7 @@ def test_changes_that_rounding_errors_hide_from_a_model_that_runs_in_float32_onl
     assert stored(report, tmp_path / "run").trust == result.trust
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh(), nn.Softplus()])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_derivative_that_is_missing_in_one_direction_is_found_and_its_module_named(activation, seed):
@@ -89,12 +92,14 @@ def test_a_derivative_that_is_missing_in_one_direction_is_found_and_its_module_n
     assert not erfscope.analyze(net, **SMALL | {"layer": "4", "samples": 8}).trust.disagrees
 
 
+@pytest.mark.slow
 def test_a_step_function_has_no_ladder_and_its_report_can_be_read(tmp_path):
     report = erfscope.sweep(seeded(lambda x: x.round().detach() + x - x.detach(), lambda x: 1e-3 * x), **SMALL)
     assert report[0].trust.disagrees
     assert stored(report, tmp_path / "run").trust == report[0].trust
 
 
+@pytest.mark.slow
 def test_noise_that_makes_nan_is_said_and_its_report_can_be_read(tmp_path):
     net = seeded(lambda x: torch.where(x.detach().std((2, 3)).amax() > 1e-6, float("nan"), x))
     # Of an image without any contrast there is no border either.
@@ -119,6 +124,7 @@ class PairOfComplex(nn.Module):
         return torch.fft.irfft2(torch.einsum("bchw,cd->bdhw", torch.fft.rfft2(x), self.weight), s=x.shape[-2:])
 
 
+@pytest.mark.slow
 def test_complex_weights_have_a_copy_in_double_precision():
     net = seeded(lambda x: torch.relu(x + 1e4))
     net.between.append(PairOfComplex())
@@ -127,6 +133,7 @@ def test_complex_weights_have_a_copy_in_double_precision():
     assert trust.ratio.value == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [12, 16, 18])
 def test_a_gradient_that_rounding_errors_have_changed_is_not_called_wrong(gain):
     """A saturated sigmoid has steps in float32 that it has not in float64, and gradients of zero."""
@@ -136,6 +143,7 @@ def test_a_gradient_that_rounding_errors_have_changed_is_not_called_wrong(gain):
     assert gain == 12 or "its gradient in float64 is" in result.trust.silent_because
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1e3, 1e4, 1e5])
 def test_rounding_errors_inside_a_model_that_runs_in_float32_only_are_no_disagreement(shift):
     net = seeded(lambda x: torch.tanh(only_in_float32(x) + shift - shift))
@@ -162,6 +170,7 @@ class Branch(nn.Module):
         return torch.relu(x + self.norm(self.first(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_module_that_is_wrong_in_a_residual_branch_is_named(share):
     torch.manual_seed(0)

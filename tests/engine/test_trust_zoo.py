@@ -61,12 +61,14 @@ def test_a_gradient_that_rounding_hides_is_confirmed_in_double_precision(convent
     assert "float64" in trust_text(result)
 
 
+@pytest.mark.slow
 def test_a_small_gradient_of_a_unit_that_moves_much_disagrees():
     result = erfscope.analyze(Weak(hidden=0.1), layer="output", images=torch.randn(4, 3, 24, 24), **FEW)
     assert result.trust.disagrees
     assert result.trust.lost_in_rounding == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_twentieth_that_is_missing_is_found_under_many_kinks(seed):
     torch.manual_seed(seed)
@@ -82,6 +84,7 @@ def test_a_twentieth_that_is_missing_is_found_under_many_kinks(seed):
     assert broken.module == "8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [4, 8])
 def test_a_right_gradient_under_much_curvature_is_seldom_refuted(images):
     """Student's t: of few images, 3.5 standard errors are exceeded by chance in one case of twenty."""

@@ -54,6 +54,7 @@ def test_the_difference_is_that_of_plain_autograd(monkeypatch):
     assert found.map == pytest.approx(float((maps[1] - maps[0]).abs().sum() / maps[0].abs().sum()), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_and_ends_with_1_where_they_differ(monkeypatch, capsys):
     from erfscope.cli.main import main
 

@@ -29,6 +29,7 @@ def centroid(result: erfscope.Result) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
     """The unit is off the diagonal: a map read with rows and columns, or space and channels, exchanged would have its
@@ -51,6 +52,7 @@ def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
     assert off < 0.75 * np.hypot(row - center[1], col - center[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext3"])
 def test_the_gradient_fills_the_clipped_field_and_no_more(name):
     """Plain autograd, since the engine itself looks only where the field is."""
@@ -86,6 +88,7 @@ def _seed():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "layer", "stride", "side"),
     [(list, "output[1]", 4, 7), (list, "output[2]", 8, 15), (dict, "output[fine]", 2, 3)],
@@ -104,6 +107,7 @@ def test_a_vector_among_the_maps_is_refused_by_shape():
     assert re.search(r"output\[vector\].*\(1, 6\)", result.error or "")
 
 
+@pytest.mark.slow
 def test_a_segmentation_net_that_returns_a_dict_is_measured_by_default():
     class Segmenter(nn.Module):
         def __init__(self) -> None:
@@ -154,6 +158,7 @@ class Picked(nn.Module):
         return {name: maps[name] for name in self.names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [("c0", "c1", "c2"), ("c2",), ("c2", "c0")])
 def test_of_returned_maps_that_come_from_one_another_the_last_is_the_default(kept):
     """And not the norm in the residual branch, which is the deepest module."""
@@ -163,6 +168,7 @@ def test_of_returned_maps_that_come_from_one_another_the_last_is_the_default(kep
     assert "several_outputs" not in {finding.code for finding in result.findings}
 
 
+@pytest.mark.slow
 def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_all_are_named():
     result = erfscope.analyze(Stages(levels=True), input_size=(48, 48), **FEW)
     (said,) = (finding.text for finding in result.findings if finding.code == "several_outputs")
@@ -173,6 +179,7 @@ def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_a
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
 def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(name):
     """Whose map is the same, whether the stages are declared or found."""
@@ -183,6 +190,7 @@ def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(
     assert last == {row.name: (row.shape, row.trf.size_px) for row in whole.rows}[whole.default_layer]
 
 
+@pytest.mark.slow
 def test_a_feature_extractor_of_torchvision_is_measured_at_the_sum_that_ends_its_last_stage():
     net = torchvision.models.resnet18(weights=None).eval()
     for names in ([f"layer{number}" for number in (1, 2, 3, 4)], ["layer4"]):
@@ -190,6 +198,7 @@ def test_a_feature_extractor_of_torchvision_is_measured_at_the_sum_that_ends_its
         assert extractor.default_layer == "output[layer4]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [("test_resnet", {}), ("test_vit", {}), ("test_vit_relpos", {}), ("test_maxvit", {})],
@@ -228,6 +237,7 @@ class Block(nn.Module):
         return x + self.out(self.norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
 
 
+@pytest.mark.slow
 def test_the_default_layer_is_the_last_block_and_not_a_part_of_it():
     """Memory of a LayerNorm's output is reused by the tensors after it, which are no normalised maps for that."""
     for depth in range(1, 9):
@@ -253,6 +263,7 @@ class Windows(nn.Module):
         return self.back(windows.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w))
 
 
+@pytest.mark.slow
 def test_windows_along_the_batch_axis_are_no_map_and_the_layer_around_them_is_named():
     net = Windows()
     result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)

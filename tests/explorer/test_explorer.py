@@ -82,6 +82,7 @@ def masses(found: np.ndarray) -> np.ndarray:
     return decoded(found)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_every_unit_is_the_one_that_is_measured_alone(explorer, picture, number):
     stage = explorer.models[0].stages[number]
@@ -138,6 +139,7 @@ def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
     assert 1 < np.mean([unit.levels.size for stage in stages for unit in stage.units]) <= 16
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
     text = explorer.to_html()
     document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
@@ -160,6 +162,7 @@ def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(pict
     assert said[2:].count("done") == len(said) - 2 > 0
 
 
+@pytest.mark.slow
 def test_units_with_disjoint_fields_share_a_backward_pass(picture):
     said: list[str] = []
     erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
@@ -192,6 +195,7 @@ def test_a_model_of_lines_is_refused():
         erfscope.explore(model, torch.rand(1, 1, 32), layer="0")
 
 
+@pytest.mark.slow
 def test_the_command_writes_two_models_into_one_page_and_over_nothing(tmp_path, capsys):
     Image.new("RGB", (80, 80), "teal").save(tmp_path / "x.png")
     target = tmp_path / "explorer.html"

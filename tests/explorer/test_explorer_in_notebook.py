@@ -16,7 +16,7 @@ from test_explorer import LAYERS, explorer, picture  # noqa: F401
 from test_explorer_in_browser import point, unit_shown
 from test_page_in_browser import browser, opened  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 CELL = """
 import numpy, erfscope

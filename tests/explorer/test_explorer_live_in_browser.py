@@ -21,7 +21,7 @@ import erfscope
 from erfscope.api import exploration
 from erfscope.explorer.live import Overtaken, projective_fields
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 DROP = """
 const [content, name] = arguments, held = new DataTransfer();

@@ -173,6 +173,7 @@ def assert_is(found: dict[str, Any], alone: erfscope.Result) -> None:
     assert np.abs(shown.astype(int) - levels(block_sums(alone.map.values, 1)[rows, cols])).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "unit", "chosen"),
     [
@@ -187,6 +188,7 @@ def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, un
     assert served.module.training
 
 
+@pytest.mark.slow
 def test_a_box_moves_the_units_that_its_projective_field_says(served, picture):  # noqa: F811
     found = served.ask("field", model=0, stage=["near", "far"], box="3,3,7,7")
     loaded = exploration._load(net(), None, OPTIONS)
@@ -196,6 +198,7 @@ def test_a_box_moves_the_units_that_its_projective_field_says(served, picture): 
         np.testing.assert_allclose(np.frombuffer(base64.b64decode(text), "<f4"), values.ravel(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path):
     pixels = np.random.default_rng(5).integers(0, 256, (40, 50, 3), dtype=np.uint8)
     (tmp_path / "own.png").write_bytes(png(pixels))
@@ -206,6 +209,7 @@ def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path)
     assert b"own.png" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "query", "text"),
     [
@@ -245,6 +249,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "good"), [("unit", UNIT), ("field", FIELD)])
 def test_a_missing_a_repeated_or_an_odd_parameter_is_a_bad_request(served, path, good):
     before = list(served.begun)
@@ -259,6 +264,7 @@ def test_a_missing_a_repeated_or_an_odd_parameter_is_a_bad_request(served, path,
     assert served.begun == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -280,6 +286,7 @@ WORDS = st.sampled_from([*ODD, "0", "1", "far", "near", "far.0", "far[0]", "imag
 NAMES = st.sampled_from(["model", "stage", "unit", "box", "layer", "wrt", "convention", "picture", "name", "x[]"])
 
 
+@pytest.mark.slow
 @fuzz(60)
 @given(path=st.sampled_from(["", "unit", "field"]), query=st.lists(st.tuples(NAMES, WORDS | st.text(max_size=4))))
 def test_no_query_is_an_internal_error(served, path, query):
@@ -291,6 +298,7 @@ def test_no_query_is_an_internal_error(served, path, query):
     assert b"internal error" not in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?name=", "?name=a&name=b", "?x=1"])
 def test_a_picture_without_a_name_is_a_bad_request(served, query):
     request = served.request(f"{served.path}picture{query}", b"x", method="POST", content_length="1")
@@ -299,6 +307,7 @@ def test_a_picture_without_a_name_is_a_bad_request(served, query):
     assert "name" in json.loads(body)["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [None, "x", "-1", "+1", "1.5", "", "9" * 30, "9" * 5000, "1, 1", "1, 2"])
 def test_an_odd_length_is_no_internal_error(served, length):
     named = {} if length is None else {"content_length": length}
@@ -308,6 +317,7 @@ def test_an_odd_length_is_no_internal_error(served, length):
     assert b"internal error" not in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "", "HTTP://{host}", "https://{host}", "http://{name}"]
@@ -319,6 +329,7 @@ def test_one_of_two_origins_that_is_foreign_is_refused(served, origin, order):
     assert served.exchange("\r\n".join([*head, "", ""]).encode())[0] == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_second_host_is_refused(served, order):
     hosts = [f"host: {served.host}", "host: evil.example"][::order]
@@ -326,6 +337,7 @@ def test_a_second_host_is_refused(served, order):
     assert served.exchange("\r\n".join([*head, "", ""]).encode())[0] in (400, 403)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
     status, page = served.exchange(served.request(f"{served.path}?layer=nowhere"))
     assert status == 200
@@ -338,10 +350,12 @@ def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
     assert b"this picture is not held any more" in page
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_image_is_refused(served):
     assert "cannot read 'own.png'" in served.post(b"not an image")["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", png(np.zeros((8, 8, 3), dtype=np.uint8))])
 @pytest.mark.parametrize(
     "change",
@@ -366,10 +380,12 @@ def test_nothing_is_computed_for_strangers(served, change, body):
     assert served.begun == before
 
 
+@pytest.mark.slow
 def test_a_request_for_no_path_is_a_strangers(served):
     assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
 
 
+@pytest.mark.slow
 def test_the_address_and_other_names_of_this_machine_are_known(served):
     assert len(served.path) > 30
     for name in (f"localhost:{served.port}", f"127.0.0.1:{served.port}"):
@@ -377,6 +393,7 @@ def test_the_address_and_other_names_of_this_machine_are_known(served):
         assert served.exchange(request)[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False])
 def test_ten_gigabytes_are_refused_before_they_are_sent(served, is_known):
     path = f"{served.path if is_known else '/stranger/'}picture?name=x"
@@ -386,6 +403,7 @@ def test_ten_gigabytes_are_refused_before_they_are_sent(served, is_known):
     assert served.begun == before
 
 
+@pytest.mark.slow
 def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
     monkeypatch.setattr(server, "LARGEST_FILE", 1 << 20)
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
@@ -404,6 +422,7 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
     assert served.begun == before
 
 
+@pytest.mark.slow
 def test_a_picture_that_breaks_off_is_forgotten(served):
     before = list(served.begun)
     with served.connect() as connection:
@@ -413,6 +432,7 @@ def test_a_picture_that_breaks_off_is_forgotten(served):
     assert served.begun == [*before, "unit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bomb",
     [
@@ -432,6 +452,7 @@ def test_a_bomb_of_headers_ends_its_connection(served, bomb):
     assert served.ask("unit", model=0, stage="far", unit="1,1")["blocks"]
 
 
+@pytest.mark.slow
 def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
     idle = [served.connect() for _ in range(50)]
     for connection in idle[::2]:
@@ -447,6 +468,7 @@ def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
     assert found[0]["blocks"]
 
 
+@pytest.mark.slow
 def test_idle_connections_keep_nobody_out(served):
     unit = served.request(f"{served.path}unit?{urlencode(UNIT)}")
     idle = [served.connect() for _ in range(server.CONNECTIONS + 20)]
@@ -457,6 +479,7 @@ def test_idle_connections_keep_nobody_out(served):
             connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nhost: ", "slowly", "body", "answered"])
 def test_a_connection_that_sends_no_whole_request_is_ended(served, monkeypatch, sent):
     monkeypatch.setattr(server, "IDLE_S", 0.2)
@@ -477,6 +500,7 @@ def test_a_connection_that_sends_no_whole_request_is_ended(served, monkeypatch, 
     assert time.monotonic() - begun < 3
 
 
+@pytest.mark.slow
 def test_a_slow_body_that_goes_on_arrives(served, monkeypatch):
     monkeypatch.setattr(server, "IDLE_S", 0.2)
     body = png(np.zeros((8, 8, 3), dtype=np.uint8))[:40]
@@ -491,6 +515,7 @@ def test_a_slow_body_that_goes_on_arrives(served, monkeypatch):
     assert "cannot read 'x'" in json.loads(found)["error"]
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_long_is_not_idle(slow, monkeypatch):
     monkeypatch.setattr(server, "IDLE_S", 0.1)
     with slow.connect() as connection:
@@ -505,6 +530,7 @@ def test_an_answer_that_takes_long_is_not_idle(slow, monkeypatch):
     slow.raised.clear()
 
 
+@pytest.mark.slow
 def test_an_answer_ends_when_its_connection_is_closed(slow):
     unit = slow.request(f"{slow.path}unit?model=0&stage=far&unit=1,1")
     first, second = slow.connect(), slow.connect()
@@ -530,6 +556,7 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_also_while_it_computes(number):
     command = [sys.executable, "-m", "erfscope", "explore", "test_resnet", "--weights", "random", "--serve"]

@@ -45,6 +45,7 @@ def jacobians() -> dict[str, torch.Tensor]:
         return {name: torch.func.jacfwd(each)(image(SIZE))[0, ..., 0, :, :, :] for name, each in functions.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [1, 3])
 def test_a_box_moves_units_as_the_whole_jacobian_says(jacobians, draws):
     box = ((5, 9), (10, 17))
@@ -56,6 +57,7 @@ def test_a_box_moves_units_as_the_whole_jacobian_says(jacobians, draws):
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-9 * expected.max())
 
 
+@pytest.mark.slow
 def test_draws_of_signs_converge_to_the_sum_over_pixels(jacobians):
     found = projective_fields(loaded(net(), SIZE), image(SIZE), ((5, 7), (10, 12)), LAYERS, draws=400)
     for name, jacobian in jacobians.items():
@@ -63,6 +65,7 @@ def test_draws_of_signs_converge_to_the_sum_over_pixels(jacobians):
         np.testing.assert_allclose(found[name], expected, atol=6 / math.sqrt(400) * expected.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "size", "layers"),
     [

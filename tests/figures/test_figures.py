@@ -256,6 +256,7 @@ def test_the_peak_is_that_of_the_strongest_map_and_never_zero():
 # --- maps -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
     results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=4.0))]
@@ -294,6 +295,7 @@ def test_a_panel_shows_the_values_and_the_measures_of_each_result(scale):
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"r50", "r90", "TRF", "unit"}
 
 
+@pytest.mark.slow
 def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
     results = [made("wide", gaussian(sigma=12.0)), made("narrow", gaussian(sigma=2.0))]
     hint = "--scale share"
@@ -325,6 +327,7 @@ def test_every_kind_with_maps_takes_a_colour_map_for_them_and_their_bar(kind):
     assert all(bar.mappable.get_cmap().name == "gray" for bar in (ax._colorbar for ax in figure.axes[-1:]) if bar)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name, kind in FIGURES.items() if kind.maps])
 def test_every_kind_with_maps_has_both_ranges(kind):
     scales = enumerate(reports()[kind] * (1 if kind in ("units", "strip") else 2))
@@ -336,6 +339,7 @@ def test_every_kind_with_maps_has_both_ranges(kind):
     assert (len(peaks["shared"]), len(peaks["own"])) == (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [2.0, 4.0, 8.0])
 def test_contours_enclose_the_share_that_they_say(sigma):
     erf = made(values=gaussian(sigma=sigma))
@@ -359,6 +363,7 @@ def test_contours_enclose_the_share_that_they_say(sigma):
             panel([made()], contours=no_list)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FIGURES])
 def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
     for width, inches in (("column", 3.5), ("page", 7.2)):
@@ -378,6 +383,7 @@ def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
         figure_of(reports()[kind], kind, width="colum")
 
 
+@pytest.mark.slow
 def test_a_figure_environment_is_as_wide_as_its_figure():
     environments = dict(folder_figures([made("one"), made("two")]))["figure.tex"].decode().split("\n\n")
     wide = {name: rf"\includegraphics[width={mm}mm]{{{name}.png}}" for name, mm in (("panel", 142), ("profile", 183))}
@@ -387,6 +393,7 @@ def test_a_figure_environment_is_as_wide_as_its_figure():
     assert "[width=89mm]" in environments[2]
 
 
+@pytest.mark.slow
 def test_panels_are_lettered_and_units_of_different_places_have_theirs_said():
     apart = panel([made("one"), made("two", center=(23.0, 39.0))])
     assert "(a)\u00a0one" in words(apart)
@@ -482,6 +489,7 @@ def test_the_rings_of_a_baseline_stand_beside_the_obtained_ones():
     assert "narrower" in words(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [np.full(9, 1 / 9), np.full((3, 5, 7), 1 / 105), np.ones((1, 1)), np.zeros((6, 6)), np.full((4, 4), np.nan)],
@@ -573,6 +581,7 @@ def test_a_field_that_is_everything_is_no_line():
     assert "TRF without a line: the whole input" in words(figure)
 
 
+@pytest.mark.slow
 def test_lines_differ_without_their_colours():
     results = [made(f"net {number}", gaussian(sigma=4.0 + number)) for number in range(8)]
     lines = [
@@ -681,6 +690,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
 def test_letters_stay_on_the_sheet_apart_from_each_other_and_readable(name, kind):
     results = reports()[kind] if name == kind else crowd(int(name.split()[0]))
@@ -721,6 +731,7 @@ def test_names_of_models_as_they_are_called_are_broken_at_their_marks_and_not_cu
     assert all(line[-1] in "_./:-" for title in titles for line in title.splitlines()[:-1])
 
 
+@pytest.mark.slow
 def test_names_are_text_and_nothing_else():
     result = made("$x$ <script>alert(1)</script> & 模")
     root = ElementTree.fromstring(figure_bytes(panel([result]), ".svg"))
@@ -728,6 +739,7 @@ def test_names_are_text_and_nothing_else():
     assert "$x$ <script>alert(1)</script> & 模" in words(panel([result]))
 
 
+@pytest.mark.slow
 def test_the_theme_of_a_notebook_changes_nothing():
     plain = figure_bytes(panel([made()]), ".png")
     theme = {
@@ -745,6 +757,7 @@ def test_the_theme_of_a_notebook_changes_nothing():
 # --- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIGURES)
 def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_path):
     for suffix in (".png", ".svg", ".pdf"):
@@ -759,6 +772,7 @@ def test_figures_are_written_in_every_format_and_the_same_each_time(kind, tmp_pa
             assert np.asarray(Image.open(io.BytesIO(content)).convert("L")).std() > 5
 
 
+@pytest.mark.slow
 def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_that_journals_take():
     results = reports()["strip"]
     root = ElementTree.fromstring(figure_bytes(figure_of(results, "strip"), ".svg"))
@@ -770,6 +784,7 @@ def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_th
     assert b"/Subtype /Type3" not in document
 
 
+@pytest.mark.slow
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
     files = dict(folder_figures(results, scale="log"))
@@ -805,6 +820,7 @@ def stored(fresh, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_picture_is_kept_in_stored_reports(fresh, stored):
     again = erfscope.read(stored)
     np.testing.assert_array_equal(again[0].picture, fresh[0].picture)
@@ -818,6 +834,7 @@ def test_the_picture_is_kept_in_stored_reports(fresh, stored):
     assert (stored / f"{fresh[0].id}.png").read_bytes() == figure_bytes(fresh[0].figure(scale="log"), ".png")
 
 
+@pytest.mark.slow
 def test_a_result_shows_itself_in_notebooks_as_a_png():
     assert Image.open(io.BytesIO(made()._repr_png_())).format == "PNG"
     assert sized(3.0)._repr_png_() is None
@@ -829,6 +846,7 @@ def run(arguments: list[str]) -> int:
     return int(end.value.code)
 
 
+@pytest.mark.slow
 def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["compare", str(stored), "-o", "x.svg", "--figure", "profile", "--scale", "log", "-q"]) == 0
@@ -843,6 +861,7 @@ def test_the_command_line_draws_what_is_asked_for(stored, tmp_path, monkeypatch,
     assert Path("wide.svg").read_bytes() == figure_bytes(asked, ".svg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -127,6 +127,7 @@ def entries(folder: Path, name: str = "erf-baseline.json") -> dict:
     return document["entries"]
 
 
+@pytest.mark.slow
 def test_a_missing_baseline_is_written_and_exits_3_and_then_an_unchanged_model_passes(folder, run):
     code, out, _ = run(*NET)
     assert code == 3
@@ -139,6 +140,7 @@ def test_a_missing_baseline_is_written_and_exits_3_and_then_an_unchanged_model_p
     assert (folder / "erf-baseline.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
     assert run(*NET, "--update")[0] == 0
     threads = torch.get_num_threads()
@@ -154,6 +156,7 @@ def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutation", "attention", "cause", "what"),
     [
@@ -196,6 +199,7 @@ def test_what_makes_a_model_see_less_is_caught(folder, run, broken, mutation, at
     assert run(*asked)[0] == 0
 
 
+@pytest.mark.slow
 def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
     assert run(*NET, "--update")[0] == 0
     broken("grown")
@@ -217,6 +221,7 @@ def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
     assert run(*NET, "--fail-on", "r90=5%")[0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutation", "arguments", "fragment"),
     [
@@ -258,6 +263,7 @@ def test_what_cannot_be_told_exits_3_and_never_0(folder, run, broken, mutation, 
     assert (folder / "erf-baseline.json").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["nan", "dead", "raises"])
 def test_what_cannot_be_used_is_not_accepted_either(folder, run, broken, mutation):
     broken(mutation)
@@ -267,6 +273,7 @@ def test_what_cannot_be_used_is_not_accepted_either(folder, run, broken, mutatio
     assert not (folder / "erf-baseline.json").exists()
 
 
+@pytest.mark.slow
 def test_a_noisy_check_names_the_samples_that_make_it_a_verdict(run, broken):
     asked = ["nets.py:noisy", "--input-size", "32", "--fail-on", "r50=2%"]
     assert run(*asked, "--samples", "6", "--update")[0] == 0
@@ -284,6 +291,7 @@ def test_a_noisy_check_names_the_samples_that_make_it_a_verdict(run, broken):
     assert code in (0, 1)
 
 
+@pytest.mark.slow
 def test_too_few_pictures_for_an_error_bar_cannot_tell_and_it_is_said_when_they_are_accepted(run):
     few = [*NET[:-1], "3"]
     code, out, _ = run(*few, "--update")
@@ -292,6 +300,7 @@ def test_too_few_pictures_for_an_error_bar_cannot_tell_and_it_is_said_when_they_
     assert (code, "has no error bar" in out) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_little_training_is_within_the_tolerance_and_the_same_weights_are_held_to_less(run, broken):
     assert run(*NET, "--update")[0] == 0
     broken("tuned")
@@ -301,6 +310,7 @@ def test_a_little_training_is_within_the_tolerance_and_the_same_weights_are_held
     assert "-5%" in out
 
 
+@pytest.mark.slow
 def test_random_weights_never_stand_in_by_themselves(folder, run):
     # test_resnet has pretrained weights on the hub, which no test may ask.
     asked = ["test_resnet.r160_in1k", "--samples", "4"]
@@ -325,6 +335,7 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
     assert "TRF shrank" in out
 
 
+@pytest.mark.slow
 def test_two_processes_update_one_baseline(folder):
     command = [sys.executable, "-m", "erfscope", "check", *NET[1:], "--update", "-q"]
     around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(erfscope.__file__).parents[1])}
@@ -338,6 +349,7 @@ def test_two_processes_update_one_baseline(folder):
     assert found["a"] == found["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed like this there")
 def test_a_kill_during_update_leaves_the_old_baseline(folder, run, broken):
     assert run(*NET, "--update")[0] == 0
@@ -373,6 +385,7 @@ samples = 6
 """
 
 
+@pytest.mark.slow
 def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken):
     (folder / "erfscope.toml").write_text(CHECKS)
     code, out, _ = run("--update")
@@ -406,6 +419,7 @@ def test_the_settings_list_checks_each_with_its_own_options(folder, run, broken)
     ]
 
 
+@pytest.mark.slow
 def test_pyproject_lists_them_too_and_the_command_line_comes_first(folder, run):
     text = CHECKS.replace("[[check]]", "[[tool.erfscope.check]]").replace("\ninput-size", "[tool.erfscope]\ninput-size")
     (folder / "pyproject.toml").write_text(text)
@@ -416,6 +430,7 @@ def test_pyproject_lists_them_too_and_the_command_line_comes_first(folder, run):
     assert (code, out.count("samples is 8 and was 5"), out.count("samples is 6 and was 5")) == (3, 1, 1)
 
 
+@pytest.mark.slow
 def test_the_baseline_lies_beside_the_settings_that_list_the_checks(folder, run, monkeypatch):
     (folder / "erfscope.toml").write_text(
         "input-size = 48\nsamples = 8\n[[check]]\nname = 'x'\nmodel = 'nets.py:net'\n"
@@ -431,6 +446,7 @@ def test_the_baseline_lies_beside_the_settings_that_list_the_checks(folder, run,
     assert (below / "own.json").is_file()
 
 
+@pytest.mark.slow
 def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
     assert run(*NET, "--measures", "coverage,context_r50", "--update")[0] == 0
     assert sorted(entries(folder)["nets.py:net"]["measures"]) == ["context_r50", "coverage", "far_mass", "r50", "r90"]
@@ -439,6 +455,7 @@ def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
     assert sorted(json.loads(out)["checks"][0]["measures"]) == ["context_r50", "coverage"]
 
 
+@pytest.mark.slow
 def test_new_checks_are_let_in_only_where_that_is_allowed(folder, run):
     code, out, _ = run(*NET)
     assert (code, out.startswith("BASELINE CREATED nets.py:net"), out.endswith("1 created (erf-baseline.json)\n")) == (
@@ -495,11 +512,13 @@ def test_what_cannot_be_started_is_one_line_and_exits_2(folder, run, settings, a
         assert fragment in err
 
 
+@pytest.mark.slow
 def test_a_format_for_other_commands_is_no_obstacle(folder, run):
     (folder / "erfscope.toml").write_text("format = 'csv'\n")
     assert run(*NET, "--update")[1].startswith("BASELINE CREATED ")
 
 
+@pytest.mark.slow
 def test_artifacts_show_what_failed(folder, run, broken):
     assert run(*NET, "--update")[0] == 0
     assert run(*NET, "--artifacts", "found")[0] == 0
@@ -516,6 +535,7 @@ def test_artifacts_show_what_failed(folder, run, broken):
     assert json.loads((made / "check.json").read_text())["exit_code"] == 1
 
 
+@pytest.mark.slow
 def test_every_format_says_the_same(folder, run, broken, monkeypatch):
     assert run(*NET, "--update")[0] == 0
     broken("far")
@@ -546,6 +566,7 @@ def test_every_format_says_the_same(folder, run, broken, monkeypatch):
     assert run(*NET)[2] == commands
 
 
+@pytest.mark.slow
 def test_words_from_outside_steer_neither_the_terminal_nor_github(folder, run):
     (folder / "erfscope.toml").write_text(
         'input-size = 48\n[[check]]\nname = "a\\u001b[31m,b|c%\\n::error::d"\nmodel = "nets.py:net"\n'
@@ -558,6 +579,7 @@ def test_words_from_outside_steer_neither_the_terminal_nor_github(folder, run):
     assert "b\\|c%" in run("--format", "markdown", "--baseline", "other.json")[1]
 
 
+@pytest.mark.slow
 def test_python_has_the_same_gate(folder, small_net, small, pictures):
     asked = {"name": "small", "images": pictures, "draws": 2, "baseline": "own.json"}
     first = erfscope.check(small, **asked)
@@ -584,6 +606,7 @@ def test_python_has_the_same_gate(folder, small_net, small, pictures):
     assert changed.cause != "same weights"
 
 
+@pytest.mark.slow
 def test_a_missing_entry_can_be_written_by_whoever_asks_for_it(folder, small, pictures):
     more = pictures.repeat(2, 1, 1, 1)
     for name in ("a", "b"):
@@ -605,6 +628,7 @@ tolerances = {tolerances}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tolerances", "fail_on", "said"),
     [
@@ -638,6 +662,7 @@ def test_a_tolerance_as_large_as_the_value_is_no_pass(run, broken):
         assert (code, f"'{word}' guards nothing; write a percentage" in " ".join(out.split())) == (3, True)
 
 
+@pytest.mark.slow
 def test_python_refuses_a_tolerance_that_guards_nothing(folder, small, pictures):
     asked = {"images": pictures, "baseline": "own.json", "name": "x"}
     assert erfscope.check(small, **asked, missing="accept").ok
@@ -661,6 +686,7 @@ def test_python_refuses_what_is_no_check(small):
             erfscope.check(small, name="x", **options)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
     command = [sys.executable, "-m", "erfscope", "check", *NET]
     assert warm.run([*command, "--update"]).returncode == 0
@@ -672,6 +698,7 @@ def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
     assert done.returncode == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_artifacts_that_cannot_be_written_leave_the_verdict(folder, run, broken):
     assert run(*NET, "--update")[0] == 0
     (folder / "file").write_text("")
@@ -683,6 +710,7 @@ def test_artifacts_that_cannot_be_written_leave_the_verdict(folder, run, broken)
     assert (code, out[:4]) == (1, "FAIL")
 
 
+@pytest.mark.slow
 def test_accepting_a_structure_keeps_the_measures(folder, run, broken):
     assert run(*NET, "--update")[0] == 0
     before = entries(folder)["nets.py:net"]
@@ -705,6 +733,7 @@ def test_two_checks_of_one_name_are_refused_from_python_too():
         check_all([], missing="acept")
 
 
+@pytest.mark.slow
 def test_the_accepting_command_can_be_copied_where_arguments_follow_two_dashes(folder, run, broken):
     words = ["--input-size", "48", "--samples", "8", "--", "nets.py:net"]
     assert run(*words[:-2], "--update", *words[-2:])[0] == 0

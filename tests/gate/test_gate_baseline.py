@@ -66,6 +66,7 @@ def test_an_entry_comes_back_as_it_was_stored(tmp_path):
     assert read(tmp_path / "b.json") == {"x": entry()}
 
 
+@pytest.mark.slow
 def test_a_measured_entry_is_what_the_schema_describes_and_comes_back(tmp_path, small, pictures):
     result = erfscope.analyze(small, images=pictures, draws=4)
     found = entry_of(result, asked={"layer": None, "unit": "centre", "model_kwargs": None})
@@ -161,6 +162,7 @@ for number in range(15):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_update_at_once_lose_nothing(tmp_path):
     update(tmp_path / "pattern.json", {"x": entry()})
     start = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
@@ -189,6 +191,7 @@ update(written, {"y": next(iter(read(written).values()))})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is killed like this there")
 def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
     update(tmp_path / "b.json", {"x": entry()})
@@ -200,6 +203,7 @@ def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
     assert sorted(read(tmp_path / "b.json")) == ["x", "z"]
 
 
+@pytest.mark.slow
 def test_the_gate_needs_no_torch_to_be_imported():
     code = "import erfscope.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
     done = subprocess.run(

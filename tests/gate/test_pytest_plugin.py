@@ -13,7 +13,7 @@ import torch
 
 import erfscope
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 ROOT = Path(__file__).resolve().parents[2]
 NET = """

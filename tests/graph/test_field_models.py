@@ -52,6 +52,7 @@ def test_a_resnet_unit_sits_at_32_u_and_its_box_is_not_clipped():
     assert not model.trf("layer1.0", (8, 8), wrt="layer1.0.conv1").all_paths
 
 
+@pytest.mark.slow
 def test_squeeze_excite_is_global_with_a_local_size():
     field = Model("efficientnet_b0").trf("blocks")
     assert (field.size_px, field.box_px, field.local_size_px) == ((224, 224), ((0, 223), (0, 223)), (851, 851))
@@ -72,6 +73,7 @@ def test_a_vision_transformer_is_global_and_its_unit_is_a_patch():
     assert (inner.global_by, inner.all_paths) == ("softmax attention (blocks.4.attn)", True)
 
 
+@pytest.mark.slow
 def test_swin_sees_its_windows_and_becomes_global_where_one_window_is_the_map():
     model = Model("swin_tiny_patch4_window7_224")
     first = model.trf("layers.0.blocks.0", (30, 30))

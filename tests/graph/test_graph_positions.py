@@ -71,6 +71,7 @@ def positions_of(net, module, x):
     return graph, Positions(graph, Numbers(graph, tensors_of(module)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", STATED, ids=lambda net: net.name)
 def test_units_stand_where_it_is_stated(net):
     module = net.build()

@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fields
 
+pytestmark = pytest.mark.slow
+
 #: Of the small families, one of each kind: convolutions, windows, tokens, pooling, branches.
 MODELS = (
     *("test_byobnet", "test_convnext", "levit_128s", "mobilenetv3_small_050", "xcit_nano_12_p16_224", "nest_tiny"),

@@ -302,6 +302,7 @@ def grid(side):
     return torch.arange(side).sin(), {"rows": [torch.ones(side)]}
 
 
+@pytest.mark.slow
 def test_functions_that_keep_what_they_give_keep_no_tensor_without_numbers():
     module, x = Net(lambda y: y * grid(5)[0] + grid(5)[1]["rows"][0]), torch.rand(1, 3, 5, 5)
     grid.cache_clear()

@@ -206,6 +206,7 @@ def is_valid(module, x):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs_are_what_autograd_makes_of_them(part):
     valid = [

@@ -11,6 +11,8 @@ from replay import assert_marks_are_what_hooks_see, assert_same_derivative
 from erfscope.containers import tensors_of
 from erfscope.graph.record import record
 
+pytestmark = pytest.mark.slow
+
 #: A small model of each of timm's modules.
 TIMM = """\
     test_vit test_byobnet beit_base_patch16_224 halonet_h1 caformer_s18 cait_xxs24_224 coat_tiny test_coatnet

@@ -73,6 +73,7 @@ CROPPED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, space, layer, wrt", CROPPED)
 def test_what_a_unit_of_a_convolutional_net_needs_gives_the_whole_gradient(name, space, layer, wrt):
     assert all(share(crop) < 0.97 for crop in agrees(timm_net(name), space, layer, wrt=wrt))
@@ -97,6 +98,7 @@ SEEN_WHOLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, space, layer, words, order", SEEN_WHOLE)
 def test_nets_that_see_everything_are_exact_for_batches_too(name, space, layer, words, order):
     def to_map(y):
@@ -108,6 +110,7 @@ def test_nets_that_see_everything_are_exact_for_batches_too(name, space, layer, 
     agrees(timm_net(name, **words), space, layer, to_map=to_map)
 
 
+@pytest.mark.slow
 def test_torchvision_nets_and_a_feature_pyramid_are_exact():
     torch.manual_seed(0)
     googlenet = scrambled(
@@ -122,11 +125,13 @@ def test_torchvision_nets_and_a_feature_pyramid_are_exact():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 6])
 def test_nets_with_one_and_six_channels_are_exact(channels):
     agrees(timm_net("resnet10t", in_chans=channels), (96, 75), "layer1", channels=channels)
 
 
+@pytest.mark.slow
 def test_nets_on_lines_and_volumes_are_exact():
     torch.manual_seed(0)
     line = nn.Sequential(
@@ -190,6 +195,7 @@ def net(seed=0):
 WORDS = {"input_size": (96, 120), "layer": "last", "synthetic": "leaves", "samples": 4, "seed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["centre", "corner", "edge", "0,0,3,4", "grid:2"])
 @pytest.mark.parametrize("wrt", ["image", "body", "body:in", "down:in"])
 def test_every_result_is_that_of_the_model_itself(unit, wrt):
@@ -206,6 +212,7 @@ def test_every_result_is_that_of_the_model_itself(unit, wrt):
         assert one["r50"].se == pytest.approx(other["r50"].se, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrt", ["blocks.0", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp:in", "blocks.1.attn.proj"]
 )
@@ -226,6 +233,7 @@ def test_references_inside_a_transformer_are_exact(wrt):
     assert np.abs(one.map.values - other.map.values).sum() <= 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["luo", "signed", "replknet", "kim", "energy"])
 def test_every_convention_is_that_of_the_model_itself(convention):
     words = WORDS | {"convention": convention, "dtype": "float64"}
@@ -233,6 +241,7 @@ def test_every_convention_is_that_of_the_model_itself(convention):
     assert np.abs(one - other).sum() <= 1e-10 * np.abs(other).sum()
 
 
+@pytest.mark.slow
 def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
     model = timm_net("resnet18").float()
     words = {"input_size": (192, 192), "layer": "layer2", "synthetic": "leaves", "samples": 4}
@@ -254,6 +263,7 @@ def test_units_share_a_pass_where_that_is_less():
 # --- reports
 
 
+@pytest.mark.slow
 def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
     report = erfscope.sweep(net(), **WORDS, unit="0,0,3,4", verify=True)
     report.save(tmp_path)
@@ -267,6 +277,7 @@ def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
     assert blocks[0]["input_size"] != [96, 120]
 
 
+@pytest.mark.slow
 def test_verbose_says_what_was_computed(capsys):
     words = [
         "analyze",
@@ -301,6 +312,7 @@ def crop_at(model, side, layer):
     return crop
 
 
+@pytest.mark.slow
 def test_the_cost_is_flat_once_the_image_is_larger_than_the_field():
     torch.manual_seed(0)
     model = timm.create_model("resnet18", pretrained=False)
@@ -315,6 +327,7 @@ def test_the_cost_is_flat_once_the_image_is_larger_than_the_field():
     assert first < whole / 1e3
 
 
+@pytest.mark.slow
 def test_the_memory_of_planning_grows_with_the_side_and_not_with_the_pixels():
     torch.manual_seed(0)
     model, peaks = timm.create_model("resnet10t", pretrained=False), []
@@ -341,6 +354,7 @@ class Fails(Net):
         return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("kind", [Net, Fails])
 def test_the_model_is_left_as_found(kind, plain):

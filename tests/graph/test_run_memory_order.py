@@ -66,6 +66,7 @@ def channels_last(monkeypatch):
     monkeypatch.setattr(gradient, "CHANNELS_LAST_PAYS", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.usefixtures("channels_last")
 def test_maps_are_those_of_autograd(name):
@@ -77,6 +78,7 @@ def test_maps_are_those_of_autograd(name):
     np.testing.assert_allclose(result.map.values, plain_map(net, x, result.unit.index), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet18", "mobilenetv3_small_100", "densenet121", "test_vit", "hrnet_w18_small"])
 def test_zoo_models_have_the_maps_that_they_have_in_the_usual_order(monkeypatch, model):
     adapter = load(model, weights="random", input_size=64)

@@ -305,6 +305,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_a_unit_needs_gives_the_map_of_plain_autograd(name):
     torch.manual_seed(0)
@@ -386,6 +387,7 @@ def written_zero(x):
     return y.sin()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_beside_the_images_take_no_more_of_the_image(name):
     torch.manual_seed(0)
@@ -431,6 +433,7 @@ CELLWISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLWISE)
 def test_modules_that_use_their_number_of_cells_are_exact(name):
     torch.manual_seed(0)

@@ -266,6 +266,7 @@ ORDINARY = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_nets_are_exact(data):
@@ -366,6 +367,7 @@ def test_folding_a_norm_changes_nothing(name, folding_pays):
         assert any(convolution for _, convolution in crop.norms) is (name not in NOT_FOLDED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 20), ("resnet50", 53), ("mobilenetv3_small_100", 34)])
 def test_every_norm_of_a_residual_network_can_be_folded(name, count, folding_pays):
     layer = "layer4" if "resnet" in name else "blocks.5"
@@ -422,6 +424,7 @@ AFTER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AFTER)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_transformers_last_block_is_exact(name, batch):

@@ -48,6 +48,7 @@ def seen(net: nn.Module, x: Tensor, unit: int) -> tuple[int, int]:
     return int(there[0]), int(there[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", [Masked, Frames])
 def test_what_a_unit_sees_is_what_its_gradient_reaches(kind: type[Masked], window: tuple[int, int, int]) -> None:

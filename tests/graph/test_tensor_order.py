@@ -155,6 +155,7 @@ def extent(there: np.ndarray) -> tuple[tuple[int, int], ...]:
     return tuple((int(each[0]), int(each[-1])) for each in spots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(TESTS))
 def test_a_unit_of_a_random_net_is_an_index_of_its_output(number: int) -> None:
     for seed in range(number * SEEDS, (number + 1) * SEEDS):

@@ -33,6 +33,7 @@ def test_paths_that_disagree_give_no_exact_centre(unit):
     assert max(abs(m - u) for m, u in zip(middle, unit, strict=True)) > 1
 
 
+@pytest.mark.slow
 def test_the_map_of_such_a_net_peaks_where_the_centre_says():
     torch.manual_seed(0)
     result = erfscope.analyze(DownAndUp(5), unit=(32, 32), input_size=(64, 64), samples=4, draws=8, layer="output")
@@ -48,6 +49,7 @@ def test_a_net_without_padding_keeps_its_exact_centre_far_from_the_natural_one()
     assert trf.center_px == (9.0, 22.0)
 
 
+@pytest.mark.slow
 def test_a_pyramids_finest_map_follows_its_lateral_path():
     """Top-down paths come in steps of 32 pixels; the lateral one puts unit u near 4u."""
     torchvision = pytest.importorskip("torchvision")

@@ -3,6 +3,8 @@
 import pytest
 from test_trf_models import of
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = {
     "mobilevitv2_050": ((128, 128), "stages.4", "group norm (stages.2.1.transformer.0.norm1)"),
     "efficientformerv2_s0": ((224, 224), "stages.3", "softmax attention (stages.2.blocks.4.token_mixer)"),

@@ -19,6 +19,7 @@ def of(name, space, **options):
         return load(timm.create_model(name, **options), space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layer", "size"),
     [
@@ -43,6 +44,7 @@ def test_published_sizes(name, layer, size):
     assert field.stride_px == (32.0, 32.0)
 
 
+@pytest.mark.slow
 def test_a_convnext_unit_sits_at_32_u_and_15_and_a_half():
     model = of("convnext_tiny", (224, 288))
     assert model.trf("stages.3", (2, 5)).center_px == (79.5, 175.5)
@@ -55,6 +57,7 @@ def test_a_plain_stack_of_3x3_sees_2_n_and_1():
         assert load(net, (9, 9), 1).trf("output", (4, 4)).size_px == (2 * n + 1, 2 * n + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [224, 225, 230])
 def test_padding_computed_from_the_size_gives_whole_boxes_of_one_size(size):
     model = of("tf_mobilenetv3_small_minimal_100", (size, size))
@@ -68,12 +71,14 @@ def test_padding_computed_from_the_size_gives_whole_boxes_of_one_size(size):
     assert model.recording.default_unit("blocks.5") == (nearest, nearest)
 
 
+@pytest.mark.slow
 def test_resnet152_at_2048_pixels():
     field = of("resnet152", (2048, 2048)).trf("layer4", (32, 32))
     assert field.size_px == (1451, 1451)
     assert field.box_px == ((299, 1749), (299, 1749))
 
 
+@pytest.mark.slow
 def test_a_transformers_stages_are_maps_and_references():
     """timm permutes a block's tokens into a map only after the block; later blocks go on from the tokens."""
     model = of("vit_tiny_patch16_224", (224, 192), img_size=(224, 192))
@@ -92,6 +97,7 @@ def test_a_transformers_stages_are_maps_and_references():
 TINY = [name for name in timm.list_models("test_*") if name != "test_vit3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     """Random weights, float64, the last map of every architecture family that timm keeps for tests."""
@@ -170,6 +176,7 @@ def test_errors_of_the_callers_own_forward_pass_through():
         _ = adapter.recording
 
 
+@pytest.mark.slow
 def test_inference_mode_changes_nothing():
     with torch.device("meta"):
         module = timm.create_model("vit_tiny_patch16_224")
@@ -241,6 +248,7 @@ def test_a_pooled_map_is_global_with_its_centre_in_the_middle():
     assert field.local_size_px == (12, 9)
 
 
+@pytest.mark.slow
 def test_an_image_of_a_million_by_a_million_pixels_costs_nothing():
     net = nn.Sequential(nn.Conv2d(2, 2, 7, 2, 3), nn.MaxPool2d(3, 2, 1), nn.Conv2d(2, 2, 3, padding=1))
     field = load(net, (2**20, 2**20), 2).trf("output", (2**17, 2**17))

@@ -1,11 +1,14 @@
 """Random small nets: the box is the gradient's support, brute force."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import Seen, opened, units_of
 from torch import nn
+
+pytestmark = pytest.mark.slow
 
 SPACE = (21, 18)
 

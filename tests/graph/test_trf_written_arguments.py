@@ -38,6 +38,7 @@ def test_the_field_goes_through_what_is_returned(name):
     assert field.box_px == ((11, 21), (11, 21)) == seen
 
 
+@pytest.mark.slow
 def test_layers_behind_it_can_be_asked_for():
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),

@@ -13,7 +13,7 @@ import warm
 
 import erfscope
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="mounts")]
 NETS = """
 import os
 from torch import nn

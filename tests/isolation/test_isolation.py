@@ -74,6 +74,7 @@ def called(monkeypatch):
     return labels
 
 
+@pytest.mark.slow
 def test_what_fails_is_a_row_and_the_rest_is_what_compare_finds(folder):
     home, found = folder
     assert [row.label for row in found] == NAMES
@@ -93,12 +94,14 @@ def test_what_fails_is_a_row_and_the_rest_is_what_compare_finds(folder):
     assert found.differences()[-1]["r50"][0] == pytest.approx(together.differences()[1]["r50"][0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_each_row_is_there_before_the_report_is(folder):
     home, found = folder
     assert not (home / "all" / "report.json").exists()
     assert [(row.id, row.status) for row in erfscope.read(home / "all")] == [(row.id, row.status) for row in found]
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_measured_again(folder, called):
     home, found = folder
     again = erfscope.compare_isolated(specs(home), resume=home / "all", **ASKED)
@@ -106,6 +109,7 @@ def test_what_is_finished_is_not_measured_again(folder, called):
     assert called == NAMES[1:-1]
 
 
+@pytest.mark.slow
 def test_a_model_that_was_stopped_goes_on_with_its_images(folder):
     home, found = folder
     left = iter([False, False, False, True])
@@ -115,6 +119,7 @@ def test_a_model_that_was_stopped_goes_on_with_its_images(folder):
     np.testing.assert_array_equal(whole[0].map.values, found["fine"].map.values)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_asked_to_stop_gives_what_it_has(folder):
     home, _ = folder
     began = time.monotonic()
@@ -125,6 +130,7 @@ def test_a_process_that_is_asked_to_stop_gives_what_it_has(folder):
     assert 0 < rows[0].part.seen < 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"samples": 6}, {"seed": 3}])
 def test_a_folder_that_was_begun_with_other_settings_is_not_gone_on_with(folder, asked, called):
     home, found = folder
@@ -135,6 +141,7 @@ def test_a_folder_that_was_begun_with_other_settings_is_not_gone_on_with(folder,
     assert called == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["by itself", "killed"])
 def test_what_a_model_has_started_ends_with_it(ends, tmp_path):
     code = f"import subprocess; p = subprocess.Popen(['sleep', '600']); open('{tmp_path}/pid', 'w').write(str(p.pid))"
@@ -142,6 +149,7 @@ def test_what_a_model_has_started_ends_with_it(ends, tmp_path):
     until_gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 def test_processes_do_not_outlive_whoever_started_them(tmp_path):
     child = f"import os, time; open('{tmp_path}/pid', 'w').write(f'{{os.getpid()}}.'); time.sleep(600)"
     code = f"from erfscope.isolation import *\nrun_alone(exec, {child!r}, limits=Limits())"
@@ -163,6 +171,7 @@ def until_gone(pid: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_sweep_stands_in_the_order_of_compare_and_is_compared_setting_by_setting(folder, tmp_path, monkeypatch):
     """Measured in this process: what a process of its own gives is tested above."""
     home, _ = folder
@@ -204,11 +213,13 @@ def test_the_common_size_is_the_models_own(monkeypatch):
         assert measured == [size] * len(models)
 
 
+@pytest.mark.slow
 def test_a_model_is_asked_for_its_size(folder):
     home, _ = folder
     assert isolated.own_size(specs(home)[0].partition("=")[2], {}) == (224, 224)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("models", "more", "said"),
     [
@@ -250,6 +261,7 @@ def test_what_cannot_be_isolated_is_refused(arguments, said, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [2.0, 3.5])
 def test_ctrl_c_while_the_processes_start_is_no_traceback(tmp_path, delay_s):
     (tmp_path / "nets.py").write_text("from torch import nn\n\ndef a():\n    return nn.Conv2d(3, 4, 3)\n")

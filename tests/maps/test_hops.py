@@ -48,6 +48,7 @@ def test_a_node_hears_along_its_row_and_not_along_its_column():
     np.testing.assert_array_equal(hop_distances(directed), [[0, 1, 2], [np.inf, 0, 1], [np.inf, np.inf, 0]])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
 def test_distances_are_those_of_a_breadth_first_search_whatever_the_weights(n, seed, density):

@@ -42,6 +42,7 @@ def test_a_sum_of_several_contributions_counts_as_that_many():
     np.testing.assert_allclose(together.leave_one_out()[0], maps[3:].mean(axis=0), atol=1e-15)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.permutations(range(6)), st.integers(0, 2**32 - 1))
 def test_shards_merge_in_any_order(order, seed):

@@ -330,6 +330,7 @@ def test_an_unknown_measure_is_named_with_the_nearest_one():
         measure(noisy(), ["r_50"])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @example(shape=(1, 2), corner=(0, 0), side=(1, 1), center=(0.0, 9.4e-132), seed=0, with_trf=False)
 @example(shape=(15, 23), corner=(0, 5), side=(12, 1), center=(7.31, 9.77), seed=1, with_trf=False)

@@ -65,6 +65,7 @@ def test_radii_and_sides_agree_with_bisection_on_their_definitions(center):
         assert number(erf, f"side{share}") == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     values=hnp.arrays(

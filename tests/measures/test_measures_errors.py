@@ -36,6 +36,7 @@ def run(rng: np.random.Generator, images: int = 20, groups: int = 10) -> GroupSu
     return sums
 
 
+@pytest.mark.slow
 def test_the_jackknife_error_of_a_radius_agrees_with_the_spread_of_independent_runs():
     rng, names = np.random.default_rng(11), ["r50", "r90", "sigma_row"]
     values, errors = {name: [] for name in names}, {name: [] for name in names}
@@ -74,6 +75,7 @@ def test_bias_correction_is_the_textbook_formula_on_the_values_without_one_group
     assert found.se == pytest.approx(math.sqrt(0.9 * np.sum((parts - np.mean(parts)) ** 2)), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_every_measure_with_an_error_gives_the_leave_one_out_values_of_a_plain_measurement():
     sums, trf = run(np.random.default_rng(2)), trf_of(((-4, 36), (1, 31)))
     without = sums.leave_one_out()
@@ -153,6 +155,7 @@ def test_ratios_of_a_line_are_to_its_length() -> None:
     assert with_errors(line, names=["luo_size"])["luo_size"].value == 200
 
 
+@pytest.mark.slow
 def test_an_offset_is_right_on_average_where_noise_alone_would_move_it() -> None:
     """Centroids of Poisson counts scatter around the true one: the plain distance is too large, its square by twice the
     scatter."""

@@ -57,6 +57,7 @@ def assert_divided(percent: str, value: str, side: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
     text = shown(result)
     space = result.trf.reference_px
@@ -68,6 +69,7 @@ def test_percentages_of_the_terminal_are_the_size_over_the_side(result):
         assert_divided(percent, value, side)
 
 
+@pytest.mark.slow
 def test_percentages_of_the_page_are_the_size_over_the_sides_named_below_them(result):
     page = Page(html(erfscope.Report(results=(result,))))
     (note,) = [
@@ -91,6 +93,7 @@ def test_percentages_of_the_page_are_the_size_over_the_sides_named_below_them(re
         assert float(sides[1]) == pytest.approx(math.sqrt(math.prod(result.trf.size_px)), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_field_larger_than_the_input_counts_whole():
     """Oracle: receptive-field arithmetic of three 9 x 9 convolutions, 25 on an input of 16."""
     torch = pytest.importorskip("torch")

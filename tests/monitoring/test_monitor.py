@@ -56,6 +56,7 @@ def train(model: nn.Module, steps: int, monitor: ErfMonitor | None = None) -> li
     return [value.clone() for value in model.state_dict().values()]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_analyze():
     model = net()
     result = ErfMonitor(model, **OPTIONS).step(0)
@@ -64,6 +65,7 @@ def test_the_numbers_are_those_of_analyze():
     assert result.label == "Sequential @ 0"
 
 
+@pytest.mark.slow
 def test_a_training_does_not_notice():
     plain, watched = net(), net()
     monitor = ErfMonitor(watched, **OPTIONS)
@@ -74,6 +76,7 @@ def test_a_training_does_not_notice():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.modules())
 
 
+@pytest.mark.slow
 def test_every_measurement_sees_the_weights_of_its_time():
     model = net()
     monitor = ErfMonitor(model, **OPTIONS)
@@ -87,6 +90,7 @@ def test_every_measurement_sees_the_weights_of_its_time():
     np.testing.assert_array_equal(second.map.values, erfscope.analyze(model, samples=3, input_size=32).map.values)
 
 
+@pytest.mark.slow
 def test_only_every_nth_step_is_measured_and_what_is_forced():
     monitor = ErfMonitor(net(), every=3, **OPTIONS)
     found = [monitor.step(step) is not None for step in range(7)]
@@ -94,6 +98,7 @@ def test_only_every_nth_step_is_measured_and_what_is_forced():
     assert monitor.step(8, force=True) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1e-9, "0.0001%"])
 def test_a_budget_passes_steps_over_and_says_so_once(budget, capfd):
     monitor = ErfMonitor(net(), budget=budget, **{**OPTIONS, "quiet": False})
@@ -114,6 +119,7 @@ class Compiled(nn.Module):
         self._orig_mod = module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["data parallel", "average", "timm", "compiled", "both"])
 def test_wrappers_are_looked_through(wrapper):
     model = net()
@@ -154,6 +160,7 @@ def fed(model: nn.Module) -> None:
     model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))).square().mean().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor:UserWarning"
 )  # PyTorch's own, when it compiles a part
@@ -187,6 +194,7 @@ class Checkpointed(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activations_that_are_computed_again_in_training_are_kept_for_measuring(reentrant):
     model, plain = Checkpointed(reentrant), Checkpointed(None)
@@ -208,6 +216,7 @@ def test_activations_that_are_computed_again_in_training_are_kept_for_measuring(
     assert len(runs) == 2, "the training checkpoints as before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
 def test_timms_gradient_checkpointing_changes_no_map(name):
     torch.manual_seed(0)
@@ -219,6 +228,7 @@ def test_timms_gradient_checkpointing_changes_no_map(name):
     assert model.grad_checkpointing
 
 
+@pytest.mark.slow
 def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
     made, real = [], monitoring.opened
     monkeypatch.setattr(monitoring, "opened", lambda *args: made.append(1) or real(*args))
@@ -228,6 +238,7 @@ def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_what_wrap_made_is_measured_in_its_own_way_and_left_as_it_was():
     model = net()
     adapter = erfscope.wrap(model, forward=lambda module, x: module(x * 2), input_size=(32, 32))
@@ -240,6 +251,7 @@ def test_what_wrap_made_is_measured_in_its_own_way_and_left_as_it_was():
     assert adapter.weights is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
 )
@@ -277,6 +289,7 @@ class HalfDetached(nn.Sequential):
         return last((x + x.detach()) / 2)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_wrong_is_said_and_the_training_goes_on():
     plain, watched, logged = HalfDetached(*net()), HalfDetached(*net()), []
     monitor = ErfMonitor(watched, trust=True, log=lambda *told: logged.append(told), **OPTIONS)
@@ -302,6 +315,7 @@ class Failing(nn.Sequential):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_does_not_end_the_training():
     model = Failing(*net())
     monitor = ErfMonitor(model, **OPTIONS)
@@ -312,6 +326,7 @@ def test_a_model_that_fails_does_not_end_the_training():
     assert monitor.step(2).ok
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_per_step(tmp_path):
     monitor = ErfMonitor(net(), **OPTIONS)
     with pytest.raises(ErfscopeError, match="nothing was measured yet"):
@@ -362,6 +377,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_distributed_training_goes_on(tmp_path):
     """Two real processes; a collective call in one of them only would hang both."""
     arguments = [sys.executable, "-c", DISTRIBUTED, str(tmp_path / "store")]
@@ -375,6 +391,7 @@ def test_distributed_training_goes_on(tmp_path):
     assert first[1] == second[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["train_with_lightning", "train_with_trainer"])
 def test_the_examples_run_with_the_real_libraries(example):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
@@ -387,6 +404,7 @@ def test_the_examples_run_with_the_real_libraries(example):
     assert len(rows) == 3
 
 
+@pytest.mark.slow
 def test_a_part_that_is_not_there_is_named():
     pytest.importorskip("lightning")
     from lightning.pytorch import LightningModule

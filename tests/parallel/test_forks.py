@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")]
 
 #: Measures, forks 20 children one after the other, and prints what becomes of them; a child that hangs is ended.
 PROGRAM = """

@@ -107,6 +107,7 @@ def draw(path: Path) -> None:
     Image.fromarray(np.random.default_rng(len(path.name)).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["many", "few", "settled", "models", "images", "grown"])
 def test_three_ranks_find_what_one_process_finds(stored, name):
     one, three = (erfscope.read(stored / size / f"{name}.json") for size in "13")
@@ -123,6 +124,7 @@ def test_three_ranks_find_what_one_process_finds(stored, name):
         ]
 
 
+@pytest.mark.slow
 def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(stored):
     (found,) = erfscope.read(stored / "3" / "settled.json")
     assert found.input.n_images < 60
@@ -131,12 +133,14 @@ def test_the_error_asked_for_ends_the_run_of_all_ranks_at_the_same_picture(store
     assert "enough for r50 ± 0.02" in found.input.text
 
 
+@pytest.mark.slow
 def test_what_one_rank_cannot_read_is_the_error_of_all(stored):
     said = [(stored / "3" / f"said-{rank}-of-3").read_text() for rank in range(3)]
     assert "c.png" in said[0]
     assert said[0] == said[1] == said[2] == (stored / "1" / "said-0-of-1").read_text()
 
 
+@pytest.mark.slow
 def test_torchrun_measures_as_one_process_does_and_prints_nothing_else():
     asked = [
         "analyze",
@@ -186,6 +190,7 @@ class Going(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (1, "exited")])
 def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monkeypatch):

@@ -80,15 +80,18 @@ def test_what_is_no_shard_is_refused(text):
         parse(text)
 
 
+@pytest.mark.slow
 def test_more_shards_than_pictures_are_refused():
     with pytest.raises(ErfscopeError, match=r"shard 3/3 of 2 images is empty; use at most 2 shards"):
         erfscope.analyze("test_resnet", weights="random", samples=2, shard="3/3")
 
 
+@pytest.mark.slow
 def test_shards_together_are_the_run_measured_at_once(whole, stored):
     assert_alike(erfscope.merge(stored), whole)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_shards_changes_nothing(shards):
     documents = []
     for order in itertools.permutations(shards):
@@ -97,12 +100,14 @@ def test_the_order_of_the_shards_changes_nothing(shards):
     assert len(set(documents)) == 1
 
 
+@pytest.mark.slow
 def test_a_merged_report_has_no_trace_of_its_shards(whole, stored):
     ours, theirs = erfscope.merge(stored).to_json(), whole.to_json()
     assert ours["settings"] == {**theirs["settings"], "shard": None}
     assert {entry["shard"] is None for entry in ours["results"]} == {True}
 
 
+@pytest.mark.slow
 def test_a_shard_says_that_it_is_one(stored):
     report = erfscope.read(stored[1])
     assert report[0].input.n_images == 4
@@ -112,6 +117,7 @@ def test_a_shard_says_that_it_is_one(stored):
     jsonschema.validate(json.loads(json.dumps(report.to_json(), allow_nan=False)), schema)
 
 
+@pytest.mark.slow
 def test_a_shard_survives_being_stored(shards, stored):
     for shard, path in zip(shards, stored, strict=True):
         again = erfscope.read(path)
@@ -120,6 +126,7 @@ def test_a_shard_survives_being_stored(shards, stored):
             np.testing.assert_array_equal(ours.part.average.values(), theirs.part.average.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
@@ -133,6 +140,7 @@ def test_gaps_and_overlaps_are_refused(shards, chosen, words):
         erfscope.merge([shards[number] for number in chosen])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
@@ -152,12 +160,14 @@ def test_shards_of_another_run_are_refused_by_name(option, value, words):
         erfscope.merge(reports)
 
 
+@pytest.mark.slow
 def test_another_number_of_shards_is_refused(shards):
     other = erfscope.sweep("test_resnet", shard="2/2", **OPTIONS)
     with pytest.raises(MeasurementError, match=r"shard 2/2 of test_resnet is of another run than shard 1/3"):
         erfscope.merge([shards[0], other])
 
 
+@pytest.mark.slow
 def test_a_whole_run_and_nothing_at_all_are_refused(whole, shards):
     with pytest.raises(ErfscopeError, match="is no shard with its sums") as caught:
         erfscope.merge([shards[0], whole])
@@ -166,6 +176,7 @@ def test_a_whole_run_and_nothing_at_all_are_refused(whole, shards):
         erfscope.merge([])
 
 
+@pytest.mark.slow
 def test_numbers_without_their_sums_are_refused(shards, tmp_path):
     for number, shard in enumerate(shards):
         shard.save(tmp_path / f"{number}.json")
@@ -173,6 +184,7 @@ def test_numbers_without_their_sums_are_refused(shards, tmp_path):
         erfscope.merge([tmp_path / f"{number}.json" for number in range(3)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -191,6 +203,7 @@ def test_a_damaged_shard_is_refused_in_one_line(shards, tmp_path, change):
         erfscope.read(tmp_path / "s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["energy", "signed", "kim"])
 def test_every_convention_can_be_measured_in_shards(convention):
     asked = {
@@ -222,6 +235,7 @@ class Gated(nn.Module):
         return self.conv(x) * (gate > -1) / (gate < 1)
 
 
+@pytest.mark.slow
 def test_dead_and_broken_pictures_are_named_as_in_one_run():
     torch.manual_seed(0)
     model, x = Gated().double(), torch.randn(9, 3, 8, 8, dtype=torch.float64) * 0.1
@@ -233,6 +247,7 @@ def test_dead_and_broken_pictures_are_named_as_in_one_run():
     assert merged[0].input.dead == ("tensor[2]", "tensor[5]")
 
 
+@pytest.mark.slow
 def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(4, 3, 8, 8, dtype=torch.float64) * 0.1
@@ -245,6 +260,7 @@ def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
     assert_alike(merged, erfscope.sweep(module, images=x))
 
 
+@pytest.mark.slow
 def test_compare_puts_shards_of_stored_runs_together(tmp_path):
     asked = {"weights": "random", "samples": 6, "input_size": 96}
     for label in ("test_resnet", "test_vit"):
@@ -258,6 +274,7 @@ def test_compare_puts_shards_of_stored_runs_together(tmp_path):
         erfscope.compare(names[1:])
 
 
+@pytest.mark.slow
 def test_a_shard_that_failed_makes_the_result_an_error(shards):
     failed = replace(shards[1][0], part=None, map=None, measures={}, status="error", error="no memory")
     broken = replace(shards[1], results=(failed, *shards[1].results[1:]))
@@ -266,6 +283,7 @@ def test_a_shard_that_failed_makes_the_result_an_error(shards):
     assert merged[1].ok
 
 
+@pytest.mark.slow
 def test_versions_that_differ_are_said(shards):
     other = {**shards[1].environment, "versions": {**shards[1].environment["versions"], "torch": "1.0"}}
     merged = erfscope.merge([shards[0], replace(shards[1], environment=other), shards[2]])
@@ -293,6 +311,7 @@ def test_a_check_takes_no_shard(tmp_path):
         erfscope.check("test_resnet", baseline=tmp_path / "b.json", weights="random", shard="1/2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 3])
 def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
     """The first image of all is shown and looked at beside the measurement, also where it is another shard's."""

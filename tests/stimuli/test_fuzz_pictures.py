@@ -68,6 +68,7 @@ def assert_decoded_or_refused(content: bytes, channels: int) -> None:
         made.load()
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(
     kind=st.sampled_from(FORMATS),
@@ -79,6 +80,7 @@ def test_a_header_of_any_size_is_decoded_or_refused(kind, width, height, channel
     assert_decoded_or_refused(with_size(kind, width, height), channels)
 
 
+@pytest.mark.slow
 @fuzz(250)
 @given(
     kind=st.sampled_from(FORMATS),
@@ -97,6 +99,7 @@ def test_a_damaged_picture_is_decoded_or_refused(kind, kept, changes, early, cha
     assert_decoded_or_refused(bytes(content), channels)
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(
     head=st.sampled_from(

@@ -232,6 +232,7 @@ def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
         read_picture(tmp_path / "x.png", channels=3)
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
     Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
     stimuli = open_images(

@@ -78,6 +78,7 @@ def test_a_larger_sample_begins_with_the_smaller_one(folder: Path) -> None:
     assert opened(folder, samples=1000).source == f"60 images in {str(folder)!r}"
 
 
+@pytest.mark.slow
 def test_every_file_is_equally_likely_to_be_sampled(folder: Path) -> None:
     counts = np.zeros(60)
     for seed in range(100):

@@ -100,6 +100,7 @@ def test_the_hash_tells_kind_seed_size_and_channels_apart() -> None:
     assert make().sha256 == hashlib.sha256(b"erfscope:leaves:version=1:seed=7:size=24x32:channels=3").hexdigest()
 
 
+@pytest.mark.slow
 def test_leaves_have_the_power_spectrum_of_natural_pictures() -> None:
     """Exponent -2 where leaves of that size exist; natural images: -1.8 to -2.3 (Ruderman & Bialek 1994; van der Schaaf
     1996)."""
@@ -118,6 +119,7 @@ def test_radii_follow_the_power_law_within_an_octave(flat: bool, exponent: int) 
         assert scipy.stats.kstest(uniform, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_leaves_prefer_no_place_and_no_direction() -> None:
     pictures = stack("leaves", 160, (48, 48), channels=3)
     assert abs(pictures.mean() - 128) < 2
@@ -133,6 +135,7 @@ def test_leaves_prefer_no_place_and_no_direction() -> None:
     assert abs(spread[[0, -1]].mean() / spread[12:36].mean() - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_leaves_have_correlated_colours_as_wide_as_natural_ones() -> None:
     """Shade and tint are uniform on -88 ... 88 and -36 ... 36: correlation 88^2 / (88^2 + 36^2) = 0.857, deviation
     54.9."""
@@ -219,6 +222,7 @@ def test_constant_is_mid_grey_and_an_impulse_differs_in_its_centre_only() -> Non
     assert np.argwhere(make("impulse", size=(4, 5, 6), channels=1).pixels(0) == 255).tolist() == [[2, 2, 3, 0]]
 
 
+@pytest.mark.slow
 def test_a_grating_has_one_frequency_between_two_periods_and_a_period_of_four_pixels() -> None:
     found = []
     for picture in stack("grating", 30, (96, 96)):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import made_up
+import pytest
 from torch import nn
 
 import erfscope
@@ -15,6 +16,7 @@ from erfscope.results.comparability import Use, differing, values
 ROOT = Path(erfscope.__file__).parent
 
 
+@pytest.mark.slow
 def test_every_finding_that_is_made_is_of_a_known_kind():
     made = set()
     for folder in (ROOT, ROOT / "adapters", ROOT / "cli"):

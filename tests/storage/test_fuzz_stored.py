@@ -90,6 +90,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*HOSTILE, "bare pickle"])
 def test_arrays_made_to_harm_are_refused(document, place, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
@@ -116,6 +117,7 @@ MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_maps_that_are_not_those_of_their_field_are_refused(document, place, kind):
     name, file = document["results"][0]["id"], place / document["results"][0]["map_file"]
@@ -135,6 +137,7 @@ def test_maps_that_are_not_those_of_their_field_are_refused(document, place, kin
         (place / "report.json").write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "shape"), [("u1", (1 << 14, 1 << 14)), ("f8", (1 << 12, 1 << 13)), ("f2", (16, 16))])
 def test_an_array_that_claims_to_be_another_is_refused_before_it_is_unpacked(
     document, place, monkeypatch, dtype, shape
@@ -160,6 +163,7 @@ def places(value: object, path: tuple = ()) -> Iterator[tuple]:
             yield from places(each, (*path, key))
 
 
+@pytest.mark.slow
 @fuzz(60)
 @given(data=st.data(), value=VALUES | st.sampled_from(["INFINITE", "\x1b[31mred", [], [[]], -1, 1e308]))
 def test_any_value_in_any_field_is_a_result_or_one_line(document, place, data, value):
@@ -181,6 +185,7 @@ def test_any_value_in_any_field_is_a_result_or_one_line(document, place, data, v
 NAMES = ["../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\x00b", "x" * 300, ".hidden", "con\x1b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", "map_file"])
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_and_map_files_of_a_report_name_nothing_outside_its_folder(document, place, key, name):

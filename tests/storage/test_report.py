@@ -34,6 +34,7 @@ def schema() -> dict:
     return json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_json_is_valid_and_strict(report):
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     jsonschema.Draft202012Validator.check_schema(schema())
@@ -41,6 +42,7 @@ def test_the_json_is_valid_and_strict(report):
     assert [entry["unit"]["index"] for entry in document["results"]] == [[5, 5], [0, 0]]
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_back_whole(report, tmp_path):
     report.save(tmp_path / "erf")
     again = erfscope.read(tmp_path / "erf")
@@ -54,6 +56,7 @@ def test_a_folder_is_read_back_whole(report, tmp_path):
     assert names >= {"index.html", "report.json", *(f"{r.id}{s}" for r in report for s in (".npz", ".png"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_every_suffix_is_written_and_never_over_something_else(report, tmp_path, suffix):
     target = tmp_path / f"x{suffix}"
@@ -66,6 +69,7 @@ def test_every_suffix_is_written_and_never_over_something_else(report, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
+@pytest.mark.slow
 def test_a_failure_while_writing_leaves_nothing(report, tmp_path, monkeypatch):
     def broken(*_args, **_kwargs):
         raise OSError("disk full")
@@ -126,6 +130,7 @@ def test_force_does_not_replace_a_folder_of_other_things(report, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.slow
 def test_a_report_that_points_outside_its_folder_is_refused(report, tmp_path):
     report.save(tmp_path / "erf")
     file = tmp_path / "erf" / "report.json"

@@ -20,7 +20,7 @@ from erfscope.storage.files import begin_rows, is_report, store_rows
 from erfscope.storage.reports import read_begun
 from erfscope.storage.writing import ROWS
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]
 ASKED = {"weights": "random", "input_size": 32, "samples": 3, "measures": ["r50"], "batch_size": 1}
 
 

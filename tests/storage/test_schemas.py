@@ -29,6 +29,7 @@ def stored(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_schemas_are_what_the_types_say():
     code = "import json, schemas; print(json.dumps(schemas.schemas()))"
     done = subprocess.run(
@@ -47,6 +48,7 @@ def test_the_schemas_are_what_the_types_say():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("report-1.json", "stopped/report.json"), ("baseline-1.json", gate.FILE)])
 def test_no_record_may_lack_a_field_or_have_another(name, file, stored):
     schema, document = (json.loads(each.read_text()) for each in (SCHEMAS / name, stored / file))

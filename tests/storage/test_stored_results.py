@@ -44,6 +44,7 @@ def old(stored) -> Path:
     return stored
 
 
+@pytest.mark.slow
 def test_versions_are_those_of_the_measurement(old):
     report = erfscope.compare([str(old)])
     assert report.environment["versions"]["torch"] == "1.13.0"
@@ -53,6 +54,7 @@ def test_versions_are_those_of_the_measurement(old):
     assert erfscope.read(old.parent / "again.json")[0].versions == report[0].versions
 
 
+@pytest.mark.slow
 def test_rows_of_other_versions_say_so_and_have_a_paragraph_of_their_own(old, result):
     report = erfscope.compare([str(old), result])
     assert next(w.text for w in report[1].findings if w.code == "versions").startswith(
@@ -79,6 +81,7 @@ def test_an_optional_package_that_is_not_installed_is_left_out_and_differs_from_
     assert not [w for row in report for w in row.findings if w.code == "versions"]
 
 
+@pytest.mark.slow
 def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsys):
     (stored / f"{result.id}.npz").unlink()
     (again,) = erfscope.read(stored)
@@ -101,6 +104,7 @@ def test_a_map_that_was_edited_or_exchanged_is_noticed(stored, result):
     )
 
 
+@pytest.mark.slow
 def test_a_damaged_map_is_named_and_not_the_report(stored, result):
     file = stored / f"{result.id}.npz"
     file.write_bytes(file.read_bytes()[:1000])
@@ -108,6 +112,7 @@ def test_a_damaged_map_is_named_and_not_the_report(stored, result):
         erfscope.read(stored)
 
 
+@pytest.mark.slow
 def test_a_refusal_names_the_folders(stored, result):
     other = erfscope.analyze("test_resnet", **{**OPTIONS, "unit": "corner"})
     erfscope.Report(results=(other,), settings={"unit": "corner"}).save(stored.parent / "corner")
@@ -116,6 +121,7 @@ def test_a_refusal_names_the_folders(stored, result):
         erfscope.compare([stored.parent / "centre", stored.parent / "corner"])
 
 
+@pytest.mark.slow
 def test_another_size_is_refused_with_the_option_that_helps(stored):
     with pytest.raises(
         MeasurementError, match=r"input size \(96x96 against 160x160\).*; measure both with --input-size 96x96"
@@ -123,6 +129,7 @@ def test_another_size_is_refused_with_the_option_that_helps(stored):
         erfscope.compare([str(stored), "test_resnet"], weights="random", samples=4, input_size=160)
 
 
+@pytest.mark.slow
 def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
     report = erfscope.Report(results=(result,))
     with pytest.raises(ErfscopeError, match="kind 'depth' needs two or more layers"):
@@ -141,6 +148,7 @@ def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, mon
         check_output(name, force=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words", "absent"),
     [
@@ -163,6 +171,7 @@ def test_the_methods_sentence_is_true_of_the_run(options, words, absent):
     assert not any(word in sentence for word in absent), sentence
 
 
+@pytest.mark.slow
 def test_a_measure_is_its_number_with_error_and_unit(result, stored):
     r50, r90 = result["r50"], result["r90"]
     value, unit = re.fullmatch(r"([\d.]+ ± [\d.]+) (px)", str(r50)).groups()

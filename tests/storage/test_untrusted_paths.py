@@ -34,6 +34,7 @@ def outside(top: Path, inside: str) -> set[str]:
     return {file for file in files(top) if not file.startswith(f"{inside}/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_label_names_no_file_outside_the_folder(tmp_path: Path, name: str) -> None:
     report = erfscope.sweep(SmallNet(), label=name, input_size=16, samples=1, device="cpu", layer="down")
@@ -43,6 +44,7 @@ def test_a_label_names_no_file_outside_the_folder(tmp_path: Path, name: str) -> 
     assert erfscope.read(tmp_path / "in" / "erf")[0].label == report[0].label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stored_id_names_no_file_outside_the_folder(report: Report, tmp_path: Path, name: str) -> None:
     (tmp_path / "in").mkdir()
@@ -57,6 +59,7 @@ def test_a_stored_id_names_no_file_outside_the_folder(report: Report, tmp_path: 
     assert outside(tmp_path, "in/again") - before <= {"in/again"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_check_of_any_name_leaves_its_artifacts_in_their_folder(report: Report, tmp_path: Path, name: str) -> None:
     verdict = Verdict(name=name, word="fail", cause="", obtained=entry_of(report[0]), result=report[0])
@@ -75,6 +78,7 @@ def test_an_output_that_is_a_link_replaces_the_link_and_not_what_it_points_to(re
     assert not (tmp_path / "erf.json").is_symlink()
 
 
+@pytest.mark.slow
 def test_links_inside_a_folder_that_is_replaced_keep_their_targets(report: Report, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")

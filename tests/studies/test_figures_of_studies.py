@@ -22,6 +22,7 @@ def ticks(low: float, high: float, axis: str) -> list[str]:
     return [label.get_text() for place, label in labels if first <= place <= last]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize(
     ("low", "high", "wanted"),
@@ -61,6 +62,7 @@ def test_points_over_names_stand_side_by_side_and_between_whole_numbers_is_no_ti
     assert all(float(tick).is_integer() for tick in right.get_xticks())
 
 
+@pytest.mark.slow
 def test_a_sideways_chart_has_a_line_for_every_name_from_top_to_bottom():
     names = tuple(f"claim {number}" for number in range(40))
     curve = Curve(label="any", x=[10.0**-number for number in range(40)], y=range(40), points=True)

@@ -21,6 +21,7 @@ def skip() -> studies.StudyResult:
     return studies.run("luo-skip", effort="smoke")
 
 
+@pytest.mark.slow
 def test_a_study_is_read_from_json_as_it_was(skip, tmp_path, monkeypatch):
     skip.save(tmp_path / "luo-skip.json")
     monkeypatch.setattr(kept, "FOLDER", tmp_path)

@@ -17,6 +17,7 @@ def found() -> studies.StudyResult:
     return studies.run("attention-pooling", effort="smoke")
 
 
+@pytest.mark.slow
 def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(found):
     assert found.passed
     assert found["sum over nodes"].accuracy > 4 * CHANCE
@@ -27,6 +28,7 @@ def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(fo
     assert found["sum over nodes"].auc_attention is None
 
 
+@pytest.mark.slow
 def test_a_sum_over_nodes_counts_colours_that_it_has_not_seen(found):
     """It is right in larger graphs more often than in those that differ in their colours alone."""
     plain = found["sum over nodes"]
@@ -109,5 +111,6 @@ def test_the_erf_of_a_count_is_its_gradient():
     assert green.tolist() == graphs.green[1].tolist()
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

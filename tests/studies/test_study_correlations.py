@@ -31,6 +31,7 @@ def found() -> studies.StudyResult:
     return studies.run("correlations", effort="smoke")
 
 
+@pytest.mark.slow
 def test_attention_follows_the_covariance_and_the_gcn_its_links(found):
     tied = found["attention, keys = queries, layer 1"]
     assert tied.with_input > 0.99
@@ -44,11 +45,13 @@ def test_attention_follows_the_covariance_and_the_gcn_its_links(found):
     assert (one.near_unit, one.near_partner) == (pytest.approx(5 / 6, abs=1e-12), pytest.approx(1 / 6, abs=1e-12))
 
 
+@pytest.mark.slow
 def test_convolutions_have_no_second_mode_and_a_relu_gcn_has(found):
     assert [found[f"convolution, layer {layer}"].near_partner for layer in (4, 9)] == [0, 0]
     assert found["ReLU GCN, layer 9"].near_partner > 0.4
 
 
+@pytest.mark.slow
 def test_softmax_attention_follows_the_covariance_less_closely_than_dot_products_and_no_claim_hangs_on_it(found):
     soft = found[f"{SOFT_TIED}, layer 1"]
     assert 0.85 < soft.with_input < found["attention, keys = queries, layer 1"].with_input
@@ -79,6 +82,7 @@ def test_samples_have_the_covariance_that_they_are_said_to_have():
     assert np.linalg.eigvalsh(covariance()).min() > -1e-9
 
 
+@pytest.mark.slow
 def test_theorem_3_is_met_within_its_noise_with_weights_of_their_own_and_needs_the_samples_that_are_told(found):
     """z-scores over 440 pixels have the size 1; correlated, within a third. With more samples the noise falls as their
     root."""
@@ -108,5 +112,6 @@ def test_the_graph_joins_every_pixel_to_the_one_opposite():
     assert p[middle, middle] == pytest.approx(1 / 5)
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

@@ -17,16 +17,19 @@ def found() -> studies.StudyResult:
     return studies.run("gatv2-gradients", effort="smoke")
 
 
+@pytest.mark.slow
 def test_closed_forms_equal_autograd(found):
     assert max(max(row.error_gradients, row.error_jacobian) for row in found) < 1e-10
     assert found.passed
 
 
+@pytest.mark.slow
 def test_the_printed_form_is_right_for_one_channel_and_wrong_for_more(found):
     assert max(row.error_printed for row in found if row.width == 1) < 1e-12
     assert min(row.error_printed for row in found if row.width > 1 and row.neighbours > 1) > 0.01
 
 
+@pytest.mark.slow
 def test_theory_and_autograd_call_the_same_share_dead_and_a_single_neighbour_always(found):
     assert [row.dead for row in found] == [row.dead_autograd for row in found]
     assert [row.dead for row in found if row.neighbours == 1] == [1.0, 1.0, 1.0]
@@ -54,5 +57,6 @@ def test_graphs_are_regular_and_have_self_loops():
     assert graph.diagonal().tolist() == [1.0] * 9
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

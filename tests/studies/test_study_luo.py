@@ -30,6 +30,7 @@ def results() -> dict[str, StudyResult]:
     return {name: studies.run(name, effort="smoke") for name in NAMES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_claim_holds_and_is_shown(name, results, check_shown):
     result = results[name]
@@ -38,6 +39,7 @@ def test_every_claim_holds_and_is_shown(name, results, check_shown):
     check_shown(result)
 
 
+@pytest.mark.slow
 def test_uniform_stacks_have_the_sigma_of_the_binomial_and_random_ones_in_their_variance(results):
     result = results["luo-gaussian"]
     sigma = math.sqrt(10 * 8 / 12)
@@ -67,6 +69,7 @@ def test_slopes_of_5_to_40_layers_are_those_of_the_theory():
     assert growth.slopes([4, 16], [2 * 9, 4 * 33]) == pytest.approx((math.log(4 * 33 / 18, 4), 0.5))
 
 
+@pytest.mark.slow
 def test_measured_slopes_are_within_003_of_the_closed_forms(results):
     result = results["luo-growth"]
     uniform, root = result["uniform, g"], result["random, root of g²"]
@@ -81,6 +84,7 @@ def test_measured_slopes_are_within_003_of_the_closed_forms(results):
     )
 
 
+@pytest.mark.slow
 def test_strides_and_dilations_add_their_variances(results):
     result = results["luo-subsample-dilation"]
     for change, trf, sigma, kurtosis in (
@@ -95,6 +99,7 @@ def test_strides_and_dilations_add_their_variances(results):
         assert abs(random.sigma_px - uniform.sigma_px) < 4 * random.sigma_se_px < 0.3 * uniform.sigma_px
 
 
+@pytest.mark.slow
 def test_skips_divide_sigma_by_the_root_of_two(results):
     result = results["luo-skip"]
     assert result["uniform, 10, skips"].sigma_px / result["uniform, 10"].sigma_px == pytest.approx(
@@ -107,6 +112,7 @@ def test_skips_divide_sigma_by_the_root_of_two(results):
     assert {row.trf_px for row in result} == {21}
 
 
+@pytest.mark.slow
 def test_dropout_scales_the_square_and_nothing_else(results):
     result = results["luo-dropout"]
     for keep in (1.0, 0.8, 0.5):
@@ -119,6 +125,7 @@ def test_dropout_scales_the_square_and_nothing_else(results):
         )
 
 
+@pytest.mark.slow
 def test_relu_nets_of_one_channel_die_and_those_of_eight_do_not(results):
     result = results["luo-nonlinearity"]
     assert result["relu, 1"].dead > 0
@@ -129,6 +136,7 @@ def test_relu_nets_of_one_channel_die_and_those_of_eight_do_not(results):
             assert row.abs_sigma_px == pytest.approx(rms_sigma(row.layers), rel=0.06)
 
 
+@pytest.mark.slow
 def test_the_least_gaussian_initialisation_gains_a_factor_of_the_root_of_three_halves(results):
     result = results["luo-init"]
     gain = result["uniform, 1/2 0 1/2"].sigma_px / result["uniform, 1/3 1/3 1/3"].sigma_px
@@ -140,6 +148,7 @@ def test_the_least_gaussian_initialisation_gains_a_factor_of_the_root_of_three_h
     assert max(theory.weighted_kernel_variance(taps) for taps in init.PROFILES.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_nets_side_by_side_are_the_nets_one_by_one():
     """Each image sees its own weights, and the mean over runs of squared gradients is that of a loop over plain
     autograd."""
@@ -160,6 +169,7 @@ def test_nets_side_by_side_are_the_nets_one_by_one():
     np.testing.assert_allclose(values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_a_theory_that_is_off_by_a_millionth_fails():
     asked, design = StudyOptions(), Design(layers=4)
     sigma = theory.uniform_stack(4, 3).sigma_px
@@ -168,6 +178,7 @@ def test_a_theory_that_is_off_by_a_millionth_fails():
     assert not measure_design(asked, "right", design, 1, sigma=sigma, also=lambda _: False).passed
 
 
+@pytest.mark.slow
 def test_a_sampled_sigma_far_from_the_theory_fails():
     design = Design(layers=4, width=8, weights="random")
     sigma = theory.uniform_stack(4, 3).sigma_px

@@ -29,6 +29,7 @@ def result(kept):
     return studies.run("luo-training", effort="smoke", cache=kept)
 
 
+@pytest.mark.slow
 def test_both_nets_learn_and_their_erfs_are_told(result, check_shown):
     assert result.passed, result.conclusion
     for name in ("classifier", "segmentation"):
@@ -42,6 +43,7 @@ def test_both_nets_learn_and_their_erfs_are_told(result, check_shown):
     check_shown(result)
 
 
+@pytest.mark.slow
 def test_setting_the_statistics_widens_the_erf_of_an_untrained_net(result):
     """As built, the branches of a residual net are weak against its skips."""
     for row in result:
@@ -49,6 +51,7 @@ def test_setting_the_statistics_widens_the_erf_of_an_untrained_net(result):
         assert row.r50_before_px > 1.2 * row.r50_built_px
 
 
+@pytest.mark.slow
 def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, kept, monkeypatch):
     def untrained(*_: object) -> float:
         raise AssertionError("it was trained again")
@@ -105,6 +108,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(mon
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
     assert erfscope.theoretical(Classifier(2, 4), layer="body", input_size=32).size_px == (71, 71)
     trf = erfscope.theoretical(Segmenter(2, 4), layer="body", input_size=128)

@@ -25,12 +25,14 @@ def found() -> studies.StudyResult:
     return studies.run("padding", effort="smoke")
 
 
+@pytest.mark.slow
 def test_totals_and_bias_are_those_derived_by_hand(found):
     assert {row.name: row.totals for row in found} == TOTALS
     assert [row.bias for row in found] == pytest.approx([0, 0, 0, 1 / 3, 2 / 3, 1 / 3], abs=1e-12)
     assert found.passed
 
 
+@pytest.mark.slow
 def test_totals_of_a_kernel_that_is_not_symmetric_are_those_derived_by_hand(found):
     # An input's total is the kernel's sum where all outputs that it reaches exist, and more where padding repeats it.
     by_hand = {
@@ -61,6 +63,7 @@ def test_circular_padding_answers_alike_around_the_image_and_no_table_of_what_it
     assert 0.5 < circular_limit() < 1
 
 
+@pytest.mark.slow
 def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):
     assert max(row.shift_error for row in found) < 1e-12
     assert max(row.turn_symmetric for row in found) < 1e-9
@@ -68,6 +71,7 @@ def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turn
     assert min(row.turn_other for row in found) > 0.5
 
 
+@pytest.mark.slow
 def test_without_padding_all_units_have_one_erf_and_beyond_full_padding_they_are_cut(found):
     valid, full, circular = (found[mode] for mode in ("valid", "full", "circular"))
     assert valid.r50_centre == valid.r50_edge == valid.r50_corner
@@ -77,6 +81,7 @@ def test_without_padding_all_units_have_one_erf_and_beyond_full_padding_they_are
     assert len({round(row.r50_centre, 9) for row in found}) == 1
 
 
+@pytest.mark.slow
 def test_a_net_without_padding_takes_the_place_for_the_class(found):
     valid = found["valid"]
     assert valid.accuracy > 0.9
@@ -97,5 +102,6 @@ def test_pictures_differ_between_classes_in_order_and_in_height_alone():
         assert torch.equal((rows < PICTURE // 2).all(1), classes == (1 if swapped else 0))
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

@@ -32,6 +32,7 @@ def found() -> studies.StudyResult:
     return studies.run("sort-of-clevr", effort="smoke")
 
 
+@pytest.mark.slow
 def test_erf_sizes_rank_conv_s_conv_l_attention(found):
     small, large, attention = found
     for measure in ("r90_before", "r90"):
@@ -85,5 +86,6 @@ def test_a_blind_net_gets_the_most_frequent_answer():
     assert sort_of_clevr.blind(one, one) >= float(counts.max() / counts.sum())
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

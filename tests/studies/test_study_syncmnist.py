@@ -16,6 +16,7 @@ def found() -> studies.StudyResult:
     return studies.run("syncmnist", effort="smoke")
 
 
+@pytest.mark.slow
 def test_a_fully_connected_gcn_looks_at_all_other_cells_alike_and_attention_does_not(found):
     gcn, attention = found["I3D-S + GCN"], found["I3D-S + SA"]
     assert gcn.spread < 1e-6
@@ -28,6 +29,7 @@ def test_a_fully_connected_gcn_looks_at_all_other_cells_alike_and_attention_does
     assert found.passed
 
 
+@pytest.mark.slow
 def test_classes_are_46_and_accuracies_are_shares(found):
     assert Scale().classes == 46
     assert SMALL.classes == 4
@@ -36,6 +38,7 @@ def test_classes_are_46_and_accuracies_are_shares(found):
     assert found["I3D-S"].accuracies is None
 
 
+@pytest.mark.slow
 def test_accuracies_have_the_errors_of_a_sample(found):
     row = found["I3D-S + SA"]
     share = np.array(row.accuracies)
@@ -85,6 +88,7 @@ def test_the_same_pattern_moves_alike_in_all_videos():
     assert float((spread.diff(dim=1) - spread.diff(dim=1).mean(0)).abs().max()) > 1.5
 
 
+@pytest.mark.slow
 def test_nets_have_the_papers_map_and_nearly_its_parameters():
     net = video_net("I3D-S + GCN", 46).eval()
     with torch.no_grad():
@@ -95,5 +99,6 @@ def test_nets_have_the_papers_map_and_nearly_its_parameters():
         assert count == pytest.approx(published, rel=0.08)
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
     check_shown(found)

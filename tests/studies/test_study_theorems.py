@@ -64,6 +64,7 @@ def run(name: str, seed: int = 0) -> Outcome:
     return case(name).run(draws_of(case(name), asked))
 
 
+@pytest.mark.slow
 def test_every_claim_holds(quick):
     assert [row.name for row in quick if not row.passed] == []
     assert quick.passed
@@ -106,6 +107,7 @@ CLOSED_FORMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_a_closed_form_that_is_off_by_a_millionth_in_one_entry_fails(name, monkeypatch):
     right = getattr(theory, name)
@@ -119,6 +121,7 @@ def test_a_closed_form_that_is_off_by_a_millionth_in_one_entry_fails(name, monke
     assert not run(name).passed
 
 
+@pytest.mark.slow
 def test_a_mean_that_leaves_the_own_term_out_fails(monkeypatch):
     monkeypatch.setattr(theory, "dot_attention_mean", lambda c, q, k, v: np.trace(q @ k.T) * v.sum() * c)
     assert abs(run("dot_attention_mean").z) > 4
@@ -137,6 +140,7 @@ def test_a_case_that_breaks_fails_in_its_row_and_the_others_go_on(monkeypatch):
     assert [each.verdict for each in result.claims] == ["reproduced", "not reproduced"]
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone():
     def drawn(name: str, seed: int) -> list[float]:
         return draws_of(case(name), StudyOptions(seed=seed)).normal(3).tolist()
@@ -147,6 +151,7 @@ def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone():
     assert run("gatv2", seed=5) == run("gatv2", seed=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["dead_targets, no gradient", "threshold_pooling", "top_k_pooling", "fully_connected_gcn"]
 )
@@ -187,6 +192,7 @@ def test_samples_side_by_side_have_the_mean_influence_of_those_one_by_one():
     assert together.n_samples == 2
 
 
+@pytest.mark.slow
 def test_a_row_is_found_by_its_name_and_a_study_by_its(quick):
     assert quick["gin"].source.startswith("Xu et al.")
     with pytest.raises(ErfscopeError, match=r"unknown row 'gins' in the study theorems.*did you mean 'gin'"):
@@ -197,11 +203,13 @@ def test_a_row_is_found_by_its_name_and_a_study_by_its(quick):
         studies.run("theorems", seed=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_and_the_figure_are_shown_whole(width, quick, check_shown):
     check_shown(quick, width)
 
 
+@pytest.mark.slow
 def test_tables_have_a_line_per_row_in_every_format(quick):
     markdown = quick.table().splitlines()
     assert re.match(r"\| -+ \| -+ \| -+: \|", markdown[1])
@@ -218,6 +226,7 @@ def test_tables_have_a_line_per_row_in_every_format(quick):
     assert text_grid([["a"], ["=1+1"]], left=[True], format="csv") == "a\n'=1+1\n"
 
 
+@pytest.mark.slow
 def test_json_has_the_numbers_in_full(quick):
     found = json.loads(json.dumps(quick.to_json(), allow_nan=False))
     assert (found["schema"], found["study"], found["passed"]) == ("erfscope.study/1", "theorems", True)
@@ -245,6 +254,7 @@ def told(*arguments: str, capsys) -> tuple[int, str, str]:
     return stopped.value.code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
     assert told("theorems", capsys=capsys)[0] == 0
     short()
@@ -255,6 +265,7 @@ def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, capsys):
     assert "FAILED" in told("theorems", capsys=capsys)[1]
 
 
+@pytest.mark.slow
 def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     files = [tmp_path / f"theorems{suffix}" for suffix in (".json", ".csv", ".md", ".tex")]
     options = [text for file in files for text in ("-o", str(file))]
@@ -284,6 +295,7 @@ def test_files_are_written_and_not_over_others(short, tmp_path, capsys):
     assert told("theorems", "-o", str(tmp_path / "all"), "--force", capsys=capsys)[0] == 0
 
 
+@pytest.mark.slow
 def test_the_list_runs_nothing_and_loads_no_torch(capsys):
     status, out, _ = told("--list", capsys=capsys)
     assert status == 0

@@ -52,6 +52,7 @@ def row(share: float, ratio: float, **given: float) -> studies.Row:
     return trust._row(NETS[0], "layer3", [made_up(share, ratio, **given)], [made_up(0, 1.0)])
 
 
+@pytest.mark.slow
 def test_the_ratio_is_one_or_that_of_the_closed_form_and_the_share_is_found(found):
     whole, lost = found["test_vit, blocks.4, 0%"], found["test_vit, blocks.4, 5%"]
     assert abs(whole.ratio - 1) < 0.01
@@ -61,11 +62,13 @@ def test_the_ratio_is_one_or_that_of_the_closed_form_and_the_share_is_found(foun
     assert found.passed
 
 
+@pytest.mark.slow
 def test_infidelity_that_is_normalised_sees_no_factor_and_sees_a_branch(found):
     assert found["test_vit, blocks.4, 5%"].normalised == pytest.approx(1, abs=0.01)
     assert found["test_vit, blocks.5.attn, 5%"].normalised > 1.5
 
 
+@pytest.mark.slow
 def test_other_weights_leave_less_of_the_order_of_pixels_and_as_much_of_the_patch(found):
     rows = [row for row in found if row.correlation is not None]
     assert [row.case for row in rows][:2] == ["weights kept", "redrawn from blocks.5 on"]
@@ -102,6 +105,7 @@ def test_a_detached_share_leaves_values_bit_equal_and_takes_its_part_of_the_grad
     assert torch.equal(torch.autograd.grad(adapter.module(x).sum(), x)[0], g)
 
 
+@pytest.mark.slow
 def test_infidelity_is_captums_and_that_of_a_gradient_with_a_lost_share_is_its_energy():
     adapter = erfscope.wrap(tiny().double(), input_size=8)
     readout = UnitReadout(adapter, unit=(3, 3), seed=5)
@@ -124,6 +128,7 @@ def test_infidelity_is_captums_and_that_of_a_gradient_with_a_lost_share_is_its_e
     assert lost * step**2 == pytest.approx(theirs, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_cascade_gives_the_parts_the_other_weights_from_the_output_down():
     one, other = (erfscope.wrap(tiny(seed), input_size=16) for seed in (0, 1))
     net = Net(name="tiny", block="0", branch="1", parts=(("first", ("0.",)), ("last", ("2.",))))
@@ -145,6 +150,7 @@ def test_correlation_goes_by_ranks_and_overlap_by_shares():
     assert turned.overlap == pytest.approx(0.98)
 
 
+@pytest.mark.slow
 def test_every_weight_of_the_measured_layers_is_in_one_part():
     for net in NETS:
         for key in built(net.name, 0).module.state_dict():
@@ -152,6 +158,7 @@ def test_every_weight_of_the_measured_layers_is_in_one_part():
             assert len(parts) == (0 if key.startswith(("fc.", "head.", "norm.")) else 1), key
 
 
+@pytest.mark.slow
 def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
     with pytest.raises(ErfscopeError, match=r"no weights of test_vit: neither test_vit.safetensors nor test_vit.pth"):
         built("test_vit", 0, tmp_path)
@@ -161,6 +168,7 @@ def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
     assert all(torch.equal(read[key], value) for key, value in drawn.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, True])
 def test_the_table_and_the_figure_are_shown_whole(every, found, check_shown):
     wide = replace(found, columns=EVERY)

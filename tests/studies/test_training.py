@@ -42,6 +42,7 @@ def trained(cache: Path | None, before_batch: Callable[[int], None] = lambda _: 
     return net.weight.detach(), history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_training_that_is_killed_at_random_ends_as_in_one_go(seed, tmp_path):
     last = random.Random(seed).randrange(BATCHES, EPOCHS * BATCHES)
@@ -64,6 +65,7 @@ def killer(last: int) -> Callable[[int], None]:
     return lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == last else None
 
 
+@pytest.mark.slow
 def test_nets_are_kept_by_run_and_resuming_needs_those_of_the_run(tmp_path):
     with pytest.raises(
         ErfscopeError, match=r"nothing to resume: no net of padding with effort smoke and seed 0 is kept in"

@@ -42,6 +42,7 @@ def uniform(
     return nn.Sequential(*layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(5, 3), (10, 3), (20, 3), (4, 5), (6, 5)])
 @pytest.mark.parametrize("convention", ["jacobian", "luo", "signed", "replknet", "kim"])
 def test_uniform_stacks_have_the_moments_of_the_closed_form(n, k, convention):
@@ -106,6 +107,7 @@ class Paths(nn.Module):
         return self.conv(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("axes", "n"), [(1, 4), (2, 2)])
 def test_the_exact_energy_of_independent_paths_counts_them(axes, n):
     """The expectation over zero-mean random weights, made exact: variances add, sigma = sqrt(n (k^2 - 1) / 12)."""
@@ -143,6 +145,7 @@ def test_variances_of_stacked_kernels_add():
     assert float(result["offset"]) == pytest.approx(math.hypot(*mean), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "trf", "sigma"),
     [
@@ -179,6 +182,7 @@ class Residual(nn.Module):
         return x + self.body(x)
 
 
+@pytest.mark.slow
 def test_a_residual_stack_is_narrower_by_the_root_of_two():
     """docs/theory.md, C7 with gain 1: var = n sigma_v^2 / 2, TRF unchanged."""
     n = 10
@@ -197,6 +201,7 @@ def linear(seed: int = 0) -> nn.Sequential:
 CONVENTIONS = ["jacobian", "energy", "luo", "signed", "replknet", "kim"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_scaling_the_last_layer_changes_no_size(convention):
     torch.manual_seed(0)
@@ -214,6 +219,7 @@ def test_scaling_the_last_layer_changes_no_size(convention):
     assert after.gradient_ratio == before.gradient_ratio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["jacobian", "luo", "signed", "kim"])
 def test_the_next_unit_sees_the_same_one_stride_further(convention):
     net = linear()
@@ -225,6 +231,7 @@ def test_the_next_unit_sees_the_same_one_stride_further(convention):
     assert (below.center_px[0] - here.center_px[0], right.center_px[1] - here.center_px[1]) == (4, 4)
 
 
+@pytest.mark.slow
 def test_a_transposed_picture_gives_the_transposed_map_of_a_symmetric_net():
     torch.manual_seed(0)
     net = nn.Sequential(

@@ -88,6 +88,7 @@ def energies(layers, k, c, residual):
     return total / nets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("widths", "k", "residual"),
     [((1, 1, 1, 1), 3, False), ((1, 2, 1), 3, False), ((2, 1, 2), 2, False), ((1, 1, 1), 3, True)],

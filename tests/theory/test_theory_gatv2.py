@@ -71,6 +71,7 @@ def tensors(parameters):
     return [torch.from_numpy(parameters[name]) for name in NAMES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("slope", [0.2, 0.0, 1.0])
 def test_the_jacobian_of_gatv2(x, adjacency, parameters, concat, slope):

@@ -74,6 +74,7 @@ def test_labels_are_unique_and_those_that_the_code_cites():
             assert set(re.findall(r"[A-Z]\d+", group)) <= set(labels), file
 
 
+@pytest.mark.slow
 def test_every_erratum_that_is_cited_is_explained_once():
     ids = [row["id"] for row in rows(*ERRATA)]
     assert len(set(ids)) == len(ids)

@@ -77,6 +77,7 @@ def net_of(between: Callable[[Tensor], Tensor]) -> nn.Module:
     return Between(between).eval().double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALIGNED)
 def test_tiles_begin_where_every_operation_begins_anew(kind: str) -> None:
     between, alignment = ALIGNED[kind]
@@ -102,6 +103,7 @@ def test_what_depends_on_the_size_of_the_image_is_named(between: Callable[[Tenso
     assert words in plan.blockers[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 3, 0), (2, 2, 1)])
 def test_the_field_behind_unpooling_is_what_changes_of_the_image_reach(window: tuple[int, int, int]) -> None:
     net, unit, side = net_of(unpooled(*window)), (17, 16), 36

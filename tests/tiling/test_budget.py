@@ -13,7 +13,7 @@ import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
 from erfscope.tiling import tile_costs, with_tile
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 #: Box kernels in a row: the ERF is that of a sum of as many uniform steps of -1, 0 or 1.
 DEPTH = 12
 

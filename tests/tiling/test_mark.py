@@ -72,6 +72,7 @@ class Run:
             return self.net(torch.from_numpy(np.array(self.x))[None])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiles", range(1, 36, 3))
 def test_a_run_goes_on_after_any_tile(tmp_path: Path, tiles: int) -> None:
     run = Run(tmp_path, tiles)
@@ -120,6 +121,7 @@ def test_an_image_that_was_written_since_is_refused(tmp_path: Path) -> None:
         run.go_on(x=np.load(tmp_path / "x.npy", mmap_mode="r"))
 
 
+@pytest.mark.slow
 def test_two_images_in_one_file_are_two(tmp_path: Path) -> None:
     np.save(tmp_path / "both.npy", np.random.default_rng(0).random((2, 1, SIDE, SIDE), dtype=np.float32))
     both = np.load(tmp_path / "both.npy", mmap_mode="r")
@@ -177,6 +179,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(["run", "output", "done", "last", "plan", "model", "image"]), VALUES, st.booleans())
 def test_a_count_with_any_value_in_any_field_is_one_line(
@@ -216,6 +219,7 @@ def test_a_count_that_is_a_folder_is_one_line(tmp_path: Path) -> None:
         run.go_on()
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_of_the_count_goes_at_the_next_run(tmp_path: Path) -> None:
     run = Run(tmp_path)
     (tmp_path / ".run.json.ab_c3d4z").touch()
@@ -238,6 +242,7 @@ def test_the_output_is_never_the_image(tmp_path: Path) -> None:
     erfscope.run_tiled(net, on_disk[0], plan, out=array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "f2", ">f2", "g", "u1", "<u2", ">u2", "u4", "u8", ">i8", "i1", "?"])
 def test_images_of_any_real_numbers_are_run(dtype: str) -> None:
     net = net_of(0)

@@ -36,6 +36,7 @@ class ShiftedWindows(nn.Module):
         return (scores.softmax(-1) @ windows).reshape(tokens.shape)
 
 
+@pytest.mark.slow
 def test_tiles_of_masked_shifted_windows_equal_the_whole_image() -> None:
     net = ShiftedWindows(-100.0).double().eval()
     plan = erfscope.tile(net, 8, in_chans=1, input_size=(SIDE,), image_size=(64,))
@@ -47,6 +48,7 @@ def test_tiles_of_masked_shifted_windows_equal_the_whole_image() -> None:
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_blocks_of_torchvision_which_write_their_mask_in_place_are_exact_on_tiles() -> None:
     blocks = [SwinTransformerBlock(4, 1, [4, 4], [shift, shift], stochastic_depth_prob=0.0) for shift in (0, 2)]
     net = nn.Sequential(nn.Conv2d(1, 4, 1), Permute([0, 2, 3, 1]), *blocks, Permute([0, 3, 1, 2])).double().eval()
@@ -58,6 +60,7 @@ def test_blocks_of_torchvision_which_write_their_mask_in_place_are_exact_on_tile
         torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_masks_that_a_spec_holds_in_buffers_are_known() -> None:
     small = {"embed_dim": 6, "depths": (2,), "num_heads": (1,)}
     plan = erfscope.tile("swin_tiny_patch4_window7_224", 28, layer="layers.0", model_kwargs=small)

@@ -180,6 +180,7 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, int], tuple[int, ...]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_tiled_equals_whole_with_the_halo_of_the_closed_form_and_no_smaller_one(name: str) -> None:
     make, halo, size, tile = EXACT[name]
@@ -189,6 +190,7 @@ def test_tiled_equals_whole_with_the_halo_of_the_closed_form_and_no_smaller_one(
     assert_minimal(net, plan, size)
 
 
+@pytest.mark.slow
 def test_volumes_have_a_halo_along_every_axis() -> None:
     net = positive(
         S(nn.Conv3d(1, 1, (1, 3, 5), padding=(0, 1, 2)), nn.MaxPool3d(2), nn.ConvTranspose3d(1, 1, 2, stride=2))
@@ -198,6 +200,7 @@ def test_volumes_have_a_halo_along_every_axis() -> None:
     assert_minimal(net, plan, (12, 16, 20))
 
 
+@pytest.mark.slow
 def test_a_unet_of_four_levels_needs_94_cells_on_aligned_tiles_and_107_on_others() -> None:
     plan = erfscope.tile(UNet(4, pad=1).eval(), in_chans=1)
     assert plan.possible
@@ -208,6 +211,7 @@ def test_a_unet_of_four_levels_needs_94_cells_on_aligned_tiles_and_107_on_others
     assert plan.wasted == pytest.approx(1 - 256**2 / 448**2)
 
 
+@pytest.mark.slow
 def test_a_valid_unet_keeps_its_own_tile_of_388_of_a_crop_of_572() -> None:
     plan = erfscope.tile(UNet(4, pad=0).eval(), 388, in_chans=1, input_size=572)
     assert plan.halo == ((92, 92), (92, 92))
@@ -226,6 +230,7 @@ def test_a_halo_of_one_cell_less_shows_in_the_output() -> None:
             assert torch.allclose(part, whole[:, :, 10:18, 10:18], rtol=1e-12) == same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_stacks_are_exact_and_minimal(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -369,6 +374,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_between_files_that_was_stopped_goes_on(tmp_path) -> None:
     net = positive(UNet(1, pad=1))
     image = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (1, 96, 80))
@@ -418,6 +424,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         erfscope.run_tiled(net, torch.zeros(20, 20), plan)
 
 
+@pytest.mark.slow
 def test_a_segmentation_net_of_torchvision_needs_229_before_and_222_after() -> None:
     plan = erfscope.tile("torchvision:fcn_resnet50")
     assert plan.halo == ((229, 222), (229, 222))

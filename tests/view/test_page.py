@@ -164,6 +164,7 @@ def made_up(label: str, shape: tuple[int, ...], seed: int = 0) -> Result:
 CACHE: list[Result] = []
 
 
+@pytest.mark.slow
 def test_every_number_is_the_one_of_the_json_and_its_text_is_that_number_rounded(report, page):
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert len(page.numbers) > 300
@@ -176,6 +177,7 @@ def test_every_number_is_the_one_of_the_json_and_its_text_is_that_number_rounded
         assert_rounded(text, value)
 
 
+@pytest.mark.slow
 def test_no_measure_no_error_and_no_difference_is_left_out(report, page):
     shown = {pointer for pointer, _, _ in page.numbers}
     for index, entry in enumerate(report.to_json()["results"]):
@@ -197,6 +199,7 @@ def test_a_page_whose_numbers_are_wrong_is_noticed():
         assert_rounded("56 %", 0.5683)
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(report, page):
     for _, attributes, _ in page.elements:
         for name in ("src", "href", "action", "data", "poster", "srcset"):
@@ -211,6 +214,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(report, page):
     assert f"script-src 'sha256-{digest}';" in policy
 
 
+@pytest.mark.slow
 def test_a_result_that_failed_is_a_row_with_its_reason(page):
     (row,) = page.all("tr", class_="failed")
     assert "broken" in row[1]
@@ -229,12 +233,14 @@ def test_formulas_are_set_and_names_are_not():
     assert breakable("vit_<b>_16") == "vit_<wbr>&lt;b&gt;_<wbr>16"
 
 
+@pytest.mark.slow
 def test_no_formula_is_raw_outside_titles(page):
     texts = [text for tag in ("p", "dd") for _, text in page.all(tag)]
     assert [text for text in texts if re.search(r"sum_|sqrt|\^\d", text)] == []
     assert any("√" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_random_weights_are_said_in_front(report, page):
     (shout,) = page.all("p", class_="shout")
     assert "RANDOM WEIGHTS (random, seed 0)" in shout[1]
@@ -246,6 +252,7 @@ def test_random_weights_are_said_in_front(report, page):
     assert not Page(html(Report(results=(dataclasses.replace(report[0], weights=trained),)))).all("p", class_="shout")
 
 
+@pytest.mark.slow
 def test_rings_and_field_lie_where_the_numbers_say(report, page):
     for name in ("r50", "r90"):
         drawn = {float(a["r"]) for a, _ in page.all("circle", class_=name) if "vector-effect" in a}
@@ -258,6 +265,7 @@ def test_rings_and_field_lie_where_the_numbers_say(report, page):
     assert boxes == {"-0.5 -0.5 64 64", "-0.5 -0.5 16 16"}
 
 
+@pytest.mark.slow
 def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
     ticks = [(float(a["x"].rstrip("%")), float(text)) for a, text in page.all("text") if a.get("x", "").endswith("%")]
     end = ticks[-1][1]
@@ -272,6 +280,7 @@ def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
     assert errors[0] == pytest.approx((100 * (r50.value - r50.se) / end, 100 * (r50.value + r50.se) / end), abs=6e-4)
 
 
+@pytest.mark.slow
 def test_the_profile_passes_through_r50_and_r90(report):
     from erfscope.view.drawings import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
 
@@ -285,6 +294,7 @@ def test_the_profile_passes_through_r50_and_r90(report):
     assert enclosed[-1][1] == pytest.approx(SPLIT, abs=0.06)
 
 
+@pytest.mark.slow
 def test_every_map_is_there_on_every_scale_and_says_which(report, page):
     pictures = page.all("image", class_="r")
     usable = sum(r.map is not None for r in report)
@@ -332,6 +342,7 @@ def test_the_image_is_seen_where_the_map_is_weak_and_covered_where_it_is_strong(
     np.testing.assert_allclose(pixels[:, :24].mean((0, 1)), expected, atol=6)
 
 
+@pytest.mark.slow
 def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
     shown = [index for index, result in enumerate(report) if result.map is not None]
     assert [a["href"] for a, _ in page.all("a", class_="multiple")] == [f"#result-{index}" for index in shown]
@@ -350,6 +361,7 @@ def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
     assert '<details class="fold">' not in alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pick", ["label", "error", "layer", "findings", "model", "wrt", "insert", "reason", "settings", "transform"]
 )
@@ -384,6 +396,7 @@ def test_names_can_do_no_harm(report, pick):
     text.encode()
 
 
+@pytest.mark.slow
 def test_pages_stay_small_whatever_the_maps():
     for count, limit in ((12, 5e6), (60, 10e6)):
         results = [made_up("noise", (224, 224), seed) for seed in range(count)]
@@ -419,6 +432,7 @@ def test_a_field_that_is_seen_is_drawn_and_one_that_surrounds_everything_is_not(
     assert drawn(-5, 45) == 0
 
 
+@pytest.mark.slow
 def test_results_of_one_name_are_told_apart(report):
     page = Page(html(erfscope.sweep("test_resnet", layer="layer2,layer3", **OPTIONS)))
     heads = [text for _, text in page.all("h3")]
@@ -426,6 +440,7 @@ def test_results_of_one_name_are_told_apart(report):
     assert "How far test_resnet looks" in page.all("h1")[0][1]
 
 
+@pytest.mark.slow
 def test_a_column_of_pixels_and_cells_says_which_and_sorts_by_image_pixels(report, page):
     cell = next(
         (a, text)
@@ -439,6 +454,7 @@ def test_a_column_of_pixels_and_cells_says_which_and_sorts_by_image_pixels(repor
     assert [text for _, text in alone.all("th", scope="col") if text.startswith("r50")] == ["r50 cells"]
 
 
+@pytest.mark.slow
 def test_a_difference_names_what_it_is_taken_from(report, page):
     rows = [text for _, text in page.all("th", scope="row")]
     assert any("ViT" in text and "Δ vs first" in text for text in rows)
@@ -451,6 +467,7 @@ def test_a_report_without_results_is_a_page_all_the_same():
     assert not page.all("table")
 
 
+@pytest.mark.slow
 def test_a_report_without_a_usable_result_says_so_and_why(report):
     nothing = Report(
         results=tuple(
@@ -464,6 +481,7 @@ def test_a_report_without_a_usable_result_says_so_and_why(report):
     assert "Maps" not in [text for _, text in page.all("h2")]
 
 
+@pytest.mark.slow
 def test_the_axis_of_a_steep_density_has_room_for_its_numbers(report):
     rows, cols = np.indices((41, 41)) - 20.0
     values = np.where(np.hypot(rows, cols) < 15, 1.0, 1e-4)
@@ -472,6 +490,7 @@ def test_the_axis_of_a_steep_density_has_room_for_its_numbers(report):
     assert [tick.text for tick in densities] == ["10⁻⁴", "0.01", "1"]
 
 
+@pytest.mark.slow
 def test_fragments_have_the_numbers_and_leave_the_notebook_alone(report):
     document = report.to_json()
     table = Page(report._repr_html_())
@@ -495,6 +514,7 @@ def test_fragments_have_the_numbers_and_leave_the_notebook_alone(report):
         assert all("id" not in attributes for _, attributes, _ in found.elements)
 
 
+@pytest.mark.slow
 def test_a_page_is_written_alone_and_into_folders(report, tmp_path):
     target = tmp_path / "erf.html"
     report.save(target)
@@ -519,6 +539,7 @@ def test_jinja_has_one_door():
     assert users == {"view/page.py"}
 
 
+@pytest.mark.slow
 def test_the_sizes_of_every_unit_are_on_the_page_where_they_were_measured():
     every = erfscope.analyze("test_resnet", **{**OPTIONS, "unit": "all", "measures": "r50"})
     page = html(Report(results=(every, dataclasses.replace(every, id="alone", positions=None))))

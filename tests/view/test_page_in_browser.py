@@ -27,7 +27,7 @@ from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.report import Report
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
 #: Explicit places: selenium would download a browser that it does not find.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
