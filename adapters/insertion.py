@@ -26,7 +26,7 @@ from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.model_errors import errors_as_one_line
-from erfscope.options.keywords import alphas
+from erfscope.options.values import alphas
 from erfscope.restore import seed_generators
 from erfscope.torch_internals import forward_hooks
 

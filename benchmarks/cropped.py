@@ -19,6 +19,7 @@ from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import sides, size_text
+from erfscope.options.request import Request
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")
@@ -63,7 +64,7 @@ def opened(name: str) -> tuple[LoadedModel, float]:
     """A model at 224 px, or at its own size where it takes no other, and the seconds that recording it took."""
     for size in ((SIDE, SIDE), None):
         try:
-            loaded = load_model(name, {}, size=size, weights="random")
+            loaded = load_model(name, Request.parse({}), size=size, weights="random")
             started = time.perf_counter()
             loaded.recording  # noqa: B018
         except ErfscopeError:

@@ -22,6 +22,7 @@ import torch
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.models import load_model
 from erfscope.engine.model import LoadedModel
+from erfscope.options.request import Request
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
 
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def row(name: str, size: int, asked: argparse.Namespace) -> None:
-    loaded = load_model(name, {}, size=(size, size), weights=NO_NUMBERS)
+    loaded = load_model(name, Request.parse({}), size=(size, size), weights=NO_NUMBERS)
     layer = loaded.adapter.default_layer
     field: list[str] = []
     trf, processor = timed(lambda: field.append(found(unrecorded(loaded), layer)), asked.repeats)

@@ -30,7 +30,7 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
-    from erfscope.api.gate import Request
+    from erfscope.api.gate import CheckRequest
 
 #: The panel of the gate's own options.
 GATE = "Gate"
@@ -160,7 +160,7 @@ def check(
 
 def _requests(
     model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]
-) -> tuple[list[Request], Path | None]:
+) -> tuple[list[CheckRequest], Path | None]:
     """The checks to make, and the folder of the settings that list them."""
     from erfscope.cli.check import from_file, from_line, listed
 
@@ -256,7 +256,7 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
 
 def from_file(
     entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], accept: str
-) -> Request:
+) -> CheckRequest:
     """The request that one check of a settings file makes.
 
     Args:
@@ -269,7 +269,7 @@ def from_file(
     Raises:
         ErfscopeError: a key is no option, or a value does not fit its option.
     """
-    from erfscope.api.gate import Request
+    from erfscope.api.gate import CheckRequest
 
     where = f"check {entry['name']!r} of {source.name}"
     own, (_, general, *from_user) = _options(entry, given, where), by_source(given).values()
@@ -277,7 +277,7 @@ def from_file(
     if not isinstance(words, dict):
         raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
     options = keywords(general, own, *from_user)
-    return Request(
+    return CheckRequest(
         name=entry["name"],
         model=entry["model"],
         tolerances=_tolerances(words, fail_on),
@@ -297,15 +297,15 @@ def _longest(halo: object, where: str) -> int | None:
     return int(found[1])
 
 
-def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> Request:
+def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
     from erfscope.adapters import split_label
-    from erfscope.api.gate import Request
+    from erfscope.api.gate import CheckRequest
 
     label, spec = split_label(model)
     _, *asked = by_source(given).values()
     options, allowed = keywords(*asked), _tolerances({}, fail_on)
-    return Request(name=label or spec, model=model, tolerances=allowed, options=options, accept=accept)  # type: ignore[arg-type]
+    return CheckRequest(name=label or spec, model=model, tolerances=allowed, options=options, accept=accept)  # type: ignore[arg-type]
 
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:

@@ -211,7 +211,7 @@ def _has_working_directory() -> bool:
 
 def _usage(error: click.ClickException) -> str:
     """The message for an error of the argument parser, with the source of a value that is not on the command line."""
-    from erfscope.options.keywords import FORMER
+    from erfscope.options.request import FORMER
 
     text = error.format_message().rstrip(".")
     former = {f"--{prefix}{name}": new for name, new in FORMER.items() for prefix in ("", "no-")}

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from erfscope.api import Model
     from erfscope.gate import Verdict
-    from erfscope.options.keywords import Options
+    from erfscope.options.settings import Options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,7 +79,7 @@ class ErfRegression:
         Raises:
             ErfscopeError: an option, a tolerance or the stored file cannot be used.
         """
-        from erfscope.api.gate import Request, check_all, label_of
+        from erfscope.api.gate import CheckRequest, check_all, label_of
         from erfscope.errors import ErfscopeError
 
         option = self._request.config.getoption
@@ -91,7 +91,7 @@ class ErfRegression:
             )
         self._checked.add(label)
         accept = f"pytest '{self._request.node.nodeid}' --erf-update"
-        asked = Request(name=label, model=model, tolerances=tolerances, options=analyze_options, accept=accept)
+        asked = CheckRequest(name=label, model=model, tolerances=tolerances, options=analyze_options, accept=accept)
         try:
             self.file.parent.mkdir(exist_ok=True)
         except OSError as error:

@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 import erfscope
-from erfscope.api.gate import Request, check_all
+from erfscope.api.gate import CheckRequest, check_all
 from erfscope.cli.views import layer_view, styled
 from erfscope.gate.writers import report_view, text_lines
 from erfscope.options import Options
@@ -131,7 +131,7 @@ def layers() -> list[RenderableType]:
 def check() -> list[RenderableType]:
     """A gate that a model does not pass: a dilation was dropped since its baseline was written."""
     options: Options = {"input_size": 64, "samples": 8, "layer": "body"}
-    request = Request(name="backbone", model="nets.py:backbone", options=options, accept="erfscope check --update")
+    request = CheckRequest(name="backbone", model="nets.py:backbone", options=options, accept="erfscope check --update")
     with folder_with(NET.format(dilation=4)):
         check_all([request])
         Path("nets.py").write_text(NET.format(dilation=1), encoding="utf-8")

@@ -24,7 +24,8 @@ from PIL import Image
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.options.keywords import Building, Options
+from erfscope.options.option import Building
+from erfscope.options.settings import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))

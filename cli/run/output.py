@@ -94,7 +94,7 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
     if _figures(wanted) or (wanted.figure is not None and wanted.folders):
         from erfscope.api.save import check_figure
 
-        check_figure(models, options, kind=wanted.figure, width=wanted.style.width)
+        check_figure(models, kind=wanted.figure, width=wanted.style.width, **options)
 
 
 def _figures(wanted: OutputOptions) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,11 +20,10 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.input_size import is_auto
 from erfscope.model_errors import ModelExitError, contain_exits
-from erfscope.options.keywords import Options, check, settings_of, values_of, words
 from erfscope.options.option import Running
-from erfscope.options.settings import FREE, Settings
+from erfscope.options.request import Request
+from erfscope.options.settings import FREE, Options, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth
@@ -53,13 +52,10 @@ def analyze(model: Model, **options: Unpack[Options]) -> Result:
         ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for
             several results.
     """
-    report = _sweep(model, options, with_host=False)
+    request = Request.parse(options, may_grow=True)
+    report = _sweep(model, request, with_host=False)
     # Of several sizes that were tried the last one counts.
-    wanted = (
-        [row for row in report if row.input.size == report[-1].input.size]
-        if is_auto(options.get("input_size"))
-        else report
-    )
+    wanted = [row for row in report if row.input.size == report[-1].input.size] if request.is_growing else report
     if len(wanted) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
     return wanted[0]
@@ -77,49 +73,40 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
         One result per combination, in the order given. Before those of a model with inserted blocks comes that of the
         model without them.
     """
-    return _sweep(model, options, with_host=True)
+    return _sweep(model, Request.parse(options, may_grow=True), with_host=True)
 
 
-def _sweep(model: Model, options: Options, *, with_host: bool) -> Report:
+def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
+    if request.is_growing:
+        _refuse_growth(request)
     with restored(*live(model)), torch.inference_mode(False):
-        _check(options)
-        options = with_earlier(options)
-        refuse_weights(model, options)
-        growth = Growth() if is_auto(options.get("input_size")) else None
+        request = with_earlier(request)
+        refuse_weights(model, request)
+        growth = Growth() if request.is_growing else None
         results: list[Result] = []
-        for size in values_of(options, "input_size") if growth is None else growth.sizes():
+        for size in request.sizes if growth is None else growth.sizes():
             with contextlib.nullcontext(results) if growth is None else growth.measuring() as rows:
-                for weights in values_of(options, "weights"):
-                    loaded = load_model(model, options, size=size, weights=weights)
-                    if options.get("resume") is not None:
-                        refuse_others(options["resume"].results, [loaded.label])
-                    feed = feed_of(options, loaded.adapter.preprocess)
-                    variants = with_blocks(loaded, options)
-                    for settings in _combinations(loaded, options):
-                        rows += measure_with_host(loaded, variants, feed, settings, options, with_host=with_host)
-        results = with_halos(results if growth is None else growth.results(), model, options)
-        return Report(results=unique_ids(results), settings=asked_settings(model, options))
+                for weights in request.weights:
+                    loaded = load_model(model, request, size=size, weights=weights)
+                    refuse_others(request.resume or (), [loaded.label])
+                    feed = feed_of(request, loaded.adapter.preprocess)
+                    variants = with_blocks(loaded, request)
+                    for settings in request.questions(asked_layers(loaded, request)):
+                        rows += measure_with_host(loaded, variants, feed, settings, request, with_host=with_host)
+        results = with_halos(results if growth is None else growth.results(), model, request)
+        return Report(results=unique_ids(results), settings=asked_settings(model, request))
 
 
-def _check(options: Options) -> None:
-    """Refuse what needs no model to be refused."""
-    if not is_auto(options.get("input_size")):
-        return check(options)
-    if options.get("shard") is not None:
+def _refuse_growth(request: Request) -> None:
+    """Refuse what cannot be measured at sizes that are found by measuring."""
+    if request.settings.shard is not None:
         raise ErfscopeError(
             "shards have to be of one input size, and input size auto finds its own for each; give a size"
         )
-    if isinstance(options.get("images"), torch.Tensor):
+    if isinstance(request.images, torch.Tensor):
         raise ErfscopeError(
             "a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out"
         )
-    return check({**options, "input_size": None})
-
-
-def _combinations(loaded: LoadedModel, options: Options) -> Iterator[Settings]:
-    conventions, references = values_of(options, "convention"), values_of(options, "wrt")
-    for convention, layer, wrt in product(conventions, asked_layers(loaded, options), references):
-        yield settings_of(options, convention=convention, layer=layer, wrt=wrt)
 
 
 def measure_with_host(
@@ -127,7 +114,7 @@ def measure_with_host(
     variants: Sequence[LoadedModel],
     feed: Feed,
     settings: Settings,
-    options: Options,
+    request: Request,
     *,
     with_host: bool = True,
 ) -> list[Result]:
@@ -138,7 +125,7 @@ def measure_with_host(
         variants: The same with blocks, one for each alpha.
         feed: The images.
         settings: What is measured.
-        options: The callbacks, and the earlier results.
+        request: The callbacks, and the earlier results: of those, what failed is measured again.
         with_host: Whether the model's own rows are wanted where there are variants.
 
     Returns:
@@ -147,24 +134,32 @@ def measure_with_host(
     """
     rows: list[Result] = []
     hosts: list[Result] = []
+    earlier = [row for row in request.resume or () if row.status != "error"]
     for model, own in _models(loaded, variants, settings, with_host=with_host):
-        finished: list[Result] = []
-        if not _is_stopped(options):
-            earlier, is_new = _resumed(options), True
-            with _failing_as_a_row(model, feed, own, finished):
+        # A signal reaches the ranks at different times.
+        if any(current().all_gather(request.stop)):
+            break
+        is_new = True
+        hooks = Hooks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
+        try:
+            with contain_exits():
                 layer = own.layer or model.default_layer
-                finished += measure(model, feed, own, layer=layer, hooks=_hooks(model, options), earlier=earlier)
-                is_new = not any(row is before for row in finished for before in earlier)
-                finished[:] = _with_choice(model, options, finished)
-            if is_new:
-                keep(finished, options)
+                found = measure(model, feed, own, layer=layer, hooks=hooks, earlier=earlier)
+                is_new = not any(row is before for row in found for before in earlier)
+                found = _with_choice(model, request, found)
+        except RankGone:
+            raise
+        except (MeasurementError, ModelExitError) as error:
+            found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
+        if is_new:
+            keep(found, request)
         if variants:
-            finished = [replace(row, cost=model.cost) for row in finished]
+            found = [replace(row, cost=model.cost) for row in found]
             if model is loaded:
-                hosts = finished
-            elif len(finished) == len(hosts):
-                finished = [replace(row, host=host.id) for row, host in zip(finished, hosts, strict=True)]
-        rows += finished
+                hosts = found
+            elif len(found) == len(hosts):
+                found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
+        rows += found
     return rows
 
 
@@ -180,58 +175,25 @@ def _models(
         yield variant, settings
 
 
-def _is_stopped(options: Options) -> bool:
-    """Whether the run is to stop, on any rank: a signal reaches the ranks at different times."""
-    stop = options.get("stop")
-    return stop is not None and any(current().all_gather(stop))
+def _failure(error: MeasurementError | ModelExitError) -> MeasurementError:
+    """Why a model gave nothing; outside its forward pass, as in a hook of the backward pass, it may have ended."""
+    return error if isinstance(error, MeasurementError) else MeasurementError(f"ended while it was measured: {error}")
 
 
-def _hooks(model: LoadedModel, options: Options) -> Hooks:
-    """The callbacks among the options, for one model."""
-    progress = options.get("progress")
-    called: dict[str, Any] = {name: options[name] for name in ("stop", "tell") if options.get(name) is not None}
-    if progress is not None:
-        called["progress"] = lambda done, total: progress(model.label, done, total)
-    return Hooks(**called)
-
-
-def _resumed(options: Options) -> list[Result]:
-    """The earlier results that a run continues: what failed is measured again."""
-    before = options["resume"].results if options.get("resume") is not None else ()
-    return [row for row in before if row.status != "error"]
-
-
-def keep(rows: Sequence[Result], options: Options) -> None:
-    """Store rows that have just been measured in the folder that the options name; warn where they cannot be stored,
+def keep(rows: Sequence[Result], request: Request) -> None:
+    """Store rows that have just been measured in the folder that the request names; warn where they cannot be stored,
     such as on a full disk."""
-    folder = options.get("keep_in")
-    if rows and folder is not None:
-        report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, options))
+    if rows and request.keep_in is not None:
+        report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, request))
         try:
-            store_rows(Path(folder), report, earlier=options.get("resume"))
+            store_rows(Path(request.keep_in), report, earlier=request.resume)
         except ErfscopeError as error:
             warnings.warn(str(error), ErfWarning, stacklevel=2)
 
 
-@contextlib.contextmanager
-def _failing_as_a_row(model: LoadedModel, feed: Feed, settings: Settings, rows: list[Result]) -> Iterator[None]:
-    """A model that runs but fails inside leaves one row that says so."""
-    try:
-        with contain_exits():
-            yield
-    except RankGone:
-        raise
-    except ModelExitError as error:
-        # Outside its forward pass, as in a hook of the backward pass.
-        failure = MeasurementError(f"ended while it was measured: {error}")
-        rows[:] = [failed(model, settings, feed, failure, layer=settings.layer or "")]
-    except MeasurementError as error:
-        rows[:] = [failed(model, settings, feed, error, layer=settings.layer or "")]
-
-
-def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -> list[Result]:
+def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
-    chosen = options.get("layer") is None and not model.adapter.stages
+    chosen = request.layers == (None,) and not model.adapter.stages
     findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
     return [
         replace(row, layer_chosen=chosen, findings=(*row.findings, *(f for f in findings if f not in row.findings)))
@@ -239,20 +201,19 @@ def _with_choice(model: LoadedModel, options: Options, rows: Sequence[Result]) -
     ]
 
 
-def with_earlier(options: Options) -> Options:
-    """The options with the earlier report read, which must have the same settings; without one the folder of rows is
+def with_earlier(request: Request) -> Request:
+    """The request with the earlier report read, which must have the same settings; without one the folder of rows is
     emptied.
 
     Raises:
         ErfscopeError: no such report, or one of other settings.
     """
-    resume, folder = options.get("resume"), options.get("keep_in")
-    if resume is None:
-        if folder is not None:
-            begin_rows(Path(folder))
-        return options
-    report = resume if isinstance(resume, Report) else read_begun(resume)
-    asked = asked_settings("", options)
+    if request.resume is None:
+        if request.keep_in is not None:
+            begin_rows(Path(request.keep_in))
+        return request
+    report = request.resume if isinstance(request.resume, Report) else read_begun(request.resume)
+    asked = asked_settings("", request)
     unlike = [
         name
         for name in asked
@@ -262,29 +223,28 @@ def with_earlier(options: Options) -> Options:
         values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
         text = f"the earlier report was measured with other settings: {', '.join(values)}"
         raise ErfscopeError(f"{text}; use the same settings, or another folder")
-    return {**options, "resume": report}
+    return replace(request, resume=report)
 
 
-def asked_layers(loaded: LoadedModel, options: Options) -> list[str]:
-    """The layers that the options name, or the default one; '' if the model has none, which measuring then
+def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
+    """The layers that the request names, or the default one; '' if the model has none, which measuring then
     reports."""
-    asked = words(options.get("layer"))
-    if asked == ["stages"]:
+    if request.layers == ("stages",):
         if not loaded.adapter.stages:
             raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
         return list(loaded.adapter.stages)
     try:
-        return [layer or loaded.default_layer for layer in asked]
+        return [layer or loaded.default_layer for layer in request.layers]
     except MeasurementError:
         return [""]
 
 
-def asked_settings(model: Any, options: Options) -> dict[str, Any]:
+def asked_settings(model: Any, request: Request) -> dict[str, Any]:
     """The options as JSON values, with the model."""
-    kept = {name: value for name, value in options.items() if name not in (*Running.__annotations__, "images")}
-    if options.get("insert"):
-        kept["insert"] = [block.text for block in parse_blocks(options["insert"])]
-    images = options.get("images")
+    kept = {name: value for name, value in request.given.items() if name not in Running.__annotations__}
+    if request.insert:
+        kept["insert"] = [block.text for block in parse_blocks(request.insert)]
+    images = request.images
     kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
     asked = model if isinstance(model, str | list) else getattr(model, "spec", type(model).__name__)
-    return {"model": plain(asked), **plain({**fields(settings_of(options, convention="jacobian")), **kept})}
+    return {"model": plain(asked), **plain({**fields(request.settings), **kept})}

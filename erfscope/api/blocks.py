@@ -11,7 +11,7 @@ from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
-from erfscope.options.keywords import Building, alphas
+from erfscope.options.request import Request
 from erfscope.options.settings import SEED_LIMIT
 
 
@@ -41,23 +41,21 @@ def parse_blocks(given: Any) -> list[BlockRequest]:
     return found
 
 
-def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
-    """The model with all blocks that the options insert, one for each alpha; [] where they insert none.
+def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
+    """The model with all blocks that the request inserts, one for each alpha; [] where it inserts none.
 
     Raises:
         ErfscopeError: an unknown block, option or place.
     """
-    blocks = parse_blocks(options.get("insert"))
-    if not blocks:
-        return []
+    blocks = parse_blocks(request.insert)
     found = []
-    for alpha in alphas(options.get("alpha")):
+    for alpha in request.alphas if blocks else ():
         adapter: Any = loaded.adapter
         for number, block in enumerate(blocks):
             wake = None if adapter.weights.source != "random-raw" else False
-            seed: Any = options.get("seed", 0)
             # Two blocks of one kind are not one and the same.
-            adapter = inserted(adapter, block, alpha=alpha, seed=(seed + number) % SEED_LIMIT, wake=wake)
+            seed = (request.settings.seed + number) % SEED_LIMIT
+            adapter = inserted(adapter, block, alpha=alpha, seed=seed, wake=wake)
         label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
         text = ", ".join(block.text for block in blocks)
         # Findings on the blocks themselves stand among the adapter's remarks.
@@ -67,6 +65,11 @@ def with_blocks(loaded: LoadedModel, options: Building) -> list[LoadedModel]:
             )
         )
     return found
+
+
+def variant_of(loaded: LoadedModel, request: Request) -> LoadedModel:
+    """The model with the blocks that the request inserts, under the first alpha; itself where it inserts none."""
+    return next(iter(with_blocks(loaded, request)), loaded)
 
 
 def host_reference(loaded: LoadedModel, variants: Sequence[LoadedModel], layer: str, wrt: str) -> str | None:

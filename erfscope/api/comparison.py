@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,8 +23,8 @@ from erfscope.engine.outcome import failed
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
-from erfscope.options.keywords import Options, check, combinations, settings_of, values_of
-from erfscope.options.settings import Settings
+from erfscope.options.request import Request
+from erfscope.options.settings import Options, Settings
 from erfscope.parallel import current, single_process
 from erfscope.printable import one_line
 from erfscope.restore import restored
@@ -64,13 +65,13 @@ def compare(
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
     with restored(*live(*(model for _, model in entries))):
-        return compared(entries, options, of=of)
+        return compared(entries, Request.parse(options), of=of)
 
 
 @torch.inference_mode(False)
 def compared(
     entries: list[tuple[str, Any]],
-    options: Options,
+    request: Request,
     *,
     of: str | None = None,
     pixels: Mapping[Any, Preprocess] | None = None,
@@ -79,37 +80,35 @@ def compared(
 
     Args:
         entries: (label, model or stored report).
-        options: As for :func:`compare`.
+        request: The options.
         of: The model that the entries are checkpoints of.
         pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is
             none.
     """
-    check(options)
-    options = with_earlier(options)
-    if options.get("resume") is not None:
-        stored = [row.label for _, model in entries if isinstance(model, Report) for row in model]
-        refuse_others(options["resume"].results, [*(label for label, _ in entries), *stored])
+    request = with_earlier(request)
+    stored = [row.label for _, model in entries if isinstance(model, Report) for row in model]
+    refuse_others(request.resume or (), [*(label for label, _ in entries), *stored])
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
-    refuse_per_model(options, len(entries), of)
-    unit = _one_unit_word(entries, options)
+    refuse_per_model(request, len(entries), of)
+    unit = _one_unit_word(entries, request)
     steps = {label: model.step for label, model in live if isinstance(model, Saved)}
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
-    for size, weights in combinations(options, "input_size", "weights"):
-        loaded_models = _load_at_one_size(live, options, size, weights)
+    for size, weights in product(request.sizes, request.weights):
+        loaded_models = _load_at_one_size(live, request, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
-        feed = feed_of(options, shown) if shown is not None else None
-        variants = {s.label: with_blocks(s, options) for s in ready}
-        for convention, wrt in combinations(options, "convention", "wrt"):
-            settings = settings_of(options, convention=convention, wrt=wrt)
+        feed = feed_of(request, shown) if shown is not None else None
+        variants = {s.label: with_blocks(s, request) for s in ready}
+        for convention, wrt in product(request.conventions, request.references):
+            settings = replace(request.settings, convention=convention, wrt=wrt)
             groups = _split_over_ranks(
                 entries,
-                lambda label, model: _rows(loaded_models.get(label, model), shown, variants, feed, settings, options),  # noqa: B023
+                lambda label, model: _rows(loaded_models.get(label, model), shown, variants, feed, settings, request),  # noqa: B023
             )
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
-            groups |= {label: with_halos(groups[label], model, options) for label, model in live}
+            groups |= {label: with_halos(groups[label], model, request) for label, model in live}
             group = [row for found in groups.values() for row in found]
             comparability.refuse_mismatch(group)
             for label, found in groups.items():
@@ -117,7 +116,7 @@ def compared(
             # A stored result stands once, however many settings the others are measured under.
             rows += [row for row in group if not any(row is other for other in rows)]
     comparability.refuse_mixed_random(list(rows_of.items()))
-    asked = asked_settings([label for label, _ in entries], options) | ({} if of is None else {"of": of})
+    asked = asked_settings([label for label, _ in entries], request) | ({} if of is None else {"of": of})
     if not live and unit is not None:
         # Nothing is measured now, so the unit of the stored results holds.
         asked["unit"] = unit
@@ -150,11 +149,10 @@ def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return environment() if first is None or any(other != first for other in stored) else first
 
 
-def _one_unit_word(entries: Sequence[tuple[str, Any]], options: Options) -> str | None:
+def _one_unit_word(entries: Sequence[tuple[str, Any]], request: Request) -> str | None:
     """The word for the units of all rows, those of stored reports included."""
-    asked = options.get("unit", "centre")
     return comparability.one_unit_word(
-        [(label, m.settings.get("unit") if isinstance(m, Report) else asked) for label, m in entries]
+        [(label, m.settings.get("unit") if isinstance(m, Report) else request.settings.unit) for label, m in entries]
     )
 
 
@@ -168,7 +166,7 @@ def _rows(
     variants: Mapping[str, Sequence[LoadedModel]],
     feed: Feed | None,
     settings: Settings,
-    options: Options,
+    request: Request,
 ) -> list[Result]:
     """Rows of a stored report, of a model that could not be built, or of one to be measured: on shared pixels, by its
     own mean and std."""
@@ -186,8 +184,8 @@ def _rows(
         else feed
     )
     rows: list[Result] = []
-    for layer in asked_layers(entry, options):
-        rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), options)
+    for layer in asked_layers(entry, request):
+        rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), request)
     return [row if row.cost else replace(row, cost=entry.cost) for row in rows]
 
 
@@ -207,7 +205,7 @@ def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str 
 
 
 def _load_at_one_size(
-    models: Sequence[tuple[str, Model]], options: Options, size: tuple[int, ...] | None, weights: str
+    models: Sequence[tuple[str, Model]], request: Request, size: tuple[int, ...] | None, weights: str
 ) -> dict[str, LoadedModel | Result]:
     """All models at one input size. A model that refuses it is a result.
 
@@ -216,15 +214,15 @@ def _load_at_one_size(
 
     def built(label: str, model: Model, at: tuple[int, ...] | None) -> LoadedModel | Result:
         try:
-            return load_model(model, options, size=at, weights=weights, label=label)
+            return load_model(model, request, size=at, weights=weights, label=label)
         except ErfscopeError as error:
             if len(models) > 1 and isinstance(model, Saved):
-                return _unloaded(label, model, options, at, weights, error)
+                return _unloaded(label, model, request, at, weights, error)
             if at is None or len(models) == 1:
                 raise
             # Raises again if the size is not the cause.
-            loaded = load_model(model, options, size=None, weights=weights, label=label)
-            row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
+            loaded = load_model(model, request, size=None, weights=weights, label=label)
+            row = failed(loaded, request.settings, None, error)
             # One number stands for a square.
             return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
@@ -252,14 +250,15 @@ def common_size(own: Collection[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _unloaded(
-    label: str, model: Saved, options: Options, size: tuple[int, ...] | None, weights: str, error: ErfscopeError
+    label: str, model: Saved, request: Request, size: tuple[int, ...] | None, weights: str, error: ErfscopeError
 ) -> Result:
     """The row of a checkpoint that does not load. Raises if the model itself cannot be built."""
     loaded = load_model(
-        model.spec, options, size=size, weights="random-raw" if weights == "auto" else weights, label=label
+        model.spec, request, size=size, weights="random-raw" if weights == "auto" else weights, label=label
     )
-    row = failed(loaded, settings_of(options, convention=values_of(options, "convention")[0]), None, error)
-    return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
+    return replace(
+        failed(loaded, request.settings, None, error), weights=Weights(source="checkpoint", origin=str(model.file))
+    )
 
 
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
@@ -317,12 +316,12 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return merged
 
 
-def refuse_per_model(options: Options, count: int, of: str | None) -> None:
+def refuse_per_model(request: Request, count: int, of: str | None) -> None:
     """Refuse options that only one of several models can have."""
     for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
-        if count > 1 and options.get(option):
+        if count > 1 and request.building.get(option):
             raise ErfscopeError(
                 f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders"
             )
-    if of is None and count > 1 and options.get("layer") not in (None, "stages"):
+    if of is None and count > 1 and not {*request.layers} <= {None, "stages"}:
         raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,10 +20,10 @@ from erfscope.explorer.live import Asked, LiveExplorer, LiveModel
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
 from erfscope.explorer.stages import GRID, StagePlan, block_sizes, explore_stage, plan_stage
 from erfscope.figures.maps import colour_map
-from erfscope.options.keywords import Options, check, settings_of, sizes, words
 from erfscope.options.option import Building
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
-from erfscope.stimuli.feed import Feed
 
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
@@ -63,18 +64,14 @@ def explore(
             images.
         MeasurementError: a model fails.
     """
-    named = _named(model)
-    models = [each for _, each in named]
-    options = _options(image, options)
-    _check(models, grid, options)
-    with restored(*live(*models)), torch.inference_mode(False):
-        loaded = [_load(each, label, options) for label, each in named]
-        plans = [_plans(each, options, grid) for each in loaded]
+    models = _models(model, grid)
+    request = _request(models, image, options)
+    with restored(*live(*(each for _, each in models))), torch.inference_mode(False):
+        plans = [_plans(_load(each, label, request), request, grid) for label, each in models]
         blocks = iter(_block_sizes([plan for each in plans for plan in each], page_bytes))
-        if (tell := options.get("tell")) is not None:
-            for line in _costs(plans, grid):
-                tell(line)
-        explored = [_explored([(plan, next(blocks)) for plan in each], options) for each in plans]
+        for line in _costs(plans, grid):
+            request.tell(line)
+        explored = [_explored([(plan, next(blocks)) for plan in each], request) for each in plans]
     return Explorer(models=tuple(explored), colours=_colours())
 
 
@@ -107,85 +104,77 @@ def serve(
         from erfscope.explorer.server import serve as serve_explorer
     except ImportError as error:
         raise ErfscopeError("--serve needs starlette and uvicorn; pip install 'erfscope[explore]'") from error
-    named = _named(model)
-    models = [each for _, each in named]
-    options = _options(image, options)
-    _check(models, 1, options)
-    modules = live(*models)
+    models = _models(model, 1)
+    request = _request(models, image, options)
+    modules = live(*(each for _, each in models))
     with restored(*modules), torch.inference_mode(False):
-        loaded = [_live(_load(each, label, options), options) for label, each in named]
+        loaded = [_live(_load(each, label, request), request) for label, each in models]
         explorer = LiveExplorer(loaded, modules, _colours())
         explorer.page(Asked())
     serve_explorer(explorer, host, port, ready)
 
 
-def _named(model: Model | Sequence[Model] | Mapping[str, Model]) -> list[tuple[str | None, Model]]:
+def _models(model: Model | Sequence[Model] | Mapping[str, Model], grid: int) -> list[tuple[str | None, Model]]:
     """Models with their labels, where they are given."""
     if isinstance(model, Mapping):
-        return [*model.items()]
-    given: Any = model if isinstance(model, list | tuple) else [model]
-    return [(None, each) for each in given]
+        models: list[tuple[str | None, Any]] = [*model.items()]
+    else:
+        models = [(None, each) for each in (model if isinstance(model, list | tuple) else [model])]
+    if not 1 <= len(models) <= 2:
+        raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
+    if not 1 <= grid <= 64:
+        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to 64, not {grid}")
+    return models
 
 
-def _options(image: Any, options: Options) -> Options:
-    return options if image is None else cast("Options", {"images": image, **options})
+def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Options) -> Request:
+    """The options, of the one image."""
+    for name in options:
+        if name not in TAKEN:
+            raise ErfscopeError(f"explore takes no {name}; it measures every unit of a grid on one image")
+    given = {} if image is None else {"images": image}
+    request = Request.parse({**given, **options, "samples": 1})
+    if {"input_size", "convention"} & {*request.several()}:
+        raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
+    for _, model in models:
+        refuse_weights(model, request)
+    return request
+
+
+def _load(model: Model, label: str | None, request: Request) -> LoadedModel:
+    return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
+
+
+def _plans(model: LoadedModel, request: Request, grid: int) -> list[StagePlan]:
+    """The layers that were asked for, each with its central unit measured."""
+    feed = feed_of(request, model.adapter.preprocess)
+    with same_random_numbers():
+        return [plan_stage(model, feed, request.settings, layer, grid) for layer in _layers(model, request)]
+
+
+def _layers(model: LoadedModel, request: Request) -> list[str]:
+    """The layers that were asked for, by default all stages."""
+    if request.layers == (None,) and model.adapter.stages:
+        return list(model.adapter.stages)
+    return [layer or model.default_layer for layer in asked_layers(model, request)]
+
+
+def _live(model: LoadedModel, request: Request) -> LiveModel:
+    """One model that is ready to be asked."""
+    preprocess = model.adapter.preprocess
+    return LiveModel(
+        model=model,
+        settings=request.settings,
+        layers=_layers(model, request),
+        feed=feed_of(request, preprocess),
+        feed_of=lambda picture: feed_of(replace(request, images=picture, synthetic=None), preprocess),
+    )
 
 
 def _colours() -> NDArray[np.uint8]:
     """The colours of maps, (256, 3)."""
     found: NDArray[np.uint8] = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3]
     return found
-
-
-def _check(models: Sequence[Model], grid: int, options: Options) -> None:
-    """Refuse what needs no model to be refused."""
-    if not 1 <= len(models) <= 2:
-        raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
-    if not 1 <= grid <= 64:
-        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to 64, not {grid}")
-    for name in options:
-        if name not in TAKEN:
-            raise ErfscopeError(f"explore takes no {name}; it measures every unit of a grid on one image")
-    check(options)
-    if len(sizes(options.get("input_size"))) > 1 or len(words(options.get("convention", "jacobian"))) > 1:
-        raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
-    for model in models:
-        refuse_weights(model, options)
-
-
-def _load(model: Model, label: str | None, options: Options) -> LoadedModel:
-    (size,) = sizes(options.get("input_size"))
-    return load_model(model, options, size=size, weights=words(options.get("weights", "auto"))[0], label=label)
-
-
-def _plans(model: LoadedModel, options: Options, grid: int) -> list[StagePlan]:
-    """The layers that were asked for, each with its central unit measured."""
-    feed, settings = _feed(model, options), settings_of(options)
-    with same_random_numbers():
-        return [plan_stage(model, feed, settings, layer, grid) for layer in _layers(model, options)]
-
-
-def _feed(model: LoadedModel, options: Options) -> Feed:
-    return feed_of(cast("Options", {**options, "samples": 1}), model.adapter.preprocess)
-
-
-def _layers(model: LoadedModel, options: Options) -> list[str]:
-    """The layers that were asked for, by default all stages."""
-    if options.get("layer") is None and model.adapter.stages:
-        options = cast("Options", {**options, "layer": "stages"})
-    return [layer or model.default_layer for layer in asked_layers(model, options)]
-
-
-def _live(model: LoadedModel, options: Options) -> LiveModel:
-    """One model that is ready to be asked."""
-    others = cast("Options", {name: value for name, value in options.items() if name != "synthetic"})
-    return LiveModel(
-        model=model,
-        settings=settings_of(options),
-        layers=_layers(model, options),
-        feed=_feed(model, options),
-        feed_of=lambda picture: _feed(model, cast("Options", {**others, "images": picture})),
-    )
 
 
 def _block_sizes(plans: Sequence[StagePlan], page_bytes: int) -> list[int]:
@@ -211,16 +200,11 @@ def _costs(plans: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
     return lines
 
 
-def _explored(stages: Sequence[tuple[StagePlan, int]], options: Options) -> ExploredModel:
+def _explored(stages: Sequence[tuple[StagePlan, int]], request: Request) -> ExploredModel:
     """Measure all units of the layers of one model, on blocks of so many pixels each."""
-    plan, progress = stages[0][0].plan, options.get("progress")
-
-    def hooks(stage: StagePlan) -> Hooks:
-        if progress is None:
-            return Hooks()
+    plan = stages[0][0].plan
+    explored = []
+    for stage, block in stages:
         text = f"{stage.plan.model.label} · {stage.plan.layer}"
-        return Hooks(progress=lambda done, total: progress(text, done, total))
-
-    return replace(
-        explored_model(plan), stages=tuple(explore_stage(stage, block, hooks(stage)) for stage, block in stages)
-    )
+        explored.append(explore_stage(stage, block, Hooks(progress=partial(request.progress, text))))
+    return replace(explored_model(plan), stages=tuple(explored))

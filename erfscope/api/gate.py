@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 
 from erfscope.api.analysis import measure_with_host
-from erfscope.api.blocks import with_blocks
+from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, bare, feed_of, live, load_model, refuse_weights
 from erfscope.api.result_halo import with_halo
 from erfscope.engine.layer_table import layer_table
@@ -23,8 +23,8 @@ from erfscope.gate.compare import compare
 from erfscope.gate.judge import GUARDED, Tolerance, tolerances
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.verdict import CheckReport, Verdict, Word
-from erfscope.options import keywords
-from erfscope.options.keywords import DEFAULTS, WORDS, Options, alphas, settings_of, sizes, words
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
@@ -38,7 +38,7 @@ ACCEPT = "erfscope.check(..., update=True)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class CheckRequest:
     """One check: what is measured, and how far it may move."""
 
     name: str
@@ -91,7 +91,7 @@ def check(
         ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict,
             not an error.
     """
-    request = Request(
+    request = CheckRequest(
         name=name or label_of(model, options),
         model=model,
         tolerances=tolerances,
@@ -132,7 +132,7 @@ def compare_to_baseline(
 
 @torch.inference_mode(False)
 def check_all(
-    requests: Sequence[Request],
+    requests: Sequence[CheckRequest],
     *,
     baseline: str | Path = baselines.FILE,
     update: bool = False,
@@ -158,16 +158,16 @@ def check_all(
     prepared = [_checked(request) for request in requests]
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
-    for request, allowed in prepared:
-        with restored(*live(request.model)):
-            obtained, result = _observe(request, allowed, trf_only=trf_only)
-        asked = {"name": request.name, "accept": request.accept}
-        found = compare(obtained, known.get(request.name), tolerances=allowed, structure_only=trf_only, **asked)
+    for check, (request, allowed) in zip(requests, prepared, strict=True):
+        with restored(*live(check.model)):
+            obtained, result = _observe(check.model, request, allowed, trf_only=trf_only)
+        asked = {"name": check.name, "accept": check.accept}
+        found = compare(obtained, known.get(check.name), tolerances=allowed, structure_only=trf_only, **asked)
         found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
-            accepted[request.name] = _kept(obtained, known.get(request.name), trf_only=trf_only)
-        longest = request.longest_halo
-        verdicts.append(found if longest is None else with_halo(found, request.model, request.options, longest))
+            accepted[check.name] = _kept(obtained, known.get(check.name), trf_only=trf_only)
+        longest = check.longest_halo
+        verdicts.append(found if longest is None else with_halo(found, check.model, request, longest))
     if accepted:
         baselines.update(path, accepted)
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
@@ -206,24 +206,20 @@ def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> 
     return replace(first, created=True, reason=reason)
 
 
-def _checked(request: Request) -> tuple[Request, dict[str, Tolerance] | None]:
-    """Refuse what needs no model to be refused, and read the tolerances."""
-    options = request.options
+def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]:
+    """Read the options and the tolerances, and refuse what needs no model to be refused."""
     try:
-        keywords.check(options)
-        several: list[tuple[str, Sequence[Any]]] = [(name, words(options.get(name), name)) for name in WORDS]
-        several += [("input_size", sizes(options.get("input_size"))), ("alpha", alphas(options.get("alpha")))]
-        for name, values in several:
-            if len(values) > 1 or values == ["stages"]:
-                raise ErfscopeError(f"a check is of one result, and {name} asks for several; write one check for each")
-        if options.get("until_se") is not None:
+        request = Request.parse({"device": "cpu", **check.options})
+        for name in request.several():
+            raise ErfscopeError(f"a check is of one result, and {name} asks for several; write one check for each")
+        if request.settings.until_se is not None:
             raise ErfscopeError("until_se would measure another number of images each time; a check takes --samples")
-        if options.get("shard") is not None:
+        if request.settings.shard is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
-        refuse_weights(request.model, options)
-        return request, _parsed(request.tolerances)
+        refuse_weights(check.model, request)
+        return request, _parsed(check.tolerances)
     except ErfscopeError as error:
-        raise ErfscopeError(f"check {request.name!r}: {error}") from error
+        raise ErfscopeError(f"check {check.name!r}: {error}") from error
 
 
 #: Why a check that was written into the baseline was compared with nothing.
@@ -237,80 +233,56 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
 
 
 def _observe(
-    request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool
+    model: Model, request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool
 ) -> tuple[BaselineEntry, Result | None]:
     """The structure of a model, even if its weights cannot be had, and its measures."""
-    options: Options = {"device": "cpu", **request.options}
     loaded, reason = None, None
     try:
         if not trf_only:
-            loaded = _with_numbers(request.model, options)
+            loaded = _with_numbers(model, request)
     except ErfscopeError as error:
         reason = str(error)
     try:
-        variant = bare(request.model, options) if loaded is None else next(iter(with_blocks(loaded, options)), loaded)
-        geometry = _structure(variant, options)
+        variant = bare(model, request) if loaded is None else variant_of(loaded, request)
+        geometry = _structure(variant, request)
     except ErfscopeError as error:
         return BaselineEntry(unusable=reason or str(error)), None
-    asked = _asked(options)
-    question = {"model": variant.adapter.spec, "insert": variant.insert, "wrt": _one(options, "wrt")}
+    settings = request.settings
+    asked = {
+        "layer": request.layers[0],
+        "unit": one_unit_word([("", settings.unit)]),
+        "model_kwargs": plain(request.building.get("model_kwargs")),
+    }
+    question = {"model": variant.adapter.spec, "insert": variant.insert, "wrt": settings.wrt}
     protocol = {**question, **asked, "input_size": list(variant.adapter.preprocess.size)}
     if loaded is None:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
+    # The measures that are guarded, and others that were asked for.
+    more = [] if settings.measures is None else settings.measure_names()
+    names = list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
     try:
-        result = _measured(loaded, variant, options, allowed, layer=geometry.layer)
+        feed = feed_of(request, variant.adapter.preprocess)
+        wanted = replace(settings, layer=geometry.layer, measures=names)
+        result = measure_with_host(variant, (), feed, wanted, request)[0]
     except ErfscopeError as error:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
-    found = entry_of(result, asked=asked, names=_names(options, allowed))
+    found = entry_of(result, asked=asked, names=names)
     return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
 
 
-def _with_numbers(model: Model, options: Options) -> LoadedModel:
+def _with_numbers(model: Model, request: Request) -> LoadedModel:
     """The model with its weights, and never with others that stand in for them."""
-    weights = _one(options, "weights")
-    if weights == "auto" and options.get("checkpoint") is None:
+    (weights,), (size,) = request.weights, request.sizes
+    if weights == "auto" and request.building.get("checkpoint") is None:
         weights = "pretrained"
-    return load_model(model, options, size=sizes(options.get("input_size"))[0], weights=weights)
+    return load_model(model, request, size=size, weights=weights)
 
 
-def _structure(loaded: LoadedModel, options: Options) -> Structure:
-    layer = _one(options, "layer") or loaded.default_layer
-    table = layer_table(loaded, layer=layer, unit=options.get("unit", "centre"), wrt=_one(options, "wrt"))
+def _structure(loaded: LoadedModel, request: Request) -> Structure:
+    unit = request.settings.unit
+    layer = request.layers[0] or loaded.default_layer
+    table = layer_table(loaded, layer=layer, unit=unit, wrt=request.settings.wrt)
     if len(table.rows) != 1:
-        raise ErfscopeError(
-            f"a check is of one unit, and {options.get('unit')!r} are {len(table.rows)}; write one check for each"
-        )
+        raise ErfscopeError(f"a check is of one unit, and {unit!r} are {len(table.rows)}; write one check for each")
     row = table.rows[0]
     return structure(row.name, row.shape, row.unit, row.trf)
-
-
-def _measured(
-    loaded: LoadedModel, variant: LoadedModel, options: Options, allowed: Mapping[str, Tolerance] | None, *, layer: str
-) -> Result:
-    settings = settings_of(
-        options,
-        convention=_one(options, "convention"),
-        layer=layer,
-        wrt=_one(options, "wrt"),
-        measures=_names(options, allowed),
-    )
-    return measure_with_host(variant, (), feed_of(options, loaded.adapter.preprocess), settings, options)[0]
-
-
-def _names(options: Options, allowed: Mapping[str, Tolerance] | None) -> list[str]:
-    """The measures that are guarded, and others that were asked for."""
-    measures = options.get("measures")
-    more = [] if measures is None else settings_of(options, convention="jacobian").measure_names()
-    return list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
-
-
-def _asked(options: Options) -> dict[str, Any]:
-    """The parts of the protocol that are asked for, not found."""
-    unit = one_unit_word([("", options.get("unit", "centre"))])
-    return {"layer": _one(options, "layer"), "unit": unit, "model_kwargs": plain(options.get("model_kwargs"))}
-
-
-def _one(options: Options, name: str) -> Any:
-    """The one value of an option that could have several."""
-    found = words(options.get(name), name)[0]
-    return DEFAULTS[name] if found is None else found

@@ -9,7 +9,7 @@ from erfscope.api.analysis import sweep
 from erfscope.api.models import Model
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import OUTPUT
-from erfscope.options.keywords import Options
+from erfscope.options.settings import Options
 from erfscope.tiling import TilePlan
 from erfscope.tiling.budget import HaloBudget, border_units
 from erfscope.tiling.budget import halo_budget as budget_of

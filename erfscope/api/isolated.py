@@ -6,6 +6,7 @@ import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Unpack
 
 from erfscope.adapters.sources.catalogue import declared_size
@@ -16,15 +17,19 @@ from erfscope.api.models import load_model
 from erfscope.engine.measure import has_lost_arrays, refuse_others
 from erfscope.engine.outcome import not_measured
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.input_size import is_size
 from erfscope.isolation import Limits, Outcome, run_alone
-from erfscope.options.keywords import SEVERAL, Options, check, combinations, is_size, settings_of, sizes, words
 from erfscope.options.option import Running
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 
+#: Options of which every model is measured under several values, the outermost first.
+SEVERAL = ("input_size", "weights", "convention", "wrt")
 #: The condition of a row by the option that asks for it.
 _FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
@@ -53,41 +58,41 @@ def compare_isolated(
         ErfscopeError: as for :func:`erfscope.compare`; a model is no spec, or an option cannot be pickled.
         MeasurementError: only some of the models could have their pretrained weights.
     """
-    check(options)
+    request = Request.parse(options)
     if current().size > 1:
         raise ErfscopeError("models in processes of their own are not shared by ranks; start erfscope without torchrun")
     entries = [(label, _spec(model)) for label, model in entries_of(models)]
-    refuse_per_model(options, len(entries), None)
-    given = _given(options)
-    options = with_earlier(options)
-    earlier = options["resume"].results if options.get("resume") is not None else ()
+    refuse_per_model(request, len(entries), None)
+    given = _given(request)
+    request = with_earlier(request)
+    earlier = request.resume or ()
     refuse_others(earlier, [label for label, _ in entries])
-    limits, stop = Limits(seconds=time_limit, bytes=memory_limit), options.get("stop") or (lambda: False)
+    limits, stop = Limits(seconds=time_limit, bytes=memory_limit), request.stop
     # The imports of the server must not count as a model's seconds.
     run_alone(id, 0, limits=Limits())
-    if given.get("input_size") is None:
-        given["input_size"] = _common_size([spec for _, spec in entries], given, limits, stop)
-    settings = combinations(given, *SEVERAL)
+    if request.sizes == (None,):
+        size = _common_size([spec for _, spec in entries], given, limits, stop)
+        request = replace(request, sizes=(size,))
+    settings = [*product(request.sizes, request.weights, request.conventions, request.references)]
     known = {label: _by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
     rows: list[Result] = []
     for number, setting in enumerate(settings):
         own: Options = {**given, **dict(zip(SEVERAL, setting, strict=True))}  # type: ignore[typeddict-item]
         group: list[Result] = []
         for place, (label, spec) in enumerate(entries):
-            if (progress := options.get("progress")) is not None:
-                progress("models", number * len(entries) + place, len(settings) * len(entries))
+            request.progress("models", number * len(entries) + place, len(settings) * len(entries))
             before = known[label][number]
-            if _is_finished(before, options):
+            if _is_finished(before, request):
                 group += before
             elif not stop():
                 own["resume"] = Report(results=tuple(before))
                 outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
                 measured = _rows(label, spec, outcome, own, stopped=stop())
-                keep(measured, options)
+                keep(measured, request)
                 group += measured
         rows += _comparable(group)
     comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
-    asked = asked_settings([label for label, _ in entries], options)
+    asked = asked_settings([label for label, _ in entries], request)
     return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked)
 
 
@@ -105,13 +110,13 @@ def _spec(model: object) -> str:
     return model
 
 
-def _given(options: Options) -> dict[str, Any]:
+def _given(request: Request) -> dict[str, Any]:
     """The options of every process.
 
     Raises:
         ErfscopeError: one of them cannot be handed to a process.
     """
-    given = {name: value for name, value in options.items() if name not in Running.__annotations__}
+    given = {name: value for name, value in request.given.items() if name not in Running.__annotations__}
     for name, value in given.items():
         try:
             pickle.dumps(value)
@@ -137,18 +142,18 @@ def _common_size(
 
 def own_size(spec: str, options: Options) -> tuple[int, ...]:
     """The input size that a model has of itself, in the process that was made for it."""
-    return load_model(spec, options, size=None, weights=NO_NUMBERS).adapter.preprocess.size
+    return load_model(spec, Request.parse(options), size=None, weights=NO_NUMBERS).adapter.preprocess.size
 
 
 def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tuple[Result, ...]:
     """Measure one model under one setting, in the process that was made for it."""
     asked_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
-    options = {**options, "stop": lambda: bool(asked_to_stop)}
-    size, pixels = sizes(options.get("input_size"))[0], {}
-    if options.get("images") is not None and spec != pixels_of:
-        pixels[size] = load_model(pixels_of, options, size=size, weights=NO_NUMBERS).adapter.preprocess
-    return compared([(label, spec)], options, pixels=pixels).results
+    request = Request.parse({**options, "stop": lambda: bool(asked_to_stop)})
+    size, pixels = request.sizes[0], {}
+    if request.images is not None and spec != pixels_of:
+        pixels[size] = load_model(pixels_of, request, size=size, weights=NO_NUMBERS).adapter.preprocess
+    return compared([(label, spec)], request, pixels=pixels).results
 
 
 def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped: bool) -> list[Result]:
@@ -157,17 +162,16 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return [*outcome.value]
     if stopped:
         return []
-    size = sizes(options["input_size"])[0] or COMMON_SIZE
-    settings = settings_of(options, convention=options["convention"], wrt=options["wrt"])
-    row = not_measured(label, spec, settings, error=outcome.error)
+    request = Request.parse(options)
+    size = request.sizes[0] or COMMON_SIZE
+    row = not_measured(label, spec, request.settings, error=outcome.error)
     return [replace(row, input=replace(row.input, size=size * 2 if len(size) == 1 else size))]
 
 
-def _is_finished(rows: Sequence[Result], options: Options) -> bool:
+def _is_finished(rows: Sequence[Result], request: Request) -> bool:
     """Whether a model need not be measured again under a setting; of several layers or inserted blocks its process
     decides."""
-    several = options.get("layer") == "stages" or len(words(options.get("layer"))) > 1
-    if not rows or several or options.get("insert") or options.get("trust"):
+    if not rows or "layer" in request.several() or request.insert or request.settings.trust:
         return False
     return not any(row.part or has_lost_arrays(row) or row.status == "error" for row in rows)
 

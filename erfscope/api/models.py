@@ -22,13 +22,15 @@ from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter, load, split_label, wrap
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
-from erfscope.api.blocks import with_blocks
+from erfscope.api.blocks import variant_of
 from erfscope.engine.layer_table import LayerTable, layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.geometry.input_size import is_size
 from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.model_errors import WITHOUT_CHANNELS, first_line
-from erfscope.options.keywords import MODEL, Building, Options, check, is_size, sizes
+from erfscope.options.option import Building
+from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
 from erfscope.restore import default_dtype, restored
@@ -53,71 +55,73 @@ DEVICES = OPTIONS["device"].option.words
 
 
 def load_model(
-    model: Model | Saved, options: Options, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
+    model: Model | Saved, request: Request, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
 ) -> LoadedModel:
     """A model on the device and in the dtype asked for, at one input size."""
     if isinstance(model, Saved):
-        return load_model(model.spec, {**options, "checkpoint": model.file}, size=size, weights=weights, label=label)
-    given = {
-        name: value for name, value in options.items() if name in MODEL and (name, value) != ("unsafe_load", False)
-    }
-    images = options.get("images")
-    if isinstance(images, Tensor) and images.dim() < 3:
-        raise ErfscopeError(
-            f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor is (B, C, *space), with a channel"
-            f" axis: give images[:, None]; {WITHOUT_CHANNELS}"
-        )
-    if isinstance(images, Tensor) and size is None:
-        size = tuple(images.shape[2:])
-        if not isinstance(model, ModuleAdapter):
-            given.setdefault("in_chans", images.shape[1])
-    name = label or options.get("label")
-    if isinstance(model, str):
-        found, spec = split_label(model)
-        layer = options.get("layer")
-        named = layer if isinstance(layer, str) and layer != "stages" and "," not in layer else None
-        adapter = load(spec, weights=weights, seed=options.get("seed", 0), input_size=size, layer=named, **given)  # type: ignore[arg-type]
-        name = name or found
-    elif isinstance(model, ModuleAdapter):
-        adapter = model
-        for option, value in given.items():
-            if value is not None:
-                raise ErfscopeError(
-                    f"{option} is for models that erfscope builds or wraps; this adapter is made already"
-                )
-        if size is not None and not is_size(size, model.preprocess.size):
-            raise ErfscopeError(
-                f"this adapter was made for inputs of {model.preprocess.size}, not {size}; give input_size to"
-                " erfscope.wrap"
-            )
-    elif not isinstance(model, nn.Module | ExportedProgram):
-        raise ErfscopeError(
-            "a model is a spec, an nn.Module, an exported program or what erfscope.wrap makes of a module, not"
-            f" {type(model).__name__}{_other_object(model)}"
-        )
-    else:
-        for option in ("checkpoint", "model_kwargs", "unsafe_load"):
-            if given.pop(option, None) is not None:
-                raise ErfscopeError(
-                    f"{option} is for models that erfscope builds; a live module has its weights already"
-                )
-        adapter = wrap(model, input_size=size, **given)  # type: ignore[arg-type]
+        own = replace(request, building={**request.building, "checkpoint": model.file})
+        return load_model(model.spec, own, size=size, weights=weights, label=label)
+    adapter, name = _adapter(model, request, size, weights)
     owned = isinstance(model, str)
-    device = _device(options.get("device", "auto"), adapter if not owned else None)
-    dtype = getattr(torch, options.get("dtype", "float32")) if owned or "dtype" in options else None
+    device = _device(request.settings.device, adapter if not owned else None)
+    dtype = getattr(torch, request.settings.dtype) if owned or "dtype" in request.given else None
     if adapter.weights.source == NO_NUMBERS:
         device = None
     # The caller holds an adapter that was given, so its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not owned)
-    if options.get("squash"):
+    if request.settings.squash:
         adapter = copy.copy(adapter)
         adapter.preprocess = _squashing(adapter.preprocess)
     loaded = LoadedModel(
         adapter=adapter,
-        label=one_line(name or adapter.spec),
+        label=one_line(label or request.label or name or adapter.spec),
         weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
     )
     return _in_default_dtype(loaded) if dtype == torch.float64 else loaded
+
+
+def _adapter(
+    model: Model, request: Request, size: tuple[int, ...] | None, weights: str
+) -> tuple[ModuleAdapter, str | None]:
+    """The adapter of a model, and the label that a spec gives it."""
+    building, images = dict(request.building), request.images
+    if isinstance(images, Tensor):
+        if images.dim() < 3:
+            raise ErfscopeError(
+                f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor is (B, C, *space), with a"
+                f" channel axis: give images[:, None]; {WITHOUT_CHANNELS}"
+            )
+        size = size or tuple(images.shape[2:])
+        if not isinstance(model, ModuleAdapter):
+            building.setdefault("in_chans", images.shape[1])
+    if isinstance(model, str):
+        label, spec = split_label(model)
+        layer = None if "layer" in request.several() else request.layers[0]
+        return load(spec, weights=weights, seed=request.settings.seed, input_size=size, layer=layer, **building), label
+    if isinstance(model, ModuleAdapter):
+        return _made(model, building, size), None
+    if not isinstance(model, nn.Module | ExportedProgram):
+        raise ErfscopeError(
+            "a model is a spec, an nn.Module, an exported program or what erfscope.wrap makes of a module, not"
+            f" {type(model).__name__}{_other_object(model)}"
+        )
+    for option in ("checkpoint", "model_kwargs", "unsafe_load"):
+        if building.pop(option, None) is not None:
+            raise ErfscopeError(f"{option} is for models that erfscope builds; a live module has its weights already")
+    return wrap(model, input_size=size, **building), None
+
+
+def _made(adapter: ModuleAdapter, building: Mapping[str, Any], size: tuple[int, ...] | None) -> ModuleAdapter:
+    """An adapter that was given, if nothing else is asked for than what it was made for."""
+    for option, value in building.items():
+        if value is not None:
+            raise ErfscopeError(f"{option} is for models that erfscope builds or wraps; this adapter is made already")
+    if size is not None and not is_size(size, adapter.preprocess.size):
+        raise ErfscopeError(
+            f"this adapter was made for inputs of {adapter.preprocess.size}, not {size}; give input_size to"
+            " erfscope.wrap"
+        )
+    return adapter
 
 
 def _other_object(model: object) -> str:
@@ -147,13 +151,13 @@ def _squashing(preprocess: Preprocess) -> Preprocess:
     return replace(preprocess, crop=resize, resize_text=f"bicubic resize, whole, to {height}x{width}")
 
 
-def refuse_weights(model: Model, options: Options) -> None:
+def refuse_weights(model: Model, request: Request) -> None:
     """Refuse weights by name for a model that is no spec.
 
     Raises:
         ErfscopeError: the model is there already, with its weights.
     """
-    if not isinstance(model, str) and options.get("weights", "auto") != "auto":
+    if not isinstance(model, str) and request.weights != ("auto",):
         raise ErfscopeError(
             "weights is for models that erfscope builds; a live module or an adapter has its weights already"
         )
@@ -194,14 +198,13 @@ def live(*models: Any) -> list[nn.Module]:
     return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
 
 
-def feed_of(options: Options, preprocess: Preprocess) -> Feed:
-    """The images that the options name, cropped and normalised for one model.
+def feed_of(request: Request, preprocess: Preprocess) -> Feed:
+    """The images that a request names, cropped and normalised for one model.
 
     Raises:
         ErfscopeError: no such file, an unreadable image, or an unknown kind.
     """
-    images, samples, seed = options.get("images"), options.get("samples"), options.get("seed", 0)
-    endless = options.get("until_se") is not None
+    images, samples, seed = request.images, request.settings.samples, request.settings.seed
     if isinstance(images, Tensor):
         feed = TensorFeed(images if samples is None else images[:samples])
         wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
@@ -210,16 +213,13 @@ def feed_of(options: Options, preprocess: Preprocess) -> Feed:
                 f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}"
             )
         return feed
+    limit = samples if request.settings.until_se is None else samples or UNTIL_SE_LIMIT
     if images is None:
-        count = samples or (UNTIL_SE_LIMIT if endless else SAMPLES)
-        kind = options.get("synthetic") or "leaves"
-        stimuli = draw(kind, samples=count, seed=seed, size=preprocess.size, channels=preprocess.channels)
+        kind = request.synthetic or "leaves"
+        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, size=preprocess.size, channels=preprocess.channels)
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
-        count_of_files = UNTIL_SE_LIMIT if endless and samples is None else samples
-        stimuli = open_images(
-            paths, samples=count_of_files, seed=seed, crop=preprocess.crop, channels=preprocess.channels
-        )
+        stimuli = open_images(paths, samples=limit, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
     else:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
@@ -352,7 +352,7 @@ def layers(
         ErfscopeError: unknown model, layer or reference.
     """
     with restored(*live(model)):
-        return layer_table(bare(model, options), layer=layer, unit=unit, wrt=wrt)
+        return layer_table(bare(model, Request.parse(options)), layer=layer, unit=unit, wrt=wrt)
 
 
 @torch.inference_mode(False)
@@ -378,7 +378,7 @@ def theoretical(
         MeasurementError: the layer has no spatial map, or the model fails.
     """
     with restored(*live(model)):
-        loaded = bare(model, options)
+        loaded = bare(model, Request.parse(options))
         table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(
@@ -390,30 +390,24 @@ def theoretical(
     return table.rows[0].trf
 
 
-def bare(model: Model, options: Building, *, has_numbers: bool = False) -> LoadedModel:
+def bare(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:
     """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
     there, unless it is to have numbers, such as those of masks.
 
     Raises:
         ErfscopeError: unknown model or option.
     """
-    loaded = _host(model, options, has_numbers=has_numbers)
-    return next(iter(with_blocks(loaded, options)), loaded)
-
-
-def _host(model: Model, options: Building, *, has_numbers: bool) -> LoadedModel:
-    check(options)
-    size, *more = sizes(options.get("input_size"))
+    size, *more = request.sizes
     if more:
         raise ErfscopeError(
             f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one"
         )
-    if isinstance(model, str) and options.get("checkpoint") is None and not has_numbers:
-        loaded = load_model(model, {**options}, size=size, weights=NO_NUMBERS)  # type: ignore[typeddict-item]
+    if isinstance(model, str) and request.building.get("checkpoint") is None and not has_numbers:
+        loaded = load_model(model, request, size=size, weights=NO_NUMBERS)
         # A data-dependent model cannot run on the meta device; a factory's has them.
         if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):
-            return loaded
-    return load_model(model, {**options}, size=size, weights="random-raw")  # type: ignore[typeddict-item]
+            return variant_of(loaded, request)
+    return variant_of(load_model(model, request, size=size, weights="random-raw"), request)
 
 
 def _runs(loaded: LoadedModel) -> bool:

@@ -5,48 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
-from torch import Tensor
-
-from erfscope.adapters import ModuleAdapter
 from erfscope.api.models import Model, Saved
-from erfscope.api.tile import tile
+from erfscope.api.tile import plan_of
 from erfscope.errors import ErfscopeError
 from erfscope.gate.structure import StructureChange
 from erfscope.gate.verdict import Verdict
-from erfscope.options.keywords import Building, Options, words
+from erfscope.options.request import Request
 from erfscope.results.result import Halo, Result
 from erfscope.view.extras import halo_text
 
 
-def halo_of(model: Model, options: Options, layer: str | None) -> Halo:
+def halo_of(model: Model, request: Request, layer: str | None) -> Halo:
     """The halo of tiles with which they give a layer's map, or what makes them impossible.
 
     Args:
         model: As for :func:`erfscope.tile`.
-        options: Those of :func:`erfscope.analyze`; those that build the model count.
+        request: What builds the model.
         layer: The layer; what the model returns if None.
 
     Raises:
         ErfscopeError: as :func:`erfscope.tile`.
     """
-    given: dict[str, Any] = {**options}
-    building = {name: given[name] for name in Building.__annotations__ if name in given and name != "alpha"}
-    if isinstance(images := given.get("images"), Tensor) and not isinstance(model, ModuleAdapter):
-        building.setdefault("in_chans", images.shape[1])
-    plan = tile(model, layer=layer, **building)
+    plan = plan_of(model, replace(request, alphas=(None,)), layer=layer)
     return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
 
 
-def with_halos(results: Sequence[Result], model: Model | Saved, options: Options) -> list[Result]:
-    """The results of a model, with the halo of each one's layer where the options ask for it."""
-    if not options.get("halo"):
+def with_halos(results: Sequence[Result], model: Model | Saved, request: Request) -> list[Result]:
+    """The results of a model, with the halo of each one's layer where the request asks for it."""
+    if not request.settings.halo:
         return [*results]
 
     @cache
     def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:
-        own: Any = {**options, "input_size": size, "insert": options.get("insert") if has_blocks else None}
+        own = replace(request, sizes=(size,), insert=request.insert if has_blocks else None)
         try:
             return halo_of(model.spec if isinstance(model, Saved) else model, own, layer)
         except ErfscopeError as error:
@@ -58,18 +51,18 @@ def with_halos(results: Sequence[Result], model: Model | Saved, options: Options
     ]
 
 
-def with_halo(verdict: Verdict, model: Model, options: Options, longest: int) -> Verdict:
+def with_halo(verdict: Verdict, model: Model, request: Request, longest: int) -> Verdict:
     """The verdict, failed where tiles need a longer halo or are impossible: a limit that no baseline changes.
 
     Args:
         verdict: That on everything else.
         model: As for :func:`erfscope.tile`.
-        options: Those of the check; the halo is that of its ``layer``, or of what the model returns.
+        request: That of the check; the halo is that of its layer, or of what the model returns.
         longest: Input pixels on any side.
     """
     word: Literal["fail", "cannot tell"] = "fail"
     try:
-        halo = halo_of(model, options, words(options.get("layer"), "layer")[0])
+        halo = halo_of(model, request, request.layers[0])
         if not halo.blockers and max(map(max, halo.px)) <= longest:
             return verdict
         obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from erfscope.errors import ErfscopeError
 from erfscope.figures.style import Style
-from erfscope.geometry.input_size import is_auto
 from erfscope.geometry.unit import is_every_unit, resolve_units
-from erfscope.options.keywords import DEFAULTS, values_of, words
+from erfscope.options.request import Request
 from erfscope.results import merge as merging
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -29,7 +28,12 @@ SIDE = 1 << 16
 
 
 def check_figure(
-    models: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any], *, kind: str | None, width: str | None
+    models: Mapping[str, Any] | Sequence[Any],
+    *,
+    kind: str | None,
+    width: str | None,
+    of: str | None = None,
+    **options: Any,
 ) -> None:
     """Refuse a figure of which these options ask for too few values; called before anything is measured.
 
@@ -37,9 +41,10 @@ def check_figure(
 
     Args:
         models: As for :func:`erfscope.compare`.
-        options: Likewise.
         kind: Of the figure; the default one if None.
         width: As for :meth:`Report.figure`.
+        of: As for :func:`erfscope.compare`.
+        **options: Likewise.
 
     Raises:
         ErfscopeError: the kind needs several values of an option, or a wider sheet.
@@ -47,21 +52,21 @@ def check_figure(
     from erfscope.api.comparison import entries_of
     from erfscope.figures.kinds import refuse_unasked
 
-    checkpoints = options.get("of") is not None
-    unit, size = options.get("unit", DEFAULTS["unit"]), options.get("input_size")
-    if not checkpoints and any(isinstance(model, Report) for _, model in entries_of(models)):
+    if of is None and any(isinstance(model, Report) for _, model in entries_of(models)):
         return
-    layers = words(options.get("layer"))
-    several = {
-        "layer": layers == ["stages"] or len(layers) > 1,
-        "input_size": is_auto(size) or len(values_of(options, "input_size")) > 1,
-        "unit": not is_every_unit(unit) and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2))) > 1,
-        "every unit": is_every_unit(unit),
+    request = Request.parse(options, may_grow=True)
+    several, unit = request.several(), request.settings.unit
+    is_every = is_every_unit(unit)
+    found = {
+        "layer": "layer" in several,
+        "input_size": request.is_growing or "input_size" in several,
+        "unit": not is_every and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2))) > 1,
+        "every unit": is_every,
         # The model without its blocks is one more.
-        "alpha": bool(options.get("insert")),
-        "checkpoint": checkpoints,
+        "alpha": bool(request.insert),
+        "checkpoint": of is not None,
     }
-    refuse_unasked(kind or ("positions" if several["every unit"] else "panel"), several, width=width)
+    refuse_unasked(kind or ("positions" if is_every else "panel"), found, width=width)
 
 
 def save(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.api.blocks import with_blocks
+from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, bare, live, load_model
 from erfscope.attribution.readout import BATCH_NORMS
 from erfscope.engine.model import LoadedModel
@@ -20,7 +21,9 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import Size
 from erfscope.graph.graph import name_of
 from erfscope.model_errors import first_line
-from erfscope.options.keywords import Building, Options, sizes
+from erfscope.options.option import Building
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.restore import restored, set_training
 from erfscope.storage.files import DAMAGED
 from erfscope.storage.writing import refuse_input
@@ -57,15 +60,21 @@ def tile(
         ErfscopeError: unknown model, option or layer, or a size with another number of axes.
         MeasurementError: the model fails, or returns no map.
     """
+    return plan_of(model, Request.parse(options), tile=tile, layer=layer, image_size=image_size)
+
+
+def plan_of(
+    model: Model, request: Request, *, tile: Size = 256, layer: str | None = None, image_size: Size | None = None
+) -> TilePlan:
+    """The same, of a model that a request builds."""
 
     def open_at(size: tuple[int, ...] | None) -> LoadedModel:
-        if isinstance(model, ModuleAdapter):
-            return bare(model if size is None else model.at_size(size), options)
-        given: Building = options if size is None else {**options, "input_size": size}
-        loaded = bare(model, given)
+        own = request if size is None else replace(request, sizes=(size,))
+        sized = model.at_size(size) if isinstance(model, ModuleAdapter) and size is not None else model
+        loaded = bare(sized, own)
         # The masks of shifted windows are known by their numbers.
-        is_rolled = any(name_of(node) == "roll" for node in loaded.recording.graph.live)
-        return bare(model, given, has_numbers=True) if is_rolled else loaded
+        is_rolled = isinstance(model, str) and any(name_of(node) == "roll" for node in loaded.recording.graph.live)
+        return bare(model, own, has_numbers=True) if is_rolled else loaded
 
     modules = live(model)
     known = [
@@ -114,10 +123,10 @@ def tile_file(
     found = _begun(filled) if goes_on and mark.exists() else None
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
+    request = Request.parse(options)
     with restored(*live(model)):
-        asked = sizes(options.get("input_size"))
-        loaded = load_model(model, options, size=asked[0], weights=str(options.get("weights", "auto")))
-        module = next(iter(with_blocks(loaded, options)), loaded).adapter.module
+        loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
+        module = variant_of(loaded, request).adapter.module
         set_training(module, False)
         if found is None:
             first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)

@@ -6,9 +6,9 @@ import copy
 import operator
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from erfscope.api.analysis import asked_layers, asked_settings, measure_with_hos
 from erfscope.api.models import feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.options import keywords
-from erfscope.options.keywords import Options, settings_of, sizes, words
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.printable import with_error
 from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
@@ -56,12 +56,12 @@ def part_of(model: nn.Module, part: str | None) -> nn.Module:
         raise ErfscopeError(f"{type(model).__name__} has no part {part!r}: {error}") from error
 
 
-def opened(model: Live, options: Options) -> tuple[LoadedModel, Feed]:
+def opened(model: Live, request: Request) -> tuple[LoadedModel, Feed]:
     """A live model at the input size asked for, and the images that the options name."""
     # The record of its weights is replaced later on; a caller's own adapter stays as it is.
     own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
-    loaded = load_model(own, options, size=sizes(options.get("input_size"))[0], weights="auto")
-    return loaded, feed_of(options, loaded.adapter.preprocess)
+    loaded = load_model(own, request, size=request.sizes[0], weights="auto")
+    return loaded, feed_of(request, loaded.adapter.preprocess)
 
 
 def hash_weights(loaded: LoadedModel) -> None:
@@ -74,8 +74,7 @@ def hash_weights(loaded: LoadedModel) -> None:
 _AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
 #: Called with the scalars of a measurement and its step, e.g. ``lambda scalars, step: wandb.log(scalars, step=step)``.
 Log = Callable[[dict[str, float], int], object]
-#: Options that would give several results, or change the module.
-_SINGLE = ("layer", "wrt", "convention")
+#: Options that change the module, or that a measurement in a training cannot have.
 _NOT_HERE = (
     "insert", "alpha", "checkpoint", "model_kwargs", "unsafe_load", "device", "dtype", "weights", "shard", "verify",
     "halo", "resume", "stop",
@@ -138,12 +137,9 @@ class ErfMonitor:
             ErfscopeError: an option that does not exist, or that a monitor does not have.
         """
         module_of(model)
-        given = cast("Options", options if images is None else {**options, "images": images})
-        keywords.rename(given)
-        _check(given)
+        self._request = _request(options if images is None else {**options, "images": images})
         self.model, self.every, self.log, self.quiet = model, _whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
-        self._options = given
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
         self._ready: tuple[LoadedModel, Feed] | None = None
@@ -193,7 +189,7 @@ class ErfMonitor:
         return Report(
             results=unique_ids([moment.result for moment in self.moments]),
             settings={
-                **asked_settings(_inner(self.model), self._options),
+                **asked_settings(_inner(self.model), self._request),
                 "steps": [moment.step for moment in self.moments],
             },
         )
@@ -215,38 +211,35 @@ class ErfMonitor:
 
     def _measure(self, step: int) -> Result:
         loaded, feed = self._prepared()
-        layer = asked_layers(loaded, self._options)[0]
-        rows = measure_with_host(loaded, (), feed, settings_of(self._options, layer=layer), self._options)
+        (settings,) = self._request.questions(asked_layers(loaded, self._request))
+        rows = measure_with_host(loaded, (), feed, settings, self._request)
         if len(rows) != 1:
             raise ErfscopeError(
-                f"a monitor follows one unit, and {self._options.get('unit')!r} are {len(rows)}; make one monitor for"
-                " each"
+                f"a monitor follows one unit, and {settings.unit!r} are {len(rows)}; make one monitor for each"
             )
         return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
 
     def _prepared(self) -> tuple[LoadedModel, Feed]:
         """The model with its recorded forward pass, and the images; a model that is edited needs another monitor."""
         if self._ready is None:
-            self._ready = opened(_inner(self.model), self._options)
+            self._ready = opened(_inner(self.model), self._request)
         loaded, feed = self._ready
         hash_weights(loaded)
         return loaded, feed
 
 
-def _check(given: Options) -> None:
-    """Refuse options that do not exist, that a monitor does not have, or that ask for several results."""
+def _request(options: Mapping[str, Any]) -> Request:
+    """The options, none of which a monitor does not have, or asks for several results."""
     known = [name for name in Options.__annotations__ if name not in _NOT_HERE]
-    for name in given:
+    for name in options:
         if name in _NOT_HERE:
             raise ErfscopeError(f"a monitor has no option {name}: it measures the given model as it is")
         if name not in known:
             raise unknown("option", name, known, where="a monitor", limit=len(known))
-    keywords.check(given)
-    several = {name: len(words(given.get(name))) > 1 or given.get(name) == "stages" for name in _SINGLE}
-    several["input_size"] = len(sizes(given.get("input_size"))) > 1
-    for name, is_several in several.items():
-        if is_several:
-            raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
+    request = Request.parse(options)
+    for name in request.several():
+        raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
+    return request
 
 
 def _inner(model: Live) -> Live:

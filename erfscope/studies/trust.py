@@ -23,6 +23,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.trust import LARGEST_ERROR, Estimate
+from erfscope.options.request import Request
 from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, holds, points, with_error
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.
@@ -104,7 +105,7 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
 def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: float) -> list[tuple[float, float, float]]:
     """Return Captum's infidelity of the gradient, plain and normalised, and the gradient's energy, for each image of a
     measurement."""
-    images = feed_of({"samples": IMAGES, "seed": seed}, adapter.preprocess).batch(range(IMAGES)).float()
+    images = feed_of(Request.parse({"samples": IMAGES, "seed": seed}), adapter.preprocess).batch(range(IMAGES)).float()
     known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
     found = []
     for image in range(IMAGES):

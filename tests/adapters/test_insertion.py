@@ -453,9 +453,11 @@ def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
     from erfscope.api.blocks import with_blocks
     from erfscope.api.models import load_model
+    from erfscope.options.request import Request
 
-    loaded = load_model("test_resnet", {}, size=(64, 64), weights="random")
-    (variant,) = with_blocks(loaded, {"insert": ["gcn@layer3", "gcn@layer3"]})
+    request = Request.parse({"insert": ["gcn@layer3", "gcn@layer3"]})
+    loaded = load_model("test_resnet", request, size=(64, 64), weights="random")
+    (variant,) = with_blocks(loaded, request)
     weights = [
         next(p for n, p in variant.adapter.module.named_parameters() if n.startswith(f"{name}.") and p.dim() > 1)
         for name in ("gcn", "gcn_2")

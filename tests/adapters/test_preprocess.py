@@ -16,8 +16,7 @@ import erfscope
 from erfscope.adapters.preprocess import InputConfig, input_config, module_config, preprocess
 from erfscope.adapters.sources.torchvision_models import torchvision_words
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.input_size import input_size
-from erfscope.options.keywords import is_size, sizes
+from erfscope.geometry.input_size import input_size, input_sizes, is_size
 
 RGB = Image.fromarray(np.random.default_rng(0).integers(0, 256, (301, 420, 3), dtype=np.uint8))
 
@@ -186,8 +185,8 @@ def test_one_number_is_this_side_on_every_axis_that_the_configuration_states_but
 
 @pytest.mark.parametrize("given", [32, "32", (32,)])
 def test_one_number_stays_one_until_the_model_is_known(given: object) -> None:
-    assert sizes(given) == [(32,)]  # type: ignore[arg-type]
-    assert sizes([given, "24x32"]) == [(32,), (24, 32)]  # type: ignore[list-item]
+    assert input_sizes(given) == [(32,)]  # type: ignore[arg-type]
+    assert input_sizes([given, "24x32"]) == [(32,), (24, 32)]  # type: ignore[list-item]
     torch.manual_seed(0)
     one = erfscope.analyze(nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]
     two = erfscope.analyze(nn.Sequential(nn.Conv2d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]

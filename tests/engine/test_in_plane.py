@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
-from erfscope.api.gate import Request, check_all
+from erfscope.api.gate import CheckRequest, check_all
 from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.measures import measure
 from erfscope.view.methods import methods_sentence
@@ -100,7 +100,7 @@ def test_files_say_so_in_a_field_of_their_own(volume, picture):
 @pytest.mark.slow
 def test_the_gate_says_so(tmp_path):
     net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
-    request = Request(
+    request = CheckRequest(
         name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4}, accept=""
     )
     for _ in range(2):  # when it is written, and when it is compared

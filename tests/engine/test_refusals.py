@@ -18,6 +18,7 @@ from erfscope.api.models import bare
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import input_size, input_sizes
 from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed
+from erfscope.options.request import Request
 
 # --- Sizes ----------------------------------------------------------------------------------------
 
@@ -136,10 +137,10 @@ def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(nam
     if takes:
         adapter = erfscope.wrap(model, input_size=(96, 160))
         assert adapter.preprocess.size == (96, 160)
-        assert bare(adapter, {}).recording.layers
+        assert bare(adapter, Request.parse({})).recording.layers
     else:
         with pytest.raises(MeasurementError, match=r"fails on an input of 3 channels at 96x160: \S+"):
-            _ = bare(erfscope.wrap(model, input_size=(96, 160)), {}).recording
+            _ = bare(erfscope.wrap(model, input_size=(96, 160)), Request.parse({})).recording
 
 
 # --- Sequences ------------------------------------------------------------------------------------

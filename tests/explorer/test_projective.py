@@ -19,12 +19,15 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import MeasurementError
 from erfscope.explorer.live import projective_fields
 from erfscope.geometry.unit import Unit
+from erfscope.options.request import Request
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
 def loaded(model: str | nn.Module, size: tuple[int, int], dtype: str = "float64") -> LoadedModel:
-    return load_model(model, {"dtype": dtype}, size=size, weights="random" if isinstance(model, str) else "auto")
+    return load_model(
+        model, Request.parse({"dtype": dtype}), size=size, weights="random" if isinstance(model, str) else "auto"
+    )
 
 
 def vision_transformer() -> nn.Module:

@@ -880,7 +880,7 @@ def test_what_a_figure_needs_is_known_before_anything_is_measured(options):
     possible = []
     for kind in FIGURES:
         with contextlib.suppress(ErfscopeError):
-            check_figure(["test_resnet"], given, kind=kind, width=None)
+            check_figure(["test_resnet"], kind=kind, width=None, **given)
             possible.append(kind)
     # What needs one setting of everything else, or certain measures, is refused when it is drawn.
     assert [kind for kind in fitting(measured) if kind not in possible] == []

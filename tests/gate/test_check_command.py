@@ -725,10 +725,12 @@ def test_accepting_a_structure_keeps_the_measures(folder, run, broken):
 
 
 def test_two_checks_of_one_name_are_refused_from_python_too():
-    from erfscope.api.gate import Request, check_all
+    from erfscope.api.gate import CheckRequest, check_all
 
     with pytest.raises(ErfscopeError, match="two checks are called 'a'"):
-        check_all([Request(name="a", model="resnet18"), Request(name="a", model="resnet34")], baseline="b.json")
+        check_all(
+            [CheckRequest(name="a", model="resnet18"), CheckRequest(name="a", model="resnet34")], baseline="b.json"
+        )
     with pytest.raises(ErfscopeError, match="missing is 'refuse', 'write' or 'accept'"):
         check_all([], missing="acept")
 

@@ -17,7 +17,7 @@ from erfscope.api import isolated
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
-from erfscope.options.keywords import Options
+from erfscope.options.settings import Options
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="has no fork server"),
