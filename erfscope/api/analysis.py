@@ -12,8 +12,9 @@ from typing import Any, Unpack
 
 import torch
 
+from erfscope.adapters.requested import refuse_weights
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, feed_of, live, load_model, refuse_weights
+from erfscope.api.models import Model, are_paths, feed_of, live, load_model
 from erfscope.api.result_halo import with_halos
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel

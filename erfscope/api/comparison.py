@@ -13,9 +13,10 @@ import torch
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.sources.catalogue import model_names
+from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, Saved, checkpoints, feed_of, live, load_model
+from erfscope.api.models import Model, feed_of, live, load_model
 from erfscope.api.result_halo import with_halos
 from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel

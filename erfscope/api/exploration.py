@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import asked_layers
-from erfscope.api.models import Model, feed_of, live, load_model, refuse_weights
+from erfscope.api.models import Model, feed_of, live, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError

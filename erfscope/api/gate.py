@@ -10,9 +10,10 @@ from typing import Literal, Unpack
 
 import torch
 
+from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, bare, feed_of, live, load_model, refuse_weights
+from erfscope.api.models import Model, bare, feed_of, live, load_model
 from erfscope.api.result_halo import with_halo
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel

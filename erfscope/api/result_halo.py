@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from erfscope.api.models import Model, Saved
+from erfscope.adapters.weights.checkpoint_files import Saved
+from erfscope.api.models import Model
 from erfscope.api.tile import plan_of
 from erfscope.errors import ErfscopeError
 from erfscope.gate.structure import StructureChange

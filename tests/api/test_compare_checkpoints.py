@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.api.models import checkpoints, step_of
+from erfscope.adapters.weights.checkpoint_files import checkpoints, step_of
 from erfscope.errors import ErfscopeError
 from erfscope.figures.draw import fitting
 
