@@ -15,7 +15,7 @@ import torch
 from erfscope.adapters.requested import refuse_weights
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model
-from erfscope.api.result_halo import with_halos
+from erfscope.api.tile import with_halos
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed

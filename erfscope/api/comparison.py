@@ -17,7 +17,7 @@ from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
 from erfscope.api.models import Model, feed_of, live, load_model
-from erfscope.api.result_halo import with_halos
+from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed

@@ -19,7 +19,7 @@ from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.live import Asked, LiveExplorer, LiveModel
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
-from erfscope.explorer.stages import GRID, StagePlan, block_sizes, explore_stage, plan_stage
+from erfscope.explorer.stages import GRID, StagePlan, block_sizes, costs, explore_stage, plan_stage
 from erfscope.figures.maps import colour_map
 from erfscope.options.option import Building
 from erfscope.options.request import Request
@@ -29,12 +29,6 @@ from erfscope.restore import restored, same_random_numbers
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
-#: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
-FIXED_BYTES, UNIT_BYTES = 150_000, 465
-#: Blocks that each map has room for even if the page grows larger with them.
-FEWEST_BLOCKS = 16
-#: Seconds from which less is offered.
-LONG = 60
 
 
 def explore(
@@ -69,8 +63,8 @@ def explore(
     request = _request(models, image, options)
     with restored(*live(*(each for _, each in models))), torch.inference_mode(False):
         plans = [_plans(_load(each, label, request), request, grid) for label, each in models]
-        blocks = iter(_block_sizes([plan for each in plans for plan in each], page_bytes))
-        for line in _costs(plans, grid):
+        blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes))
+        for line in costs(plans, grid):
             request.tell(line)
         explored = [_explored([(plan, next(blocks)) for plan in each], request) for each in plans]
     return Explorer(models=tuple(explored), colours=_colours())
@@ -176,29 +170,6 @@ def _colours() -> NDArray[np.uint8]:
     """The colours of maps, (256, 3)."""
     found: NDArray[np.uint8] = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3]
     return found
-
-
-def _block_sizes(plans: Sequence[StagePlan], page_bytes: int) -> list[int]:
-    """Side of the blocks of each layer's maps, with which the page stays small: 3 bytes are 4 letters of base64."""
-    units = sum(len(plan.every.units) for plan in plans)
-    room = (page_bytes - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4
-    return block_sizes(plans, max(room, units * FEWEST_BLOCKS))
-
-
-def _costs(plans: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
-    """What is going to be computed, a line for each model, and what would be less."""
-    every = [plan for each in plans for plan in each]
-    lines = [
-        f"{each[0].plan.model.label}: {sum(len(plan.every.units) for plan in each)} units of {len(each)} layers in"
-        f" {sum(plan.passes for plan in each)} backward passes, about {sum(plan.seconds for plan in each):.0f} s"
-        for each in plans
-    ]
-    if sum(plan.seconds for plan in every) > LONG:
-        draws = "" if every[0].plan.draws == 1 else " --draws 1 makes each unit cheaper,"
-        half = max(1, grid // 2)
-        share = f"--grid {half} takes about {(half / grid) ** 2:.0%} of it"
-        lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
-    return lines
 
 
 def _explored(stages: Sequence[tuple[StagePlan, int]], request: Request) -> ExploredModel:

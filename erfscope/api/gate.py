@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Unpack
 
 import torch
 
@@ -14,27 +14,25 @@ from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, bare, feed_of, live, load_model
-from erfscope.api.result_halo import with_halo
+from erfscope.api.tile import halo_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
+from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.gate.baseline import BaselineEntry, entry_of
 from erfscope.gate.compare import compare
 from erfscope.gate.judge import GUARDED, Tolerance, tolerances
 from erfscope.gate.structure import Structure, structure
-from erfscope.gate.verdict import CheckReport, Verdict, Word
+from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
-from erfscope.results.result import Result
+from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
 
-#: How to treat a check without an entry in the baseline: refuse it, write one and still not pass, or write one and
-#: pass.
-Missing = Literal["refuse", "write", "accept"]
 ACCEPT = "erfscope.check(..., update=True)"
 
 
@@ -164,47 +162,15 @@ def check_all(
             obtained, result = _observe(check.model, request, allowed, trf_only=trf_only)
         asked = {"name": check.name, "accept": check.accept}
         found = compare(obtained, known.get(check.name), tolerances=allowed, structure_only=trf_only, **asked)
-        found = _settled(replace(found, result=result), update=update, policy=policy, path=path)
+        found = settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
-            accepted[check.name] = _kept(obtained, known.get(check.name), trf_only=trf_only)
-        longest = check.longest_halo
-        verdicts.append(found if longest is None else with_halo(found, check.model, request, longest))
+            accepted[check.name] = entry_to_store(obtained, known.get(check.name), trf_only=trf_only)
+        if check.longest_halo is not None:
+            found = with_halo(found, _halo(check.model, request), check.longest_halo)
+        verdicts.append(found)
     if accepted:
         baselines.update(path, accepted)
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
-
-
-def _kept(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
-    """The entry to store: if only the structure was compared, the known measures stay for the next check."""
-    return (
-        replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
-    )
-
-
-def _settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> Verdict:
-    """The verdict, changed if the findings are written into the baseline."""
-    if verdict.obtained.unusable is not None:
-        return verdict
-    silent = [name for name, found in verdict.obtained.measures.items() if found.se is None]
-    notices = verdict.notices
-    if silent and (update or verdict.expected is None):
-        notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of images give one")
-    if update:
-        word: Word = "new" if verdict.expected is None else "updated"
-        cause = FIRST if verdict.expected is None else verdict.cause
-        return replace(verdict, word=word, cause=cause, reason=f"written to {path.name}", accept="", notices=notices)
-    if verdict.expected is not None:
-        return verdict
-    if policy == "refuse":
-        return replace(verdict, reason=f"{verdict.reason}; {ALLOWED}")
-    first = replace(verdict, cause=FIRST, accept="", notices=notices)
-    if policy == "accept":
-        return replace(first, word="new", reason=f"written to {path.name}; the next check compares with it")
-    reason = (
-        f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check"
-        f" compares with it; {ALLOWED}"
-    )
-    return replace(first, created=True, reason=reason)
 
 
 def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]:
@@ -221,12 +187,6 @@ def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]
         return request, _parsed(check.tolerances)
     except ErfscopeError as error:
         raise ErfscopeError(f"check {check.name!r}: {error}") from error
-
-
-#: Why a check that was written into the baseline was compared with nothing.
-FIRST = "no earlier entry"
-#: How a check without an entry in the baseline passes.
-ALLOWED = "`erfscope check --allow-new` adds new checks and lets them pass"
 
 
 def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
@@ -269,6 +229,14 @@ def _observe(
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
     found = entry_of(result, asked=asked, names=names)
     return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
+
+
+def _halo(model: Model, request: Request) -> Halo | ErfscopeError:
+    """The halo of the layer, or of what the model returns; why it is not known where it is not."""
+    try:
+        return halo_of(model, request, request.layers[0])
+    except ErfscopeError as error:
+        return error
 
 
 def _with_numbers(model: Model, request: Request) -> LoadedModel:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import nn
 
 from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, bare, live, load_model
 from erfscope.attribution.readout import BATCH_NORMS
@@ -20,15 +20,13 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import Size
 from erfscope.graph.graph import name_of
-from erfscope.model_errors import first_line
 from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
-from erfscope.restore import restored, set_training
-from erfscope.storage.files import DAMAGED
-from erfscope.storage.writing import refuse_input
-from erfscope.tiling import TilePlan, find_plan, run_tiled
-from erfscope.tiling.run import check_image
+from erfscope.restore import restored
+from erfscope.results.result import Halo, Result
+from erfscope.tiling import TilePlan, find_plan
+from erfscope.tiling.files import run_file
 
 
 @torch.inference_mode(False)
@@ -86,6 +84,40 @@ def plan_of(
         return find_plan(open_at, tile=tile, layer=layer, image_size=image_size, known=known[:1])
 
 
+def halo_of(model: Model, request: Request, layer: str | None) -> Halo:
+    """The halo of tiles with which they give a layer's map, or what makes them impossible.
+
+    Args:
+        model: As for :func:`erfscope.tile`.
+        request: What builds the model.
+        layer: The layer; what the model returns if None.
+
+    Raises:
+        ErfscopeError: as :func:`erfscope.tile`.
+    """
+    plan = plan_of(model, replace(request, alphas=(None,)), layer=layer)
+    return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
+
+
+def with_halos(results: Sequence[Result], model: Model | Saved, request: Request) -> list[Result]:
+    """The results of a model, with the halo of each one's layer where the request asks for it."""
+    if not request.settings.halo:
+        return [*results]
+
+    @cache
+    def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:
+        own = replace(request, sizes=(size,), insert=request.insert if has_blocks else None)
+        try:
+            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer)
+        except ErfscopeError as error:
+            return Halo(px=(), alignment_px=(), blockers=(error.reason,))
+
+    return [
+        row if row.status == "error" else replace(row, halo=found(row.layer, row.input.size, row.insert is not None))
+        for row in results
+    ]
+
+
 def tile_file(
     model: Model,
     plan: TilePlan,
@@ -114,47 +146,11 @@ def tile_file(
         ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
-    target, mark, part = Path(target), Path(f"{target}.tiles.json"), Path(f"{target}.part")
-    for each in (target, mark, part):
-        refuse_input(each, [source])
-    filled = part if part.exists() or (target.exists() and not mark.exists()) else target
-    x = _image(source)
-    check_image(x, len(plan.axes))
-    found = _begun(filled) if goes_on and mark.exists() else None
-    space = x.shape[-len(plan.axes) :]
-    size = plan.output_size(space)
     request = Request.parse(options)
-    with restored(*live(model)):
+
+    def open_module() -> nn.Module:
         loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
-        module = variant_of(loaded, request).adapter.module
-        set_training(module, False)
-        if found is None:
-            first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
-            shape = (*first.shape[: -len(size)], *size)
-            mark.unlink(missing_ok=True)
-            found = np.lib.format.open_memmap(filled, mode="w+", dtype=first.dtype, shape=shape)
-        run_tiled(module, x, plan, out=found, resume=mark, progress=called)
-    if filled != target:
-        filled.replace(target)
+        return variant_of(loaded, request).adapter.module
 
-
-def _image(source: str | Path) -> Any:
-    """An array on disk."""
-    try:
-        return np.lib.format.open_memmap(source, mode="r")
-    except DAMAGED as error:
-        if Path(source).is_file() and zipfile.is_zipfile(source):
-            raise ErfscopeError(
-                f"{source} is an archive of arrays; np.save the one that is the image as .npy"
-            ) from error
-        raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
-
-
-def _begun(filled: Path) -> NDArray[Any]:
-    """The output of a run that was stopped."""
-    try:
-        # As it is: opened for writing, a file that is cut off would grow to its old length.
-        np.lib.format.open_memmap(filled, mode="r")
-        return np.lib.format.open_memmap(filled, mode="r+")
-    except DAMAGED as error:
-        raise ErfscopeError(f"cannot go on with {filled} ({first_line(error)}); start again with --force") from error
+    with restored(*live(model)):
+        run_file(open_module, plan, source, target, goes_on=goes_on, called=called)

@@ -25,6 +25,12 @@ from erfscope.stimuli.feed import Feed
 
 #: Units along each axis, at most.
 GRID = 14
+#: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
+FIXED_BYTES, UNIT_BYTES = 150_000, 465
+#: Blocks that each map has room for even if the page grows larger with them.
+FEWEST_BLOCKS = 16
+#: Seconds from which less is offered.
+LONG = 60
 #: Measures that are shown of every unit.
 MEASURED = ("r50", "r90", "context_r50", "center_share", "erf_trf")
 #: Shares of the map whose radii make the profile.
@@ -120,10 +126,29 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * each)
 
 
-def block_sizes(stages: Sequence[StagePlan], most: int) -> list[int]:
-    """Side of the blocks of each layer's maps: the smallest with which all maps have at most so many blocks.
+def costs(models: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
+    """What is going to be computed, a line for each model, and what would be less."""
+    every = [stage for stages in models for stage in stages]
+    lines = [
+        f"{stages[0].plan.model.label}: {sum(len(stage.every.units) for stage in stages)} units of {len(stages)} layers"
+        f" in {sum(stage.passes for stage in stages)} backward passes, about"
+        f" {sum(stage.seconds for stage in stages):.0f} s"
+        for stages in models
+    ]
+    if sum(stage.seconds for stage in every) > LONG:
+        draws = "" if every[0].plan.draws == 1 else " --draws 1 makes each unit cheaper,"
+        half = max(1, grid // 2)
+        share = f"--grid {half} takes about {(half / grid) ** 2:.0%} of it"
+        lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
+    return lines
 
-    The layer with the most blocks gets larger ones first."""
+
+def block_sizes(stages: Sequence[StagePlan], page_bytes: int) -> list[int]:
+    """Side of the blocks of each layer's maps: the smallest with which the page stays about so small.
+
+    Each block has 3 bytes, which are 4 letters of base64. The layer with the most blocks gets larger ones first."""
+    units = sum(len(stage.every.units) for stage in stages)
+    most = max((page_bytes - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4, units * FEWEST_BLOCKS)
     sizes = [1] * len(stages)
 
     def blocks(number: int) -> int:
