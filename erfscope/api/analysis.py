@@ -94,7 +94,9 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
                     variants = with_blocks(loaded, request)
                     for settings in request.questions(asked_layers(loaded, request)):
                         rows += measure_with_host(loaded, variants, feed, settings, request, with_host=with_host)
-        results = with_halos(results if growth is None else growth.results(), model, request)
+        results = results if growth is None else growth.results()
+        if request.settings.halo:
+            results = with_halos(results, model, request)
         return Report(results=unique_ids(results), settings=asked_settings(model, request))
 
 
@@ -152,8 +154,8 @@ def measure_with_host(
             raise
         except (MeasurementError, ModelExitError) as error:
             found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
-        if is_new:
-            keep(found, request)
+        if is_new and request.keep_in is not None:
+            keep(found, request.keep_in, request)
         if variants:
             found = [replace(row, cost=model.cost) for row in found]
             if model is loaded:
@@ -181,25 +183,22 @@ def _failure(error: MeasurementError | ModelExitError) -> MeasurementError:
     return error if isinstance(error, MeasurementError) else MeasurementError(f"ended while it was measured: {error}")
 
 
-def keep(rows: Sequence[Result], request: Request) -> None:
-    """Store rows that have just been measured in the folder that the request names; warn where they cannot be stored,
-    such as on a full disk."""
-    if rows and request.keep_in is not None:
-        report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, request))
-        try:
-            store_rows(Path(request.keep_in), report, earlier=request.resume)
-        except ErfscopeError as error:
-            warnings.warn(str(error), ErfWarning, stacklevel=2)
+def keep(rows: Sequence[Result], folder: str | Path, request: Request) -> None:
+    """Store rows that have just been measured in a folder; warn where they cannot be stored, such as on a full disk."""
+    if not rows:
+        return
+    report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, request))
+    try:
+        store_rows(Path(folder), report, earlier=request.resume)
+    except ErfscopeError as error:
+        warnings.warn(str(error), ErfWarning, stacklevel=2)
 
 
 def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
     findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
-    return [
-        replace(row, layer_chosen=chosen, findings=(*row.findings, *(f for f in findings if f not in row.findings)))
-        for row in rows
-    ]
+    return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
 
 
 def with_earlier(request: Request) -> Request:

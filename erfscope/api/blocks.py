@@ -16,7 +16,7 @@ from erfscope.options.settings import SEED_LIMIT
 
 
 def parse_blocks(given: Any) -> list[BlockRequest]:
-    """The blocks that the option ``insert`` names; [] for none.
+    """The blocks that the option ``insert`` names.
 
     Args:
         given: ``"BLOCK@LAYER:k=v"``, a pair (block, layer), or several of these.
@@ -24,8 +24,6 @@ def parse_blocks(given: Any) -> list[BlockRequest]:
     Raises:
         ErfscopeError: one of them is neither.
     """
-    if given is None:
-        return []
     if isinstance(given, str) or (
         isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple)
     ):
@@ -47,8 +45,9 @@ def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
     Raises:
         ErfscopeError: an unknown block, option or place.
     """
-    blocks = parse_blocks(request.insert)
-    found = []
+    if request.insert is None:
+        return []
+    blocks, found = parse_blocks(request.insert), []
     for alpha in request.alphas if blocks else ():
         adapter: Any = loaded.adapter
         for number, block in enumerate(blocks):

@@ -109,7 +109,8 @@ def compared(
                 lambda label, model: _rows(loaded_models.get(label, model), shown, variants, feed, settings, request),  # noqa: B023
             )
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
-            groups |= {label: with_halos(groups[label], model, request) for label, model in live}
+            if request.settings.halo:
+                groups |= {label: with_halos(groups[label], model, request) for label, model in live}
             group = [row for found in groups.values() for row in found]
             comparability.refuse_mismatch(group)
             for label, found in groups.items():

@@ -88,7 +88,8 @@ def compare_isolated(
                 own["resume"] = Report(results=tuple(before))
                 outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
                 measured = _rows(label, spec, outcome, own, stopped=stop())
-                keep(measured, request)
+                if request.keep_in is not None:
+                    keep(measured, request.keep_in, request)
                 group += measured
         rows += _comparable(group)
     comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])

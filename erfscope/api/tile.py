@@ -100,9 +100,7 @@ def halo_of(model: Model, request: Request, layer: str | None) -> Halo:
 
 
 def with_halos(results: Sequence[Result], model: Model | Saved, request: Request) -> list[Result]:
-    """The results of a model, with the halo of each one's layer where the request asks for it."""
-    if not request.settings.halo:
-        return [*results]
+    """The results of a model, with the halo of each one's layer."""
 
     @cache
     def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:

@@ -90,7 +90,10 @@ class Request:
         if given.get("alpha") is not None and not given.get("insert"):
             raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
         shares = alphas(given.get("alpha"))
-        several = {name: _values(given, name) for name in ("layer", "weights", "convention", "wrt")}
+        several = {
+            name: (OPTIONS[name].default,) if given.get(name) is None else tuple(words(given[name], name))
+            for name in ("layer", "weights", "convention", "wrt")
+        }
         named = {name: given[name] for name in given if name in Settings.__dataclass_fields__ and name not in several}
         # Every combination is checked, and the first one stands for all.
         first, *_ = [
@@ -107,7 +110,7 @@ class Request:
             sizes=tuple(sizes),
             alphas=tuple(shares),
             is_growing=is_growing,
-            building={name: value for name, value in given.items() if _builds(name, value)},
+            building={name: value for name, value in given.items() if name in MODEL and value is not False},
             **{name: given[name] for name in AS_GIVEN if given.get(name) is not None},
         )
 
@@ -171,14 +174,3 @@ def _refuse_combinations(given: Mapping[str, Any]) -> None:
         numbers = () if value is None else value if isinstance(value, Sequence) else (value,)
         if not all(math.isfinite(number) for number in numbers):
             raise ErfscopeError(f"{name} must be finite, not {value}; give one number or one per channel")
-
-
-def _builds(name: str, value: object) -> bool:
-    """Whether an option is one with which a model is built; --unsafe-load counts where it is on."""
-    return name in MODEL and (name != "unsafe_load" or bool(value))
-
-
-def _values(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The values of an option that may have several, or its default."""
-    value = given.get(name)
-    return (OPTIONS[name].default,) if value is None else tuple(words(value, name))
