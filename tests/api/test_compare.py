@@ -184,10 +184,9 @@ def test_another_precision_is_refused_and_survives_a_round_trip(tmp_path):
 @pytest.mark.slow
 def test_a_model_made_for_one_size_sets_the_size_of_all():
     ours = erfscope.wrap(conv(), input_size=(96, 96))
-    report = erfscope.compare({"Ours": ours, "ResNet": BILINEAR}, samples=2, **OPTIONS)
-    assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
-    report = erfscope.compare({"ResNet": BILINEAR, "Ours": ours}, samples=2, **OPTIONS)
-    assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
+    for models in ({"Ours": ours, "ResNet": BILINEAR}, {"ResNet": BILINEAR, "Ours": ours}):
+        report = erfscope.compare(models, samples=2, **OPTIONS)
+        assert [(result.status, result.input.size) for result in report] == [("ok", (96, 96))] * 2
 
 
 # --- Differences ----------------------------------------------------------------------------------
@@ -238,6 +237,12 @@ def test_rows_that_are_no_pair_have_no_differences_anywhere(compared):
     assert "Δ vs first" in terminal(compared)
 
 
+def terminal(report: Report) -> str:
+    console = Console(width=200, color_system=None, record=True, file=io.StringIO())
+    console.print(ComparisonTable(report_view(report)))
+    return console.export_text()
+
+
 def partners(report: Report) -> list[str | None]:
     found = [report.compared_with(result) for result in report]
     written = [entry["differences"] and entry["differences"]["to"] for entry in report.to_json()["results"]]
@@ -250,62 +255,69 @@ def numbered(*rows: Result) -> Report:
     return made_up.report(*(replace(row, id=str(place)) for place, row in enumerate(rows)))
 
 
-def test_in_a_sweep_models_are_compared_under_the_same_setting():
-    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
-    rows = [make(input=shown) for shown in sizes for make in (made_up.result, made_up.vit, made_up.result)]
-    report = numbered(*(replace(row, label="third") if place % 3 == 2 else row for place, row in enumerate(rows)))
-    assert partners(report) == [None, "0", "0", None, "3", "3"]
-    weights = [Weights(source=source, seed=0) for source in ("random", "random-raw")]
-    assert partners(numbered(*(make(weights=w) for w in weights for make in (made_up.result, made_up.vit)))) == [
-        None,
-        "0",
-        None,
-        "2",
-    ]
-    rows = [make(convention=name) for name in ("jacobian", "luo") for make in (made_up.result, made_up.vit)]
-    assert partners(numbered(*rows)) == [None, "0", None, "2"]
+def both(**changes: object) -> list[Result]:
+    return [made_up.result(**changes), made_up.vit(**changes)]
 
 
-def test_reports_of_the_same_models_are_compared_model_by_model():
-    once = [made_up.result(), made_up.vit()]
-    assert partners(numbered(*once, *once)) == [None, "0", "0", "1"]
-    other = replace(made_up.vit(), convention="luo")
-    assert partners(numbered(*once, made_up.result(), other)) == [None, "0", "0", None]
+def at_stride(label: str, layer: str, stride: float) -> Result:
+    result = made_up.result(label, layer=layer)
+    return replace(result, unit=replace(result.unit, stride_px=(stride, stride)))
 
 
-def test_models_whose_weights_differ_without_a_sweep_are_compared_all_the_same():
-    given = Weights(source="given")
-    assert partners(numbered(made_up.result(), made_up.vit(weights=given))) == [None, "0"]
+def at(result: Result, *index: int) -> Result:
+    return replace(result, unit=replace(result.unit, index=index))
 
 
-def test_stages_are_compared_at_the_same_stride_with_the_last_of_several():
-    def row(label: str, layer: str, stride: float) -> Result:
-        result = made_up.result(label, layer=layer)
-        return replace(result, unit=replace(result.unit, stride_px=(stride, stride)))
-
-    ours = [row("ours", f"layer{place}", stride) for place, stride in enumerate((4, 8, 8, 16))]
-    theirs = [row("theirs", f"stage{place}", stride) for place, stride in enumerate((8, 16, 32))]
-    assert partners(numbered(*ours, *theirs)) == [None] * 4 + ["2", "3", None]
-    # Without a sweep each model has its own last layer, whatever its stride.
-    assert partners(numbered(ours[-1], theirs[-1])) == [None, "0"]
+SIZES = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
+OURS = [at_stride("ours", f"layer{place}", stride) for place, stride in enumerate((4, 8, 8, 16))]
+THEIRS = [at_stride("theirs", f"stage{place}", stride) for place, stride in enumerate((8, 16, 32))]
 
 
-def test_units_are_compared_in_the_order_they_were_asked_for():
-    def at(result: Result, *index: int) -> Result:
-        return replace(result, unit=replace(result.unit, index=index))
-
-    ours, theirs = made_up.result(), made_up.vit()
-    assert partners(numbered(at(ours, 3, 3), at(ours, 0, 0), at(theirs, 7, 7), at(theirs, 0, 0))) == [
-        None,
-        None,
-        "0",
-        "1",
-    ]
-
-
-def test_a_sweep_of_one_model_is_compared_with_its_first_row():
-    rows = [made_up.result(layer=f"layer{depth}") for depth in (1, 2, 3)]
-    assert partners(numbered(*rows)) == [None, "0", "0"]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param(
+            [row for shown in SIZES for row in (*both(input=shown), made_up.result("third", input=shown))],
+            [None, "0", "0", None, "3", "3"],
+            id="under the same size",
+        ),
+        pytest.param(
+            [row for source in ("random", "random-raw") for row in both(weights=Weights(source=source, seed=0))],
+            [None, "0", None, "2"],
+            id="under the same weights",
+        ),
+        pytest.param(
+            [row for name in ("jacobian", "luo") for row in both(convention=name)],
+            [None, "0", None, "2"],
+            id="under the same convention",
+        ),
+        pytest.param([*both(), *both()], [None, "0", "0", "1"], id="several reports, model by model"),
+        pytest.param(
+            [*both(), made_up.result(), made_up.vit(convention="luo")],
+            [None, "0", "0", None],
+            id="several reports of which one has another convention",
+        ),
+        pytest.param(
+            [made_up.result(), made_up.vit(weights=Weights(source="given"))],
+            [None, "0"],
+            id="weights that differ without a sweep",
+        ),
+        pytest.param(
+            [*OURS, *THEIRS], [None] * 4 + ["2", "3", None], id="stages of the same stride, with the last of several"
+        ),
+        pytest.param([OURS[-1], THEIRS[-1]], [None, "0"], id="without a sweep the last layers"),
+        pytest.param(
+            [at(made_up.result(), 3, 3), at(made_up.result(), 0, 0), at(made_up.vit(), 7, 7), at(made_up.vit(), 0, 0)],
+            [None, None, "0", "1"],
+            id="units in the order they were asked for",
+        ),
+        pytest.param(
+            [made_up.result(layer=f"layer{depth}") for depth in (1, 2, 3)], [None, "0", "0"], id="one model's first row"
+        ),
+    ],
+)
+def test_every_row_is_compared_with_its_partner(rows, expected):
+    assert partners(numbered(*rows)) == expected
 
 
 def test_a_failed_row_takes_nothing_from_the_others():
@@ -314,10 +326,9 @@ def test_a_failed_row_takes_nothing_from_the_others():
     report = numbered(made_up.result(), made_up.broken(), made_up.vit())
     assert [bool(row) for row in report.differences()] == [False, False, True]
     # A model that runs at one of two sizes: the row that failed knows no layer, which is no sweep over layers.
-    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
-    lost = replace(made_up.broken("other"), input=sizes[1])
-    rows = [made_up.result(input=sizes[0]), made_up.result("other", input=sizes[0]), made_up.vit(input=sizes[0])]
-    report = numbered(*rows, made_up.result(input=sizes[1]), lost, made_up.vit(input=sizes[1]))
+    lost = replace(made_up.broken("other"), input=SIZES[1])
+    rows = [made_up.result(input=SIZES[0]), made_up.result("other", input=SIZES[0]), made_up.vit(input=SIZES[0])]
+    report = numbered(*rows, made_up.result(input=SIZES[1]), lost, made_up.vit(input=SIZES[1]))
     assert swept(report.results) == ("input",)
     assert [bool(row) for row in report.differences()] == [False, True, True, False, False, True]
     assert partners(report)[:4] + partners(report)[5:] == [None, "0", "0", None, "3"]
@@ -329,10 +340,8 @@ def test_a_failed_row_takes_nothing_from_the_others():
     [{"input_size": "64,96"}, {"layer": "stages"}, {"weights": "random,random-raw"}, {"convention": "jacobian,luo"}],
 )
 def test_real_sweeps_give_every_model_every_setting_and_pair_what_is_alike(options):
-    models = ["test_resnet", "test_vit"]
-    report = erfscope.compare(
-        models, **{"weights": "random", "samples": 4, "input_size": 64, "measures": "r50", **options}
-    )
+    models = [BILINEAR, BICUBIC]
+    report = erfscope.compare(models, **{**DRAWN, "measures": "r50", **options})
     assert report.ok
     read = {
         "input_size": lambda r: r.input.size,
@@ -346,19 +355,6 @@ def test_real_sweeps_give_every_model_every_setting_and_pair_what_is_alike(optio
             assert row["r50"][0] == pytest.approx(result["r50"].value - other["r50"].value)
             same = read.get(next(iter(options)), lambda r: r.unit.stride_px)
             assert same(result) == same(other)
-
-
-def shown(view: object) -> str:
-    console = Console(width=200, color_system=None, record=True, file=io.StringIO())
-    console.print(view)
-    return console.export_text()
-
-
-def terminal(report: Report) -> str:
-    return shown(ComparisonTable(report_view(report)))
-
-
-# --- Words ----------------------------------------------------------------------------------------
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -376,27 +372,4 @@ def test_a_folder_may_have_a_dot_in_its_name_if_it_is_said_to_be_one(compared, t
     compared.save(f"{tmp_path}/run.2/")
     assert erfscope.read(tmp_path / "run.2")[0].label == "first"
     compared.save(tmp_path / "run.2", force=True)
-    assert sorted(SHOWN) == sorted(erfscope.read(tmp_path / "run.2")[0].measures)
-
-
-# --- Two names of one option ----------------------------------------------------------------------
-
-
-def test_image_is_another_name_of_images_everywhere():
-    net, shown = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 16, 16)
-    asked = {"measures": "r50"}
-    expected = float(erfscope.analyze(net, images=shown, **asked)["r50"])
-    assert float(erfscope.analyze(net, image=shown, **asked)["r50"]) == expected
-    assert float(erfscope.sweep(net, image=shown, **asked)[0]["r50"]) == expected
-    assert float(erfscope.compare({"net": net}, image=shown, **asked)["net"]["r50"]) == expected
-    monitor = erfscope.ErfMonitor(net, image=shown, quiet=True, **asked)
-    monitor.step(0)
-    assert float(monitor.report()[0]["r50"]) == expected
-
-
-@pytest.mark.parametrize("call", [erfscope.analyze, erfscope.compare])
-def test_both_names_at_once_are_refused(call):
-    model = {"net": nn.Conv2d(3, 4, 3)} if call is erfscope.compare else nn.Conv2d(3, 4, 3)
-    shown = torch.randn(2, 3, 16, 16)
-    with pytest.raises(ErfscopeError, match="give either images or image, not both"):
-        call(model, images=shown, image=shown)
+    assert {*SHOWN} <= {*erfscope.read(tmp_path / "run.2")[0].measures}

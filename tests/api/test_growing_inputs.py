@@ -101,74 +101,62 @@ def test_of_a_uniform_map_the_share_outside_is_that_of_its_area(center, other, s
 def test_an_input_is_doubled_until_less_than_a_tenth_of_the_erf_lies_outside_the_size_before():
     rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 20.0), field((size or (OWN,))[0], 801))])
     bells = {side: bell(side, 20.0) for side in (64, 128, 256)}
-    outside = {
-        side: 1 - each[side // 4 : -side // 4, side // 4 : -side // 4].sum() / each.sum()
-        for side, each in bells.items()
-    }
-    assert outside[64] > 0.1
-    assert outside[128] > 0.1
-    assert outside[256] < 0.1
+    outside = {n: 1 - each[n // 4 : -n // 4, n // 4 : -n // 4].sum() / each.sum() for n, each in bells.items()}
+    assert [share > 0.1 for share in outside.values()] == [True, True, False]
     assert sides(rows) == [32, 64, 128, 256]
     assert [said(each) for each in rows[:-1]] == [[]] * 3
-    assert said(rows[-1]) == [
+    shown = f"{outside[256]:.0%} of the ERF at 256x256 lies outside 128x128; large enough"
+    assert said(rows[-1]) == [(ENOUGH, f"input size auto ends at 256x256: {shown}")]
+
+
+def corner(side: int) -> np.ndarray:
+    """A map with a share of its sum in the corner, that falls with every doubling, and the rest in the middle."""
+    values = np.zeros((side, side))
+    values[0, 0] = {32: 0.0, 64: 0.9, 128: 0.6, 256: 0.3}[side]
+    values[side // 2, side // 2] = 1 - values[0, 0]
+    return values
+
+
+def narrow(side: int) -> np.ndarray:
+    return bell(side, 4.0)
+
+
+def wide(side: int) -> np.ndarray:
+    return bell(side, 14.0)
+
+
+def uniform(side: int) -> np.ndarray:
+    return np.ones((side, side))
+
+
+SHARE = 1 - wide(64)[16:48, 16:48].sum() / wide(64).sum()
+LIES = "of the theoretical receptive field (TRF) lies outside"
+ATTENTION = {"global_by": "attention (blocks.0)"}
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "more", "ends_at", "code", "words"),
+    [
+        (narrow, 21, {}, 32, ENOUGH, [f"0% {LIES} 32x32"]),
+        (wide, 61, {}, 64, ENOUGH, [f"{SHARE:.0%} of the ERF at 64x64 lies outside 32x32 and 0% {LIES} 64x64"]),
+        (uniform, 8, ATTENTION, 128, TOO_SMALL, ["75% of the ERF", "the ERF grows", "(blocks.0) sees all"]),
         (
-            ENOUGH,
-            (
-                f"input size auto ends at 256x256: {outside[256]:.0%} of the ERF at 256x256 lies outside 128x128; large"
-                " enough"
-            ),
-        )
-    ]
-
-
-def test_where_the_field_lies_inside_nothing_more_is_measured():
-    rows = enlarged(lambda size: [row(bell(OWN, 4.0), field(OWN, 21))])
-    assert sides(rows) == [OWN]
-    ((code, text),) = said(rows[0])
-    assert code == ENOUGH
-    assert "0% of the theoretical receptive field (TRF) lies outside 32x32" in text
-
-
-def test_a_field_that_lies_inside_the_next_size_ends_it_whatever_share_the_size_before_has_cut():
-    rows = enlarged(lambda size: [row(bell((size or (OWN,))[0], 14.0), field((size or (OWN,))[0], 61))])
-    assert sides(rows) == [32, 64]
-    ((code, text),) = said(rows[-1])
-    assert code == ENOUGH
-    share = 1 - bell(64, 14.0)[16:48, 16:48].sum() / bell(64, 14.0).sum()
-    assert share > 0.1
-    assert (
-        f"{share:.0%} of the ERF at 64x64 lies outside 32x32 and 0% of the theoretical receptive field (TRF) lies"
-        " outside 64x64" in text
-    )
-
-
-def test_an_erf_that_grows_with_its_input_ends_it_by_name():
-    rows = enlarged(
-        lambda size: [row(np.ones(size or (OWN, OWN)), field((size or (OWN,))[0], 8, global_by="attention (blocks.0)"))]
-    )
-    assert sides(rows) == [32, 64, 128]
-    ((code, text),) = said(rows[-1])
-    assert code == TOO_SMALL
-    assert text.startswith(
-        "input size auto ends at 128x128: 75% of the ERF at 128x128 lies outside 64x64; the ERF grows with the input"
-    )
-    assert text.endswith("of which attention (blocks.0) sees all")
-
-
-def test_three_doublings_are_the_most():
-    far = {32: 0.0, 64: 0.9, 128: 0.6, 256: 0.3}
-
-    def measured(size):
-        side = (size or (OWN,))[0]
-        values = np.zeros((side, side))
-        values[side // 2, side // 2], values[0, 0] = 1 - far[side], far[side]
-        return [row(values, field(side, 801))]
-
-    rows = enlarged(measured)
-    assert len(rows) == DOUBLINGS + 1
-    assert said(rows[-1])[0][0] == TOO_SMALL
-    assert "30% of the ERF" in said(rows[-1])[0][1]
-    assert said(rows[-1])[0][1].endswith("no more than 8 times the model's own size is tried")
+            corner,
+            801,
+            {},
+            32 * 2**DOUBLINGS,
+            TOO_SMALL,
+            ["30% of the ERF", "no more than 8 times the model's own size"],
+        ),
+    ],
+    ids=["a field inside the own size", "a field inside the next size", "an ERF that grows", "three doublings"],
+)
+def test_where_it_ends_and_why(values, size, more, ends_at, code, words):
+    rows = enlarged(lambda at: [row(values((at or (OWN,))[0]), field((at or (OWN,))[0], size, **more))])
+    assert sides(rows) == [side for side in (32, 64, 128, 256) if side <= ends_at]
+    ((found, text),) = said(rows[-1])
+    assert found == code
+    assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize("how", ["raised", "a row"])

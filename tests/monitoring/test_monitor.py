@@ -119,18 +119,20 @@ class Compiled(nn.Module):
         self._orig_mod = module
 
 
+WRAPPERS = {
+    "data parallel": nn.DataParallel,
+    "average": torch.optim.swa_utils.AveragedModel,
+    "timm": timm.utils.ModelEmaV3,
+    "compiled": Compiled,
+    "both": lambda module: nn.DataParallel(Compiled(module)),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("wrapper", ["data parallel", "average", "timm", "compiled", "both"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrappers_are_looked_through(wrapper):
     model = net()
-    wrapped = {
-        "data parallel": nn.DataParallel,
-        "average": torch.optim.swa_utils.AveragedModel,
-        "timm": timm.utils.ModelEmaV3,
-        "compiled": Compiled,
-        "both": lambda module: nn.DataParallel(Compiled(module)),
-    }[wrapper](model)
-    result = ErfMonitor(wrapped, **OPTIONS).step(0)
+    result = ErfMonitor(WRAPPERS[wrapper](model), **OPTIONS).step(0)
     assert result.label == "Sequential @ 0"
     np.testing.assert_array_equal(result.map.values, erfscope.analyze(model, samples=3, input_size=32).map.values)
 

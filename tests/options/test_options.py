@@ -16,6 +16,7 @@ from erfscope.figures import style
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import declared
+from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.stimuli.synthetic import KINDS
 from erfscope.studies import STUDIES
@@ -76,3 +77,29 @@ def test_values_outside_the_limits_are_refused_with_the_limits(name):
     if option.is_closed:
         with pytest.raises(ErfscopeError, match=f"unknown {name.replace('_', ' ')} 'none of it'; there is: "):
             option.refuse(name, "none of it")
+
+
+def test_image_is_another_name_of_images():
+    assert Request.parse({"image": "x.png"}).images == Request.parse({"images": "x.png", "image": None}).images
+    with pytest.raises(ErfscopeError, match="give either images or image, not both"):
+        Request.parse({"images": "x.png", "image": "y.png"})
+
+
+def test_lists_are_values_and_what_is_given_is_kept():
+    given = {"layer": "layer1, layer2", "convention": ["jacobian", "luo"], "wrt": "image", "input_size": "64,24x32"}
+    request = Request.parse({**given, "insert": "gcn@layer3", "alpha": "0,1", "channels": "3,0", "unsafe_load": False})
+    assert (request.layers, request.conventions, request.references) == (
+        ("layer1", "layer2"),
+        ("jacobian", "luo"),
+        ("image",),
+    )
+    assert (request.sizes, request.alphas, request.weights) == (((64,), (24, 32)), (0.0, 1.0), ("auto",))
+    assert request.several() == ["layer", "convention", "input_size", "alpha"]
+    assert (request.given["channels"], request.settings.channels, request.building) == ("3,0", (0, 3), {})
+    asked = [(each.convention, each.layer) for each in request.questions(["a", "b"])]
+    assert asked == [("jacobian", "a"), ("jacobian", "b"), ("luo", "a"), ("luo", "b")]
+
+
+def test_every_combination_is_checked_at_the_door():
+    with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
+        Request.parse({"show_samples": True, "wrt": "image,layer1"})
