@@ -87,18 +87,21 @@ def compared(
             none.
     """
     request = with_earlier(request)
-    stored = [row.label for _, model in entries if isinstance(model, Report) for row in model]
-    refuse_others(request.resume or (), [*(label for label, _ in entries), *stored])
+    stored = [row for _, model in entries if isinstance(model, Report) for row in model]
+    refuse_others(request.resume or (), [*(label for label, _ in entries), *(row.label for row in stored)])
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     refuse_per_model(request, len(entries), of)
-    unit = _one_unit_word(entries, request)
+    unit = comparability.one_unit_word(
+        [(label, m.settings.get("unit") if isinstance(m, Report) else request.settings.unit) for label, m in entries]
+    )
     steps = {label: model.step for label, model in live if isinstance(model, Saved)}
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in product(request.sizes, request.weights):
         loaded_models = _load_at_one_size(live, request, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
-        comparability.refuse_mixed_weights([*((s.label, s.adapter.weights) for s in ready), *_stored_weights(entries)])
+        used = [(s.label, s.adapter.weights) for s in ready] + [(row.label, row.weights) for row in stored if row.ok]
+        comparability.refuse_mixed_weights(used)
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(request, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, request) for s in ready}
@@ -149,17 +152,6 @@ def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     stored = [dict(model.environment) if isinstance(model, Report) else None for _, model in entries]
     first = stored[0]
     return environment() if first is None or any(other != first for other in stored) else first
-
-
-def _one_unit_word(entries: Sequence[tuple[str, Any]], request: Request) -> str | None:
-    """The word for the units of all rows, those of stored reports included."""
-    return comparability.one_unit_word(
-        [(label, m.settings.get("unit") if isinstance(m, Report) else request.settings.unit) for label, m in entries]
-    )
-
-
-def _stored_weights(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, Weights]]:
-    return [(row.label, row.weights) for _, model in entries if isinstance(model, Report) for row in model if row.ok]
 
 
 def _rows(

@@ -146,7 +146,7 @@ ATTENTION = {"global_by": "attention (blocks.0)"}
             {},
             32 * 2**DOUBLINGS,
             TOO_SMALL,
-            ["30% of the ERF", "no more than 8 times the model's own size"],
+            ["30% of the ERF", "no more than 8 times the model's own"],
         ),
     ],
     ids=["a field inside the own size", "a field inside the next size", "an ERF that grows", "three doublings"],
