@@ -206,19 +206,22 @@ def _load_at_one_size(
     That size is the one asked for, else the one that adapters were made for, since they cannot take another, else the
     one that all models share, else 224 x 224."""
 
-    def built(label: str, model: Model, at: tuple[int, ...] | None) -> LoadedModel | Result:
+    def built(label: str, model: Model | Saved, at: tuple[int, ...] | None) -> LoadedModel | Result:
         try:
             return load_model(model, request, size=at, weights=weights, label=label)
         except ErfscopeError as error:
-            if len(models) > 1 and isinstance(model, Saved):
-                return _unloaded(label, model, request, at, weights, error)
-            if at is None or len(models) == 1:
+            if len(models) == 1 or (at is None and not isinstance(model, Saved)):
                 raise
-            # Raises again if the size is not the cause.
+            # Loading raises again if neither the file nor the size is the cause.
+            if isinstance(model, Saved):
+                without = "random-raw" if weights == "auto" else weights
+                loaded = load_model(model.spec, request, size=at, weights=without, label=label)
+                row = failed(loaded, request.settings, None, error)
+                return replace(row, weights=Weights(source="checkpoint", origin=str(model.file)))
             loaded = load_model(model, request, size=None, weights=weights, label=label)
             row = failed(loaded, request.settings, None, error)
             # One number stands for a square.
-            return replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
+            return row if at is None else replace(row, input=replace(row.input, size=at * 2 if len(at) == 1 else at))
 
     loaded_models: dict[str, LoadedModel | Result] = {label: built(label, model, size) for label, model in models}
     unloaded = [
@@ -241,18 +244,6 @@ def _load_at_one_size(
 def common_size(own: Collection[tuple[int, ...]]) -> tuple[int, ...]:
     """The size that all models share by default, else 224 x 224."""
     return next(iter(own)) if len(own) == 1 else COMMON_SIZE
-
-
-def _unloaded(
-    label: str, model: Saved, request: Request, size: tuple[int, ...] | None, weights: str, error: ErfscopeError
-) -> Result:
-    """The row of a checkpoint that does not load. Raises if the model itself cannot be built."""
-    loaded = load_model(
-        model.spec, request, size=size, weights="random-raw" if weights == "auto" else weights, label=label
-    )
-    return replace(
-        failed(loaded, request.settings, None, error), weights=Weights(source="checkpoint", origin=str(model.file))
-    )
 
 
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
