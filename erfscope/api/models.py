@@ -48,7 +48,7 @@ def load_model(
     )
 
 
-def live(*models: Any) -> list[nn.Module]:
+def live(*models: object) -> list[nn.Module]:
     """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
     return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
 

@@ -16,7 +16,7 @@ from torch import nn
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host
-from erfscope.api.models import feed_of, load_model
+from erfscope.api.models import feed_of, live, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.request import Request
@@ -31,19 +31,6 @@ from erfscope.torch_internals import inside_compiled
 Live = nn.Module | ModuleAdapter
 
 
-def module_of(model: Live) -> nn.Module:
-    """The module itself.
-
-    Raises:
-        ErfscopeError: something else, such as a spec.
-    """
-    if not isinstance(model, nn.Module | ModuleAdapter):
-        raise ErfscopeError(
-            f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec"
-        )
-    return model.module if isinstance(model, ModuleAdapter) else model
-
-
 def part_of(model: nn.Module, part: str | None) -> nn.Module:
     """The network of that name inside a model; the model itself where ``part`` is None.
 
@@ -54,20 +41,6 @@ def part_of(model: nn.Module, part: str | None) -> nn.Module:
         return model if part is None else model.get_submodule(part)
     except AttributeError as error:
         raise ErfscopeError(f"{type(model).__name__} has no part {part!r}: {error}") from error
-
-
-def opened(model: Live, request: Request) -> tuple[LoadedModel, Feed]:
-    """A live model at the input size asked for, and the images that the options name."""
-    # The record of its weights is replaced later on; a caller's own adapter stays as it is.
-    own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
-    loaded = load_model(own, request, size=request.sizes[0], weights="auto")
-    return loaded, feed_of(request, loaded.adapter.preprocess)
-
-
-def hash_weights(loaded: LoadedModel) -> None:
-    """Record the hash of the model's present weights."""
-    adapter = loaded.adapter
-    adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))
 
 
 #: timm's averages of weights, by name, since the core does not know timm.
@@ -136,7 +109,10 @@ class ErfMonitor:
         Raises:
             ErfscopeError: an option that does not exist, or that a monitor does not have.
         """
-        module_of(model)
+        if not live(model):
+            raise ErfscopeError(
+                f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec"
+            )
         self._request = _request(options if images is None else {**options, "images": images})
         self.model, self.every, self.log, self.quiet = model, _whole("every", every, least=1), log, quiet
         self.moments: list[Moment] = []
@@ -163,7 +139,7 @@ class ErfMonitor:
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with restored(module_of(_inner(self.model))), torch.inference_mode(False):
+        with restored(*live(_inner(self.model))), torch.inference_mode(False):
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))
@@ -222,10 +198,14 @@ class ErfMonitor:
     def _prepared(self) -> tuple[LoadedModel, Feed]:
         """The model with its recorded forward pass, and the images; a model that is edited needs another monitor."""
         if self._ready is None:
-            self._ready = opened(_inner(self.model), self._request)
-        loaded, feed = self._ready
-        hash_weights(loaded)
-        return loaded, feed
+            model = _inner(self.model)
+            # The record of its weights is replaced below; a caller's own adapter stays as it is.
+            own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
+            loaded = load_model(own, self._request, size=self._request.sizes[0], weights="auto")
+            self._ready = loaded, feed_of(self._request, loaded.adapter.preprocess)
+        adapter = self._ready[0].adapter
+        adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))
+        return self._ready
 
 
 def _request(options: Mapping[str, Any]) -> Request:
