@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,11 @@ def _other_object(model: object) -> str:
     if callable(model):
         return "; give the module that it calls: erfscope.wrap(module, forward=lambda m, x: ...)"
     return ""
+
+
+def name_of(model: object) -> str:
+    """What a model is called that has no label: as it is given, else by its spec or its class."""
+    return str(model) if isinstance(model, str | Path) else str(getattr(model, "spec", type(model).__name__))
 
 
 def refuse_weights(model: Model, request: Request) -> None:

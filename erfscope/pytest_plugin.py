@@ -79,12 +79,13 @@ class ErfRegression:
         Raises:
             ErfscopeError: an option, a tolerance or the stored file cannot be used.
         """
-        from erfscope.api.gate import CheckRequest, check_all, label_of
+        from erfscope.adapters.requested import name_of
+        from erfscope.api.gate import CheckRequest, check_all
         from erfscope.errors import ErfscopeError
 
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))
-        label = name or label_of(model, analyze_options)
+        label = name or analyze_options.get("label") or name_of(model)
         if label in self._checked:
             raise ErfscopeError(
                 f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)"

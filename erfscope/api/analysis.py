@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapters.requested import refuse_weights
+from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model
 from erfscope.api.tile import with_halos
@@ -246,5 +246,5 @@ def asked_settings(model: Any, request: Request) -> dict[str, Any]:
         kept["insert"] = [block.text for block in parse_blocks(request.insert)]
     images = request.images
     kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
-    asked = model if isinstance(model, str | list) else getattr(model, "spec", type(model).__name__)
+    asked = model if isinstance(model, list) else name_of(model)
     return {"model": plain(asked), **plain({**fields(request.settings), **kept})}

@@ -12,6 +12,7 @@ import torch
 
 from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
+from erfscope.adapters.requested import name_of
 from erfscope.adapters.sources.catalogue import model_names
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
@@ -263,9 +264,7 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
-        name = label or (
-            str(given) if isinstance(given, str | Path) else str(getattr(model, "spec", type(model).__name__))
-        )
+        name = label or name_of(given if isinstance(given, str | Path) else model)
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
     return _without_shards(entries)

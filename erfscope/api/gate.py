@@ -10,7 +10,7 @@ from typing import Unpack
 
 import torch
 
-from erfscope.adapters.requested import refuse_weights
+from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, bare, feed_of, live, load_model
@@ -91,20 +91,13 @@ def check(
             not an error.
     """
     request = CheckRequest(
-        name=name or label_of(model, options),
+        name=name or options.get("label") or name_of(model),
         model=model,
         tolerances=tolerances,
         options=options,
         longest_halo=longest_halo,
     )
     return check_all([request], baseline=baseline, update=update, missing=missing, trf_only=trf_only).verdicts[0]
-
-
-def label_of(model: Model, options: Options) -> str:
-    """The name of a check that is given none."""
-    return options.get("label") or (
-        model if isinstance(model, str) else str(getattr(model, "spec", type(model).__name__))
-    )
 
 
 def compare_to_baseline(
