@@ -18,8 +18,9 @@ from test_explorer_served import Served, png, served, serving, slow, wait_for  #
 from test_page_in_browser import browser, overflow, requests  # noqa: F401
 
 import erfscope
-from erfscope.api import exploration
+from erfscope.api.models import feed_of, load_model
 from erfscope.explorer.live import Overtaken, projective_fields
+from erfscope.options.request import Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -116,8 +117,9 @@ def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noq
     sentence = browser.find_element(By.CSS_SELECTOR, ".sentence")
     WebDriverWait(browser, 20).until(lambda _: "moves unit" in sentence.text)
     row, col = int(0.4 * SIZE[0]), int(0.3 * SIZE[1])
-    loaded = exploration._load(net(), None, OPTIONS)
-    image = exploration._feed(loaded, {**OPTIONS, "images": picture}).batch([0])
+    request = Request.parse({**OPTIONS, "images": picture, "samples": 1})
+    loaded = load_model(net(), request, size=request.sizes[0], weights="auto")
+    image = feed_of(request, loaded.adapter.preprocess).batch([0])
     (values,) = projective_fields(loaded, image, ((row, row + 1), (col, col + 1)), ["far"]).values()
     strongest = np.unravel_index(values.argmax(), values.shape)
     shown = numbers(browser)

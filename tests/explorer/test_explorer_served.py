@@ -32,12 +32,14 @@ from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
 import erfscope
 from erfscope.api import exploration
+from erfscope.api.models import feed_of, load_model
 from erfscope.cli.explore import host_and_port
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer import server
 from erfscope.explorer.live import LiveExplorer, Overtaken, projective_fields
 from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
+from erfscope.options.request import Request
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -191,8 +193,9 @@ def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, un
 @pytest.mark.slow
 def test_a_box_moves_the_units_that_its_projective_field_says(served, picture):  # noqa: F811
     found = served.ask("field", model=0, stage=["near", "far"], box="3,3,7,7")
-    loaded = exploration._load(net(), None, OPTIONS)
-    image = exploration._feed(loaded, {**OPTIONS, "images": picture}).batch([0])
+    request = Request.parse({**OPTIONS, "images": picture, "samples": 1})
+    loaded = load_model(net(), request, size=request.sizes[0], weights="auto")
+    image = feed_of(request, loaded.adapter.preprocess).batch([0])
     expected = projective_fields(loaded, image, ((3, 4), (7, 8)), ["near", "far"])
     for text, values in zip(found["stages"], expected.values(), strict=True):
         np.testing.assert_allclose(np.frombuffer(base64.b64decode(text), "<f4"), values.ravel(), rtol=1e-6)
