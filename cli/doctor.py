@@ -55,10 +55,9 @@ def doctor(model: str | None, verbose: bool) -> int:
 
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     from erfscope.cli.console import Screen
+    from erfscope.view.table import Cell, Column, Table, rows_of
+    from erfscope.view.terminal.table import TerminalTable
 
     torch = _imported("torch", "pip install torch")
     lines = [
@@ -79,11 +78,11 @@ def doctor(model: str | None, verbose: bool) -> int:
         if not bad:
             screen.print_line("nothing to fix" + (f": {lines[-1].subject} {lines[-1].text}" if model else ""))
         return 2 if bad else 0
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for line in lines:
-        mark = Text("!!", style="bold red") if line.fix else Text("ok", style="green")
-        table.add_row(mark, line.subject, Text(f"{line.text}\n→ {line.fix}" if line.fix else line.text))
-    screen.print(table)
+    marks = (Cell(text="ok", style="green"), Cell(text="!!", style="bold red"))
+    rows = rows_of(
+        (marks[bool(line.fix)], line.subject, f"{line.text}\n→ {line.fix}" if line.fix else line.text) for line in lines
+    )
+    screen.print(TerminalTable(Table(columns=(Column(name=""),) * 2 + (Column(name="", folds=True),), rows=rows)))
     found = f"{len(bad)} problem{'s' * (len(bad) > 1)} found"
     screen.print(found if bad else "everything erfscope needs is in place")
     return 2 if bad else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -15,7 +14,6 @@ from erfscope.storage.writing import TABLES, suffixes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from erfscope.studies import Effort, StudyResult
 
@@ -124,11 +122,9 @@ def study(
 
 def _list(chosen: str) -> int:
     """Print the list of studies."""
-    from rich.text import Text
-
     from erfscope.cli.console import Screen, print_json, say
     from erfscope.studies import STUDIES, kept_study
-    from erfscope.view.grids import text_grid
+    from erfscope.view.table import Cell, Column, Table, Value, rows_of, write
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
@@ -136,28 +132,34 @@ def _list(chosen: str) -> int:
         entries = STUDIES.values()
         print_json([{**{key: getattr(entry, key) for key in keys}, "kept_run": kept[entry.name]} for entry in entries])
         return 0
-    titles = ("study", "shows", "seconds", "quick", "source", "kept run")
-    rows = [
-        (
-            entry.name,
-            f"{entry.shows} (--data: {entry.data})" if entry.data else entry.shows,
-            str(entry.seconds),
-            str(entry.quick_seconds),
-            entry.source,
-            kept[entry.name],
-        )
-        for entry in STUDIES.values()
+    # In a terminal two columns of sentences would be too narrow to be read: the source stands below what a study shows.
+    is_rich = chosen == "rich"
+    titles = ["study", "shows, and source" if is_rich else "shows", "seconds", "quick", "source", "kept run"]
+    rows: list[list[Value]] = []
+    for each in STUDIES.values():
+        shows = f"{each.shows} (--data: {each.data})" if each.data else each.shows
+        texts: list[Value] = [
+            each.name,
+            shows,
+            str(each.seconds),
+            str(each.quick_seconds),
+            each.source,
+            kept[each.name],
+        ]
+        if is_rich:
+            texts[:2] = [Cell(text=each.name, below=kept[each.name]), Cell(text=shows, below=each.source)]
+        rows.append(texts[:4] if is_rich else texts)
+    columns = [
+        Column(name=name, kind="number" if name in ("seconds", "quick") else "text", folds=name.startswith("shows"))
+        for name in titles[: len(rows[0])]
     ]
-    numeric = (False, False, True, True, False, False)
-    if chosen == "rich":
-        # Two columns of sentences are too narrow to be read: the source stands below what a study shows.
-        grid = _grid(("study", "shows, and source", "seconds", "quick"), numeric[:4], (False, True, False, False))
-        for name, shows, seconds, quick, source, found in rows:
-            shown = Text(f"{shows}\n").append(source, style="dim")
-            grid.add_row(Text(f"{name}\n").append(found, style="dim"), shown, Text(seconds), Text(quick))
-        Screen().print(grid)
+    table = Table(columns=tuple(columns), rows=rows_of(rows))
+    if is_rich:
+        from erfscope.view.terminal.table import TerminalTable
+
+        Screen().print(TerminalTable(table, edged=True))
     else:
-        say(text_grid([titles, *rows], left=[not right for right in numeric], format=chosen).rstrip("\n"))
+        say(write(table, chosen).rstrip("\n"))
     return 0
 
 
@@ -191,35 +193,14 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    heading = result.section
+    from erfscope.view.terminal.table import TerminalTable
+
     columns = [column for column in result.columns if width >= WIDE or not column.optional]
-    grid = _grid(
-        [column.title for column in columns],
-        [column.numeric for column in columns],
-        [column.folds for column in columns],
-    )
-    for row, before in zip(result, [None, *result], strict=False):
-        if heading is not None and (before is None or getattr(row, heading) != getattr(before, heading)):
-            grid.add_row(Text(getattr(row, heading), style="bold"))
-        grid.add_row(*(Text(column.text(row)) for column in columns), style=None if row.passed else "bold red")
-    claims = _grid(("claim", "published", "ours", "verdict"), (False,) * 4, (True, True, True, False))
-    for each in result.claims:
-        style = "" if each.verdict == "reproduced" else "yellow"
-        claims.add_row(Text(each.claim), Text(each.published), Text(each.ours), Text(each.verdict, style=style))
+    rows = TerminalTable(result.rows_table(columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]
     facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
     hidden = [column.title for column in result.columns if column not in columns]
     facts += [f"not shown below {WIDE} characters: {', '.join(hidden)}"] if hidden else []
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
-    return Group(grid, claims, answer, Text(", ".join(facts), style="dim"))
-
-
-def _grid(titles: Sequence[str], numeric: Sequence[bool], folds: Sequence[bool]) -> Table:
-    """A table of which only some columns fold where the terminal is narrow."""
-    from rich import box
-    from rich.table import Table
-
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, right, folding in zip(titles, numeric, folds, strict=True):
-        grid.add_column(title, justify="right" if right else "left", no_wrap=not folding, overflow="fold")
-    return grid
+    claims = TerminalTable(result.claims_table(), edged=True)
+    return Group(rows, claims, answer, Text(", ".join(facts), style="dim"))

@@ -150,8 +150,7 @@ def tile(
         from erfscope.api.tile import tile as run
     from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.tiling import recipe, tile_costs
-    from erfscope.view.extras import plan_json
-    from erfscope.view.terminal.tile import TileView
+    from erfscope.tiling.shown import TileView, plan_json
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}

@@ -7,19 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.console import Screen, complain, print_json, say
 from erfscope.engine.layer_table import LayerRow, LayerTable, overview
 from erfscope.errors import ErfscopeError
-from erfscope.gate.verdict import CheckReport
-from erfscope.gate.writers import Line, ReportView, github_commands, markdown, report_view, text_lines
+from erfscope.gate.verdict import CheckReport, Line
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES, Measure
@@ -27,7 +24,8 @@ from erfscope.printable import printable
 from erfscope.results.report import Report
 from erfscope.view.headline import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT
 from erfscope.view.methods import methods_sentence
-from erfscope.view.terminal.names import Name
+from erfscope.view.table import Column, Table, TableRow, rows_of
+from erfscope.view.terminal.table import TerminalTable, fact_table
 from erfscope.view.words import WIDER, square_text, whole_text
 
 WORDS = {
@@ -61,21 +59,20 @@ def deliver(report: CheckReport, *, shown: str, quiet: bool = False) -> None:
         shown: ``"rich"``, ``"plain"``, ``"json"``, ``"markdown"`` or ``"github"``.
         quiet: Whether text has one line for each check and nothing else.
     """
-    view = report_view(report)
     if shown == "json":
         print_json(report.to_json())
     elif shown == "markdown":
-        say(markdown(view).rstrip("\n"))
+        say(report.markdown().rstrip("\n"))
     else:
         screen = Screen(plain=shown != "rich")
-        for line in text_lines(view):
+        for line in report.lines():
             if not quiet or line.kind == "head":
                 # A command in the line is copied whole.
                 screen.print(styled(line), soft_wrap=line.kind == "accept" or not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":
-        _annotate(view)
+        _annotate(report)
 
 
 def styled(line: Line) -> Text:
@@ -91,16 +88,16 @@ def styled(line: Line) -> Text:
     return text
 
 
-def _annotate(view: ReportView) -> None:
+def _annotate(report: CheckReport) -> None:
     """Annotations on stderr, which no format uses, and the table in the step's summary."""
-    for command in github_commands(view):
+    for command in report.annotations():
         # The runner reads commands on both streams, at the beginning of a line.
         print(printable(command), file=sys.stderr)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(view))
+                file.write(report.markdown())
         except OSError as error:
             complain(f"cannot write GITHUB_STEP_SUMMARY: {error.strerror or error}")
 
@@ -198,10 +195,10 @@ class _All:
         self.whole = "input" if table.wrt == IMAGE else table.wrt
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        grid, causes = self._grid(with_causes=True), list[str]()
-        if Measurement.get(console, options.update(max_width=UNLIMITED), grid).maximum > options.max_width:
-            grid, causes = self._grid(with_causes=False), list(self._causes())
-        yield grid
+        shown, causes = TerminalTable(self._table(with_causes=True)), list[str]()
+        if Measurement.get(console, options.update(max_width=UNLIMITED), shown).maximum > options.max_width:
+            shown, causes = TerminalTable(self._table(with_causes=False)), list(self._causes())
+        yield shown
         yield Text()
         for text in causes:
             yield Text(text, style="dim")
@@ -209,27 +206,26 @@ class _All:
         more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
         yield Text("; ".join(self._legend()) + "." + more, style="dim")
 
-    def _grid(self, *, with_causes: bool) -> Table:
+    def _table(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
-        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        grid.add_column("layer")
-        for name in ("shape", "stride", "TRF", *(["local"] if is_mixed else []), "unit", "centre"):
-            grid.add_column(name, justify="right", no_wrap=True)
-        if self.exceeding:
-            grid.add_column(f"exceeds\n{self.whole}")
-        if is_mixed and with_causes:
-            grid.add_column("global by")
+        numbers = ("shape", "stride", "TRF", *(["local"] if is_mixed else []), "unit", "centre")
+        texts = [f"exceeds\n{self.whole}"] if self.exceeding else []
+        texts += ["global by"] if is_mixed and with_causes else []
+        columns = [
+            Column(name="layer", kind="name", folds=True),
+            *(Column(name=name, kind="number") for name in numbers),
+        ]
+        rows = []
         for row in self.rows:
             trf, bound = row.trf, "" if row.trf.exact else "≤"
-            cells = [size_text(row.shape), square_text(trf.stride_px)]
+            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
             cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
             cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
-            layer = Name(f"{row.name}{' *' if row.stage else ''}")
-            grid.add_row(layer, *map(Text, cells), style="bold" if row.name == self.table.default_layer else None)
-        return grid
+            rows.append(TableRow(cells=tuple(cells), style="bold" if row.name == self.table.default_layer else ""))
+        return Table(columns=(*columns, *(Column(name=name, folds=True) for name in texts)), rows=tuple(rows))
 
     def _causes(self) -> Iterator[str]:
         """One line for each operation that makes TRFs global, in the order of execution."""
@@ -270,18 +266,13 @@ def _single(table: LayerTable) -> RenderableType:
     """Everything about one layer: first the facts of all its units, then those that differ between units."""
     facts = [_facts(table, row) for row in table.rows]
     shared = [name for name, text in facts[0].items() if all(other[name] == text for other in facts)]
-    block = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in shared:
-        block.add_row(Text(name, style="dim"), Text(facts[0][name]))
+    block = TerminalTable(fact_table((name, facts[0][name]) for name in shared))
     differing = [name for name in facts[0] if name not in shared]
     if not differing:
         return block
-    units = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in differing:
-        units.add_column(name, overflow="fold")
-    for fact in facts:
-        units.add_row(*(Text(fact[name]) for name in differing))
-    return Group(block, units)
+    columns = tuple(Column(name=name, folds=True) for name in differing)
+    units = Table(columns=columns, rows=rows_of([fact[name] for name in differing] for fact in facts))
+    return Group(block, TerminalTable(units, edged=True))
 
 
 def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:

@@ -20,7 +20,6 @@ from rich.terminal_theme import TerminalTheme
 import erfscope
 from erfscope.api.gate import CheckRequest, check_all
 from erfscope.cli.views import layer_view, styled
-from erfscope.gate.writers import report_view, text_lines
 from erfscope.options import Options
 from erfscope.view.terminal.report import draw_report
 
@@ -135,7 +134,7 @@ def check() -> list[RenderableType]:
     with folder_with(NET.format(dilation=4)):
         check_all([request])
         Path("nets.py").write_text(NET.format(dilation=1), encoding="utf-8")
-        return [styled(line) for line in text_lines(report_view(check_all([request])))]
+        return [styled(line) for line in check_all([request]).lines()]
 
 
 #: Image -> (columns, the command that prints the same, what it shows).

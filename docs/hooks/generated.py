@@ -30,7 +30,7 @@ from erfscope.options.settings import OPTIONS, Options
 from erfscope.results.report import Report
 from erfscope.storage.writing import FORMATS
 from erfscope.studies import STUDIES, kept_study
-from erfscope.view.grids import markdown_text
+from erfscope.view.table import markdown_text
 from erfscope.view.words import WIDER
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)

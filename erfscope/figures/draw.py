@@ -22,7 +22,7 @@ from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
 from erfscope.results.result import Result
 from erfscope.view.drawings import Drawing, Drawings, Ring, Shown
-from erfscope.view.paper import latex_figure
+from erfscope.view.tables import latex_figure
 from erfscope.view.words import radii
 
 #: The file that a folder's captions stand in.

@@ -1,4 +1,4 @@
-"""The verdict of one check, and the verdicts of a run."""
+"""The verdict of one check, and the verdicts of a run: as tables, lines of text, GitHub's annotations and JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,43 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from erfscope.gate.baseline import BaselineEntry
-from erfscope.gate.judge import MeasureVerdict, shown_word
+from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, BaselineMeasure
+from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
 from erfscope.gate.structure import StructureChange
+from erfscope.printable import number, printable, with_error
+from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
+from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, aligned, markdown, markdown_text, rows_of
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
 EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
+SCHEMA = "erfscope.check/1"
+#: The columns of everything that is compared.
+COMPARED = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
+#: Verdicts that no table sets in bold.
+QUIET = ("pass", "notice", DASH)
+
+
+class Line(NamedTuple):
+    """One line of text, and what it is, so that a terminal can colour it."""
+
+    text: str
+    kind: Literal["head", "row", "reason", "notice", "accept", "summary"]
+    #: The verdict that it shows, "" for none.
+    verdict: str = ""
+
+
+#: The kind of line that each kind of note is.
+KINDS: dict[str, Literal["reason", "notice", "accept"]] = {
+    "reason": "reason",
+    "advice": "accept",
+    "fact": "notice",
+    "accept": "accept",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +87,128 @@ class Verdict:
         return EXIT_CODES[self.word]
 
     @property
-    def text(self) -> str:
-        """The verdict in plain text: obtained, expected and tolerance of every measure, and the accepting command."""
-        from erfscope.gate.writers import verdict_lines, verdict_view
-
-        return "\n".join(line.text for line in verdict_lines(verdict_view(self)))
-
-    @property
     def needed(self) -> int | None:
         """The number of samples that would settle a verdict that is inconclusive because of noise; None where there is
         no such verdict, or no such number."""
         return max((measure.needed for measure in self.measures if measure.needed is not None), default=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as JSON values."""
-        from erfscope.gate.writers import verdict_document
+    @property
+    def text(self) -> str:
+        """The verdict in plain text: obtained, expected and tolerance of every measure, and the accepting command."""
+        return "\n".join(line.text for line in self.lines())
 
-        return verdict_document(self)
+    @property
+    def table(self) -> Table:
+        """Everything that was compared, a row each; notes say why the check does not pass, most important first, what
+        would settle it, what was found, and how to accept it."""
+        changes = [(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in self.structure]
+        return Table(
+            columns=tuple(Column(name=name) for name in COMPARED),
+            rows=rows_of([*changes, *map(_row, self.measures)]),
+            notes=tuple(self._notes()),
+        )
+
+    def _notes(self) -> Iterator[Note]:
+        reasons = filter(None, (self.reason, *(each.reason for each in self.measures)))
+        yield from (Note(label="reason", text=text) for text in reasons)
+        if self.cause == SETTINGS_CHANGED:
+            named = "name this check (NAME=MODEL, or its name in the settings), or choose another --baseline"
+            yield Note(label="advice", text=f"to keep both: {named}")
+        elif self.needed is not None:
+            over = {each.obtained.over for each in self.measures if each.needed is not None and each.obtained}
+            count = f"{self.needed} {'draws' if over == {'draws'} else 'samples'}"
+            yield Note(label="advice", text=f"to settle it: measure the baseline's model and this one with {count}")
+        found = self.obtained
+        if found.measures and not self.measures:
+            values = [f"{name} {_value(each)}{unit_of(name)}" for name, each in found.measures.items()]
+            yield Note(label="fact", text=f"found: {', '.join(values)}")
+        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
+            yield Note(label="fact", text=f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
+        yield from (Note(label="fact", text=f"note: {text}") for text in self.notices)
+        if self.accept:
+            yield Note(label="accept", text=f"to accept: {self.accept}")
+
+    def lines(self) -> Iterator[Line]:
+        """What changed, everything that was compared, and the notes, line by line."""
+        table = self.table
+        # Names come from outside: a line break in one would make a line of its own.
+        yield Line(printable(f"{self.shown.upper():<12} {self.name} · {self.cause}"), "head", self.shown)
+        if self.obtained.structure is not None:
+            yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
+        words = ["", *(str(row.cells[-1]) for row in table.rows)]
+        for text, word in zip(aligned(table), words, strict=True) if table.rows else ():
+            yield Line(printable(f"  {text}"), "row", word)
+        for note in table.notes:
+            kind = KINDS[note.label]
+            yield Line(printable(f"  {note.text}"), kind, self.shown if kind == "reason" else "")
+
+    def annotation(self, file: str) -> str | None:
+        """GitHub's workflow command: an error where the check does not pass, a notice where it passes with notices.
+
+        Source: docs.github.com, "Workflow commands for GitHub Actions"; what ``@actions/core`` escapes.
+        """
+        changes = [change.text for change in self.structure if change.verdict != "notice"]
+        notes = [note.text for note in self._notes() if note.label in ("reason", "accept")]
+        texts = self.notices if self.ok else (self.cause, *changes, *notes)
+        if self.ok and not (texts and self.shown == "pass"):
+            return None
+        kind, title = "notice" if self.ok else "error", f"erfscope check: {self.name}: {self.shown}"
+        return f"::{kind} file={_property(file)},title={_property(title)}::{_message(chr(10).join(texts))}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON values, with obtained, expected and tolerance of everything compared."""
+        measures = {
+            each.name: {
+                "verdict": each.word,
+                "obtained": _number(each.obtained),
+                "expected": _number(each.expected),
+                "tolerance": str(each.tolerance),
+                **{key: getattr(each, key) for key in ("limit", "difference", "se", "needed", "reason", "notice")},
+            }
+            for each in self.measures
+        }
+        document: dict[str, Any] = plain(
+            {
+                "name": self.name,
+                "verdict": self.word,
+                "cause": self.cause,
+                "reason": self.reason,
+                "structure": [fields(change) for change in self.structure],
+                "measures": measures,
+                "notices": self.notices,
+                "accept": self.accept,
+                "obtained": self.obtained.to_json(),
+            }
+        )
+        return document
+
+
+def _row(measure: MeasureVerdict) -> tuple[str, ...]:
+    has_limit = measure.limit is not None and measure.tolerance.relative
+    return (
+        f"{measure.name}{unit_of(measure.name)}",
+        _value(measure.obtained),
+        _value(measure.expected),
+        str(measure.tolerance) + (f" ({number(measure.limit)})" if has_limit else ""),
+        DASH if measure.difference is None else signed_difference(measure),
+        shown_word(measure.word),
+    )
+
+
+def _value(recorded: BaselineMeasure | None) -> str:
+    return DASH if recorded is None or recorded.value is None else with_error(recorded.value, recorded.se)
+
+
+def _number(recorded: BaselineMeasure | None) -> dict[str, float | None] | None:
+    return None if recorded is None else {"value": recorded.value, "se": recorded.se}
+
+
+def _message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +247,51 @@ class CheckReport:
     @property
     def text(self) -> str:
         """All verdicts in plain text."""
-        from erfscope.gate.writers import report_view, text_lines
+        return "\n".join(line.text for line in self.lines())
 
-        return "\n".join(line.text for line in text_lines(report_view(self)))
+    def lines(self) -> Iterator[Line]:
+        """All verdicts, what the measures mean, and one line that counts the verdicts."""
+        for verdict in self.verdicts:
+            yield from verdict.lines()
+            yield Line("", "row")
+        shown = (name for each in self for name in ([m.name for m in each.measures] or each.obtained.measures))
+        used = {str(each.tolerance) for verdict in self for each in verdict.measures}
+        rule = f"default tolerance: {SAME_WEIGHTS} if weights and structure are the baseline's, else {DEFAULT}"
+        if meanings := " · ".join(filter(None, (gloss_of(shown), rule if used & {DEFAULT, SAME_WEIGHTS} else ""))):
+            yield Line(meanings, "row")
+        yield from (Line(text, "notice") for text in self.notices)
+        yield Line(self.summary, "summary")
 
     def markdown(self) -> str:
-        """All verdicts as Markdown, for the summary of a CI run."""
-        from erfscope.gate.writers import markdown, report_view
+        """All verdicts as Markdown, for the summary of a CI run: one table, then the reasons and the accepting
+        commands."""
+        rows: list[TableRow] = []
+        notes: list[str] = []
+        for verdict in self.verdicts:
+            found, name = verdict.table, markdown_text(verdict.name)
+            lines = [row.cells for row in found.rows] or [(verdict.cause, *(DASH,) * 4, verdict.shown)]
+            for *cells, word in lines:
+                strong = Cell(text=str(word), is_strong=word not in QUIET)
+                rows.append(TableRow(cells=(verdict.name, *cells, strong)))
+            notes += [f"- **{name}**: {markdown_text(note.text)}" for note in found.notes if note.label != "accept"]
+            if verdict.accept:
+                notes.append(f"- **{name}**: to accept: `{printable(verdict.accept).replace('`', '')}`")
+        notes += [f"- {markdown_text(text)}" for text in self.notices]
+        columns = tuple(Column(name=name) for name in ("check", *COMPARED))
+        grid = markdown(Table(columns=columns, rows=tuple(rows)))
+        return "\n".join([f"### erfscope check: {markdown_text(self.summary)}", "", grid, *notes]).rstrip("\n") + "\n"
 
-        return markdown(report_view(self))
+    def annotations(self) -> Iterator[str]:
+        """GitHub's workflow commands, see :meth:`Verdict.annotation`."""
+        yield from filter(None, (verdict.annotation(self.baseline.name) for verdict in self))
 
     def to_json(self) -> dict[str, Any]:
         """All verdicts as JSON values."""
-        from erfscope.gate.writers import report_document
-
-        return report_document(self)
+        return {
+            "schema": SCHEMA,
+            "exit_code": self.exit_code,
+            "baseline": str(self.baseline),
+            "written": list(self.written),
+            "notices": list(self.notices),
+            "checks": [verdict.to_json() for verdict in self],
+        }

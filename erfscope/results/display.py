@@ -9,9 +9,9 @@ from typing import Any
 RENDERERS = {
     "result_view": "erfscope.view.terminal.report:draw_result",
     "report_view": "erfscope.view.terminal.report:draw_report",
-    "tile_view": "erfscope.view.terminal.tile:TileView",
+    "tile_view": "erfscope.tiling.shown:TileView",
     "tile_figure": "erfscope.figures.tiles:tile_figure",
-    "tile_line": "erfscope.view.terminal.tile:tile_headline",
+    "tile_line": "erfscope.tiling.shown:tile_headline",
     "text": "erfscope.view.terminal.report:plain_text",
     "result_line": "erfscope.view.headline:result_line",
     "report_line": "erfscope.view.headline:report_line",

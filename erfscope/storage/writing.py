@@ -1,8 +1,8 @@
 """Files and folders that are written whole or not at all, and over nothing else unless that was asked for.
 
-To add a format: a row here and what writes it: a table in ``text_table`` of ``view/tables.py`` and, for studies,
-``text_grid`` of ``view/grids.py``, a figure by its suffix in matplotlib, other content in ``_content`` of
-``api/save.py``. ``tests/storage/test_report.py`` writes every row; help, messages and ``docs/json.md`` follow."""
+To add a format: a row here and what writes it: a table in ``view/table.py`` (``WRITERS``), a figure by its suffix in
+matplotlib, other content in ``_content`` of ``api/save.py``. ``tests/storage/test_report.py`` writes every row; help,
+messages and ``docs/json.md`` follow."""
 
 from __future__ import annotations
 

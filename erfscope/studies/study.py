@@ -22,7 +22,8 @@ from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.writing import FORMATS, suffixes
-from erfscope.view.grids import csv_grid, text_grid
+from erfscope.view import table as tables
+from erfscope.view.table import Cell, Table, TableRow, rows_of, write
 
 Progress = Callable[[str, int, int], None]
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
@@ -110,6 +111,11 @@ class Column:
     optional: bool = False
     #: The cell where a number of the template is None.
     none: str = ""
+
+    @property
+    def of_table(self) -> tables.Column:
+        """The column as tables have it."""
+        return tables.Column(name=self.title, kind="number" if self.numeric else "text", folds=self.folds)
 
     def text(self, row: Row) -> str:
         """Return the cell of a row."""
@@ -323,10 +329,19 @@ class StudyResult(StudyFindings):
             ErfscopeError: another format.
         """
         if format == "csv":
-            return csv_grid(_one_per_cell([row.numbers for row in self.rows]))
-        lines = [[column.title for column in self.columns]]
-        lines += [[column.text(row) for column in self.columns] for row in self.rows]
-        return text_grid(lines, left=[not column.numeric for column in self.columns], format=format)
+            return write(_one_per_cell([row.numbers for row in self.rows]), format)
+        return write(self.rows_table(self.columns), format)
+
+    def rows_table(self, columns: Sequence[Column], *, has_headings: bool = False) -> Table:
+        """Some columns of the rows; with headings above those of a section, for a terminal."""
+        rows: list[TableRow] = []
+        for row, before in zip(self.rows, [None, *self.rows], strict=False):
+            section = getattr(row, self.section) if self.section is not None and has_headings else None
+            if section is not None and (before is None or section != getattr(before, self.section or "")):
+                rows.append(TableRow(cells=(section,), style="bold"))
+            cells = tuple(column.text(row) for column in columns)
+            rows.append(TableRow(cells=cells, style="" if row.passed else "bold red"))
+        return Table(columns=tuple(column.of_table for column in columns), rows=tuple(rows))
 
     def verdicts(self, *, format: str = "markdown") -> str:
         """The claims as text, one line each: the claim, the published result, that of the study, and the verdict.
@@ -334,8 +349,18 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another format than those of :meth:`table`.
         """
-        lines = [["claim", "published", "ours", "verdict"], *(list(astuple(each)) for each in self.claims)]
-        return text_grid(lines, left=[True] * 4, format=format)
+        return write(self.claims_table(), format)
+
+    def claims_table(self) -> Table:
+        """The claims, a row each."""
+        names = ("claim", "published", "ours", "verdict")
+        rows = [
+            (*astuple(each)[:-1], Cell(text=each.verdict, style="" if each.verdict == "reproduced" else "yellow"))
+            for each in self.claims
+        ]
+        return Table(
+            columns=tuple(tables.Column(name=name, folds=name != "verdict") for name in names), rows=rows_of(rows)
+        )
 
     def text(self, *, format: str) -> str:
         """The table, and the claims below it; CSV, which has one table, is without the claims.
@@ -412,9 +437,9 @@ class StudyResult(StudyFindings):
         return self._content(".png")
 
 
-def _one_per_cell(rows: Sequence[dict[str, Any]]) -> list[list[object]]:
-    """Return the lines of a table. A number of several values has a column for each, NAME_1, NAME_2, ..., as many as in
-    its longest row."""
+def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return a table with every number in a cell of its own. A number of several values has a column for each, NAME_1,
+    NAME_2, ..., as many as in its longest row."""
     lengths = {
         name: max((len(row[name]) for row in rows if isinstance(row[name], tuple)), default=0) for name in rows[0]
     }
@@ -422,7 +447,8 @@ def _one_per_cell(rows: Sequence[dict[str, Any]]) -> list[list[object]]:
     cells = [
         [[*(row[name] or ()), *[None] * n][:n] if n else [row[name]] for name, n in lengths.items()] for row in rows
     ]
-    return [[value for part in line for value in part] for line in [titles, *cells]]
+    columns = tuple(tables.Column(name=title) for part in titles for title in part)
+    return Table(columns=columns, rows=rows_of([value for part in line for value in part] for line in cells))
 
 
 def check_output(path: str | Path, *, force: bool) -> None:

@@ -10,52 +10,9 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.printable import UNIT_SIGNS, decimals, number, rounded
-from erfscope.results.json_values import plain
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A text, and the number that it shows, if any."""
-
-    text: str
-    #: Whether the result has nothing here.
-    is_missing: bool = False
-    value: Any = None
-    #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`; "" for words.
-    pointer: str = ""
-    error: Cell | None = None
-    #: The difference to the number of the row it is compared with.
-    difference: Cell | None = None
-    #: The unit, where a column's rows do not share one.
-    unit: str = ""
-    #: The key of sorting, where that is neither the number nor the text.
-    order: float | None = None
-
-    def __str__(self) -> str:
-        return self.text if self.error is None else f"{self.text} ± {self.error.text}"
-
-    @property
-    def full(self) -> str:
-        """The number as JSON has it."""
-        value = plain(self.value)
-        return "" if value is None else value if isinstance(value, str) else repr(value)
-
-    @property
-    def sort(self) -> str:
-        """The key of sorting: a number or a text; "" where there is neither."""
-        if self.order is not None:
-            return repr(self.order)
-        return self.full or ("" if self.is_missing or self.pointer else self.text)
-
-    @property
-    def signed(self) -> str:
-        """A difference, its sign before it."""
-        return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
-
-
-MISSING = Cell(text=words.DASH, is_missing=True)
+from erfscope.view.table import MISSING, Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

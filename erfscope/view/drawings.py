@@ -12,8 +12,8 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import Cell
 from erfscope.view.report_view import Row
+from erfscope.view.table import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

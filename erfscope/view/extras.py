@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
@@ -14,11 +14,9 @@ from erfscope.maps.trust import LINEAR_WITHIN, Trust
 from erfscope.printable import number, with_error
 from erfscope.results.json_values import fields
 from erfscope.results.result import MEASURED, Halo, Positions, Result, SamplingPoints
-from erfscope.view.cells import Cell, plain_cell
+from erfscope.view.cells import plain_cell
+from erfscope.view.table import Cell
 from erfscope.view.words import lengths_text, square_text
-
-if TYPE_CHECKING:
-    from erfscope.tiling import HaloBudget, TileCost, TilePlan
 
 
 def trust_text(result: Result) -> str:
@@ -92,23 +90,6 @@ def halo_cell(halo: Halo) -> str:
     """A result's halo as a cell: ``94``, ``49, 42`` before and after a tile, or ``no tiles``."""
     sides = dict.fromkeys(map(square_text, zip(*halo.px, strict=True)))
     return "no tiles" if halo.blockers else ", ".join(sides)
-
-
-def plan_json(
-    plan: TilePlan, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
-) -> dict[str, Any]:
-    """The plan as JSON values; sizes are in input cells, one entry per axis."""
-    names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
-    document: dict[str, Any] = {"schema": "erfscope-tile-1"}
-    document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
-    document |= {name: getattr(plan, name) for name in names}
-    fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
-    document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
-    if budget is not None and tolerance is not None:
-        se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
-        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
-        document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
-    return document
 
 
 #: Shares of a list that are shown one by one; the further ones are added up.

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from erfscope.finding import code_of
 from erfscope.measures import MEASURES, SHOWN
@@ -17,9 +16,10 @@ from erfscope.results.comparability import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import MISSING, Cell, Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.cells import Size, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.extras import Extra, extras, halo_cell
 from erfscope.view.methods import methods_paragraphs
+from erfscope.view.table import MISSING, Cell, Column
 
 #: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "halo", "params", "GMACs")
@@ -28,21 +28,7 @@ FEW = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column, by the name that its cells have in every row."""
-
-    name: str
-    kind: Literal["condition", "structure", "measure"]
-    #: Of all cells; "" where rows differ in it.
-    unit: str = ""
-    #: Its meaning in at most eight words; "" where the name is clear.
-    gloss: str = ""
-    #: Whether usable rows differ in it.
-    differs: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class ReportNote:
     """A finding or a failure of some rows."""
 
     #: That of a finding, or "failed".
@@ -88,7 +74,7 @@ class ReportView:
     #: The conditions that all usable rows share, by name.
     shared: Mapping[str, words.Condition]
     #: Findings and failures, each once for a model; notices only where there is one row.
-    notes: tuple[Note, ...]
+    notes: tuple[ReportNote, ...]
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -158,7 +144,7 @@ class ReportView:
         """The shared conditions as they read alone."""
         return [condition.alone for condition in self.shared.values()]
 
-    def note_text(self, note: Note) -> str:
+    def note_text(self, note: ReportNote) -> str:
         """A note with its first row and the number of the others."""
         more = len(note.rows) - 1
         of = f" (and {more} more row{'s' * (more != 1)} of this model)" if more else ""
@@ -278,11 +264,11 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
         yield Column(name=name, kind="measure", unit=unit, gloss=words.GLOSS.get(name, ""))
 
 
-def _notes(results: Sequence[Result]) -> Iterator[Note]:
+def _notes(results: Sequence[Result]) -> Iterator[ReportNote]:
     """Failures, each its own, and findings, once for each model and kind."""
     for index, result in enumerate(results):
         if not result.ok:
-            yield Note(code="failed", text=result.error or result.status, rows=(index,))
+            yield ReportNote(code="failed", text=result.error or result.status, rows=(index,))
     found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
     for index, result in enumerate(results):
         codes: Counter[str] = Counter()
@@ -292,4 +278,4 @@ def _notes(results: Sequence[Result]) -> Iterator[Note]:
                 found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))
                 codes[finding.code] += 1
     for (_, code, _), rows in found.items():
-        yield Note(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))
+        yield ReportNote(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))

@@ -1,8 +1,10 @@
-"""Tables of results as text: CSV and tab-separated here, Markdown and LaTeX by their own writers."""
+"""Tables of reports for the writers of text: a paper's (Markdown, LaTeX), every number (CSV) and plain text; a paper's
+figure."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,29 +13,10 @@ from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.view import words
 from erfscope.view.extras import halo_cell
-from erfscope.view.grids import csv_grid, markdown_grid, markdown_text, plain_grid
-from erfscope.view.latex import latex
-from erfscope.view.paper import head, paper_table
 from erfscope.view.report_view import ReportView, Row, report_view
-
-
-def markdown(view: ReportView) -> str:
-    """A report as a table in Markdown."""
-    table = paper_table(view)
-    lines = [["model", *(head(c.name) + (f" ({c.unit})" if c.unit else "") for c in table.columns)]]
-    for row, cells, mark in zip(view.rows, table.rows, table.marks, strict=True):
-        label = markdown_text(row.result.label) + (f" ({mark})" if mark else "")
-        lines.append([label, *(markdown_text(str(cell)) for cell in cells)])
-    terms = "; ".join(f"{head(name)}: {meaning}" for name, meaning in table.terms)
-    below = [
-        markdown_text(table.caption + (f" {terms}." if terms else "")),
-        *(f"({letter}) {markdown_text(text)}" for letter, text in table.notes),
-    ]
-    return markdown_grid(lines, left=[True, *(c.kind == "condition" for c in table.columns)]) + "".join(
-        f"\n{text}\n" for text in below
-    )
-
+from erfscope.view.table import MISSING, WRITERS, Cell, Column, Note, Table, TableRow, Value, escaped, rows_of, write
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
@@ -49,10 +32,27 @@ STRUCTURE = (
     "halo_px",
     "halo_alignment_px",
 )
+#: Columns that a paper has no room for; the terminal and CSV have them.
+LEFT_OUT = ("stride", "params", "GMACs", "seed")
+#: Heads of columns that differ from the name.
+HEADS = {
+    "erf_trf": "ERF/TRF",
+    "center_share": "centre share",
+    "angle_deg": "angle",
+}
+#: How a paper writes a measure, in LaTeX; \1 and \2 are what the name holds.
+SYMBOLS = (
+    (r"(context_)?r(\d+)", r"\1$r_{\2}$"),
+    (r"(gaussian_)?sigma_(\w+)", r"\1$\\sigma_{\\mathrm{\2}}$"),
+    (r"(side|area)(\d+)", r"\1$_{\2}$"),
+    (r"gaussian_r2", "gaussian $R^2$"),
+)
+#: Millimetres: a wider figure spans both columns of a paper.
+COLUMN = 90.0
 
 
 def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[str] = (), format: str) -> str:
-    """A table as text.
+    """A report's table as text.
 
     Args:
         report: The results, a row each.
@@ -64,15 +64,16 @@ def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[st
     Raises:
         ErfscopeError: unknown format or measure.
     """
-    writers = {"latex": latex, "markdown": markdown, "plain": _plain}
-    if format not in ("csv", *writers):
-        raise unknown("table format", format, ["csv", *writers])
+    if format not in WRITERS:
+        raise unknown("table format", format, WRITERS)
     for name in measures:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
-        return _csv(report_view(report, measures, compared=compared), measures, compared if len(report) > 1 else ())
-    return writers[format](report_view(report, measures))
+        view, others = report_view(report, measures, compared=compared), compared if len(report) > 1 else ()
+        return write(full_table(view, measures, others), format)
+    view = report_view(report, measures)
+    return write(plain_table(view) if format == "plain" else paper_table(view), format)
 
 
 def dataframe(table: str) -> Any:
@@ -97,34 +98,43 @@ def dataframe(table: str) -> Any:
     return frame
 
 
+# --- Plain text and CSV ---------------------------------------------------------------------------
+
+
+def plain_table(view: ReportView) -> Table:
+    """The conditions, the structure and the measures of every result."""
+    names = [column.name for column in view.columns if column.kind != "condition" or column.name == "sizes"]
+    rows = [TableRow(cells=(*_conditions(row), *(row.cells[name] for name in names))) for row in view.rows]
+    return Table(columns=_named(*CONDITIONS, *names), rows=tuple(rows))
+
+
+def full_table(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> Table:
+    """Every number in full, a column for each."""
+    numbers = [column for name in measures for column in (name, f"{name}_se")]
+    changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
+    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane"]
+    columns = _named(*fixed, *numbers, *changes, "findings", "error")
+    return Table(columns=columns, rows=rows_of(_values(row, measures, compared) for row in view.rows))
+
+
+def _named(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name=name) for name in names)
+
+
 def _conditions(row: Row) -> list[str]:
     return [row.result.label, *(row.cells[name].sort for name in CONDITIONS[1:-1]), row.result.status]
 
 
-def _plain(view: ReportView) -> str:
-    names = [column.name for column in view.columns if column.kind != "condition" or column.name == "sizes"]
-    lines = [[*CONDITIONS, *names]]
-    lines += [[*_conditions(row), *(str(row.cells[name]) for name in names)] for row in view.rows]
-    return plain_grid(lines)
+def _values(row: Row, measures: Sequence[str], compared: Sequence[str]) -> list[Value]:
+    result = row.result
+    values: list[Value] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
+    values += [str(result.is_in_plane).lower() if result.measures else None]
+    for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
+        values += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
+    return [*values, " ".join(dict.fromkeys(finding.code for finding in result.findings)), result.error]
 
 
-def _csv(view: ReportView, measures: Sequence[str], compared: Sequence[str]) -> str:
-    numbers = [column for name in measures for column in (name, f"{name}_se")]
-    changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
-    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane"]
-    lines: list[list[object]] = [[*fixed, *numbers, *changes, "findings", "error"]]
-    for row in view.rows:
-        result = row.result
-        items: list[object] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
-        items += [str(result.is_in_plane).lower() if result.measures else None]
-        for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
-            items += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
-        items += [" ".join(dict.fromkeys(finding.code for finding in result.findings)), result.error]
-        lines.append(items)
-    return csv_grid(lines)
-
-
-def _structure(result: Result) -> Iterator[object]:
+def _structure(result: Result) -> Iterator[Value]:
     """Stride, TRF, cost and halo of one result, for CSV."""
     unit, trf, cost, halo = result.unit, result.trf, result.cost, result.halo
     yield None if unit is None else size_text([f"{side:g}" for side in unit.stride_px])
@@ -135,3 +145,152 @@ def _structure(result: Result) -> Iterator[object]:
     )
     yield from (None, None) if cost is None else (cost.parameters, cost.gmacs)
     yield from (None, None) if halo is None else (halo_cell(halo), size_text(halo.alignment_px))
+
+
+# --- A paper's table ------------------------------------------------------------------------------
+
+
+def paper_table(view: ReportView) -> Table:
+    """A report as a paper would arrange it: columns in which rows differ, a caption with what they share, and letters
+    for findings and notes of single rows."""
+    columns = [column for column in view.columns if _has_column(view, column)]
+    notes = sorted(view.notes, key=lambda note: note.rows)
+    letters = {note: _letter(place) for place, note in enumerate(notes)}
+    texts = [f"{note.text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else note.text for note in notes]
+    rows = [
+        TableRow(
+            cells=(row.result.label, *(_cell(row, column) for column in columns)),
+            mark=",".join(letter for note, letter in letters.items() if row.index in note.rows),
+        )
+        for row in view.rows
+    ]
+    return Table(
+        columns=(Column(name="model"), *(_titled(column.name, column.kind, column.unit) for column in columns)),
+        rows=tuple(rows),
+        caption=" ".join(_caption(view, columns)),
+        terms=tuple(_terms(view, columns)),
+        notes=tuple(Note(label=letter, text=text) for letter, text in zip(letters.values(), texts, strict=True)),
+    )
+
+
+def _titled(name: str, kind: Any = "text", unit: str = "", gloss: str = "") -> Column:
+    return Column(name=name, title=title(name), symbol=symbol(name), kind=kind, unit=unit, gloss=gloss)
+
+
+def title(name: str) -> str:
+    """The head of a column in plain text."""
+    return HEADS.get(name, name.replace("_", " "))
+
+
+def symbol(name: str) -> str:
+    """The head of a column in LaTeX, e.g. ``$r_{50}$``."""
+    for pattern, text in SYMBOLS:
+        if re.fullmatch(pattern, name):
+            return re.sub(pattern, text, name).replace("_$", " $")
+    return escaped(title(name))
+
+
+def _has_column(view: ReportView, column: Column) -> bool:
+    if column.kind == "measure":
+        return True
+    if column.name == "weights" and any(row.result.weights.fallback for row in view.rows):
+        # Rows name random weights in place of pretrained ones even where all rows share them.
+        return True
+    if column.name == "unit":
+        # Indices of units of different layers differ anyway, so that they only matter within a layer.
+        return any("unit" in row.told_apart_by for row in view.rows)
+    return column.differs and column.name not in LEFT_OUT
+
+
+def _cell(row: Row, column: Column) -> Cell:
+    if column.kind == "measure" and not row.result.ok:
+        return MISSING
+    return row.cells.get(column.name, MISSING)
+
+
+def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
+    shown = words.usable(view.results)
+    labels = list(dict.fromkeys(result.label for result in shown))
+    of = labels[0] if len(labels) == 1 else f"{len(labels)} models"
+    if steps := words.steps_of_one(shown):
+        of = f"{shown[0].model} at {steps} steps of its training"
+    yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
+    if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
+        over = words.listed(dict.fromkeys(result.se_over for result in shown))
+        yield f"± is the {words.JACKKNIFE} over {over}."
+    yield from filter(None, (words.plane_note(shown), words.cells_note(shown)))
+
+
+def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
+    """The conditions and columns that all rows share, as items of the caption."""
+    given = {column.name for column in columns}
+    yield from (condition.alone for name, condition in view.shared.items() if name not in given)
+    for column in view.columns:
+        if column.kind == "structure" and not column.differs:
+            cell = next((row.cells[column.name] for row in view.rows if row.result.ok), MISSING)
+            text = f"{column.name} {cell} {column.unit}".rstrip()
+            if not cell.is_missing:
+                yield {"params": f"{cell} parameters", "GMACs": f"{cell} GMACs"}.get(column.name, text)
+
+
+def _terms(view: ReportView, columns: list[Column]) -> Iterator[Column]:
+    """All columns with a meaning, and the terms in these meanings."""
+    names = [column.name for column in columns]
+    names += ["TRF"] if any(result.trf is not None for result in words.usable(view.results)) else []
+    # The meaning of context_r50 refers to r50.
+    names += ["r50"] if "context_r50" in names else []
+    known = [(name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT]
+    known += filter(None, [words.global_note(view.results)])
+    yield from (_titled(name, gloss=text) for name, text in known)
+
+
+def _letter(place: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    return (_letter(place // 26 - 1) if place >= 26 else "") + chr(ord("a") + place % 26)
+
+
+# --- A paper's figure -----------------------------------------------------------------------------
+
+
+def latex_figure(
+    results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
+) -> str:
+    """A figure environment with its caption, for a paper.
+
+    Args:
+        results: What the figure shows.
+        shown: What this kind of figure shows.
+        file: Name of the image's file.
+        colour: Text of what the colours of its maps stand for; "" for a figure without maps.
+        contours: Per cents of the ERF whose highest-density regions are outlined.
+        width_mm: Width of the image.
+    """
+    drawn = [result for result in results if result.map is not None or result.ok] or list(results)
+    common = [condition.alone for condition in words.shared(drawn).values()]
+    what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
+    sentences = [f"{what} of {words.listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
+    if colour:
+        sentences.append(
+            f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
+        )
+        if contours:
+            regions = words.listed(f"{each:g} %" for each in contours)
+            sentences.append(f"Outlines: highest-density regions of {regions}, of the map smoothed.")
+    sentences += filter(None, [words.cells_note(drawn)])
+    sentences += [f"{text[:1].upper()}{text[1:]}." for text in words.error_words(drawn, "±")]
+    cut = [name for name, result in zip(words.names(drawn), drawn, strict=True) if _is_cut(result)]
+    if cut:
+        sentences.append(f"Input too small for {words.listed(cut)}: sizes are underestimates.")
+    name = "figure*" if width_mm > COLUMN else "figure"
+    # LaTeX cannot escape every character in labels and names of files.
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
+    renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
+    stem = plain.rpartition(".")[0]
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width_mm:.0f}mm]{{{plain}}}"]
+    lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
+    return "\n".join([*renamed, *lines])
+
+
+def _is_cut(result: Result) -> bool:
+    """Whether the input cuts off so much of the ERF that its sizes are underestimates."""
+    return any(finding.code == "clipped" for finding in result.findings)

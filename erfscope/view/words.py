@@ -13,6 +13,7 @@ from erfscope.measures.values import MeasureValue
 from erfscope.results.comparability import RANDOM
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
+from erfscope.view.table import DASH
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
@@ -39,7 +40,6 @@ IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
-DASH = "–"
 
 
 # --- Conditions -----------------------------------------------------------------------------------

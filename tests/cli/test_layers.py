@@ -17,7 +17,7 @@ from erfscope.adapters import load
 from erfscope.cli.main import main
 from erfscope.cli.views import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.view.terminal.names import Name
+from erfscope.view.terminal.table import Name
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: (kernel, stride, padding) from the image on: the field is 1 + 4 + 2 * 2 + 4 * 2 = 17 wide, the stride 2 * 2 * 1 = 4.

@@ -27,7 +27,7 @@ from erfscope.studies import theorems
 from erfscope.studies.study import StudyOptions, claim
 from erfscope.studies.theorems import CASES, draws_of
 from erfscope.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
-from erfscope.view.grids import text_grid
+from erfscope.view.table import Column, Table, rows_of, write
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
@@ -222,8 +222,9 @@ def test_tables_have_a_line_per_row_in_every_format(quick):
     assert re.search(r"linear\\_gcn +& Nicolicioiu \\& Duta, Thm 1, 4 \(E0-01\)", latex)
     with pytest.raises(ErfscopeError, match="unknown table format 'html'"):
         quick.table(format="html")
-    assert text_grid([["a"], ["x|y"]], left=[False], format="markdown") == "|    a |\n| ---: |\n| x\\|y |\n"
-    assert text_grid([["a"], ["=1+1"]], left=[True], format="csv") == "a\n'=1+1\n"
+    columns = (Column(name="a", kind="number"),)
+    assert write(Table(columns=columns, rows=rows_of([["x|y"]])), "markdown") == "|    a |\n| ---: |\n| x\\|y |\n"
+    assert write(Table(columns=columns, rows=rows_of([["=1+1"]])), "csv") == "a\n'=1+1\n"
 
 
 @pytest.mark.slow

@@ -17,9 +17,8 @@ from erfscope.adapter import Weights
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.printable import printable
 from erfscope.results.report import Report
-from erfscope.view.latex import title
-from erfscope.view.latex_text import escaped
-from erfscope.view.paper import latex_figure
+from erfscope.view.table import escaped
+from erfscope.view.tables import latex_figure, symbol
 
 COMMANDS = {
     *(
@@ -299,9 +298,9 @@ def test_every_special_character_is_escaped():
 
 def test_headers_are_those_of_a_paper():
     names = ["r50", "context_r90", "sigma_row", "gaussian_sigma_col", "side50", "gaussian_r2", "erf_trf", "luo_size"]
-    assert [title(name) for name in names] == [
+    assert [symbol(name) for name in names] == [
         *("$r_{50}$", "context $r_{90}$", "$\\sigma_{\\mathrm{row}}$", "gaussian $\\sigma_{\\mathrm{col}}$"),
         *("side$_{50}$", "gaussian $R^2$", "ERF/TRF", "luo size"),
     ]
-    assert len({title(name) for name in MEASURES}) == len(MEASURES)
+    assert len({symbol(name) for name in MEASURES}) == len(MEASURES)
     assert set(SHOWN) <= set(MEASURES)

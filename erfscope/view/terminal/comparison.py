@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from erfscope.measures import SHOWN
 from erfscope.results.comparability import swept
-from erfscope.view import words
-from erfscope.view.cells import Cell
 from erfscope.view.report_view import ReportView, Row
-from erfscope.view.terminal.names import Name
+from erfscope.view.table import DASH, Cell, Column, Table, TableRow
+from erfscope.view.terminal.table import TerminalTable
 
 #: Between two columns.
 GAP = 2
@@ -62,7 +59,7 @@ class ComparisonTable:
             tables = [sizes, second]
         for shown in tables:
             yield Text()
-            yield self._table(shown, name - GAP)
+            yield TerminalTable(self._table(shown, name - GAP))
         yield Text()
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
@@ -71,21 +68,18 @@ class ComparisonTable:
         yield from (Text(text, style="dim") for text in self.view.below)
 
     def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-        table.add_column("model", width=name_width)
-        for column in columns:
-            table.add_column(column.name, justify="right" if column.numeric else "left", no_wrap=True)
-        group = None
+        rows, group = list[TableRow](), None
         for row in self.view.rows:
             before, group = group, self._group(row)
-            if row.index and before != group:
-                table.add_section()
+            cells = (row.label, *(column.cells[row.index] for column in columns))
             style = "" if row.result.ok else "dim"
-            table.add_row(Name(row.label), *(Text(column.cells[row.index]) for column in columns), style=style)
+            rows.append(TableRow(cells=cells, style=style, begins_section=before != group))
             if any(column.differences[row.index] for column in columns):
-                change = Text("  Δ vs host" if row.has_host else "  Δ vs first")
-                table.add_row(change, *(Text(column.differences[row.index]) for column in columns), style="dim")
-        return table
+                change = "  Δ vs host" if row.has_host else "  Δ vs first"
+                rows.append(TableRow(cells=(change, *(each.differences[row.index] for each in columns)), style="dim"))
+        heads = [Column(name=each.name, kind="number" if each.numeric else "text") for each in columns]
+        names = Column(name="model", kind="name", width=name_width, folds=True)
+        return Table(columns=(names, *heads), rows=tuple(rows))
 
     def _group(self, row: Row) -> object:
         """The value that rows of one section share: the model where its layers or units are swept, else the swept
@@ -128,7 +122,7 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
 
 def _tight(cell: Cell | None) -> str:
     """A cell without spaces around ±."""
-    return words.DASH if cell is None else f"{cell} {cell.unit}".rstrip().replace(" ± ", "±")
+    return DASH if cell is None else f"{cell} {cell.unit}".rstrip().replace(" ± ", "±")
 
 
 def _difference(cell: Cell | None) -> str:

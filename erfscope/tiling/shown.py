@@ -1,20 +1,20 @@
-"""The plan of tiles: its words, and how a terminal shows it."""
+"""The plan of tiles: its words, its tables and its JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
+from erfscope.tiling.budget import HaloBudget
+from erfscope.tiling.plan import TileCost, TilePlan
 from erfscope.view.extras import AXES, halo_text
-from erfscope.view.words import DASH, square_text
-
-if TYPE_CHECKING:
-    from erfscope.tiling import HaloBudget, TileCost, TilePlan
+from erfscope.view.table import DASH, Column, Table, Value, rows_of
+from erfscope.view.terminal.table import TerminalTable
+from erfscope.view.words import square_text
 
 #: What the names of tiles mean, but for that which was asked for.
 NAMES = {
@@ -49,32 +49,25 @@ class TileView:
         plan = self.plan
         yield Text(tile_headline(plan), style="bold" if plan.possible else "bold red")
         for blocker in plan.blockers:
-            item = Table.grid(padding=(0, 1, 0, 0))
+            item = Grid.grid(padding=(0, 1, 0, 0))
             item.add_row(Text("-"), Text(blocker))
             yield item
         if plan.axes and not plan.possible:
             yield Text(f"but for that: {_answer(plan)}")
         if plan.axes:
             yield Text()
-            yield _axes(plan)
+            yield TerminalTable(axes_table(plan))
         if self.costs:
             yield Text()
-            yield self._costs()
+            yield TerminalTable(costs_table(self.costs, self.image_size))
         if self.budget is not None:
             yield Text()
-            yield from _budget(plan, self.budget, self.tolerance or 0.0)
+            short, share = self.budget.shortest(plan, self.tolerance or 0.0), f"{self.tolerance or 0.0:g}"
+            yield Text(f"halo {halo_text(short)}, cuts off less than {share} of the ERF on each side", style="bold")
+            yield TerminalTable(budget_table(plan, self.budget))
         yield Text()
         for note in self._notes():
             yield Text(note, style="dim")
-
-    def _costs(self) -> Table:
-        image = "" if self.image_size is None else f"tiles of\n{self.image_size}"
-        grid = _grid("tile", "side, px", "step, px", "crop, px", "wasted", "memory", *([image] if image else []))
-        for each in self.costs:
-            sides = map(square_text, (each.tile, each.step, each.crop))
-            cells = [", ".join(each.names), *sides, f"{each.wasted:.0%}", memory_text(each.memory)]
-            grid.add_row(*cells, *([f"{each.tiles:,}"] if image else []))
-        return grid
 
     def _notes(self) -> Iterator[str]:
         plan = self.plan
@@ -111,33 +104,58 @@ def _answer(plan: TilePlan) -> str:
     return f"halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
 
 
-def _grid(first: str, *others: str) -> Table:
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column(first)
-    for name in others:
-        grid.add_column(name, justify="right")
-    return grid
+def _table(names: Sequence[str], lines: Iterable[Sequence[Value]]) -> Table:
+    first, *others = names
+    columns = (Column(name=first, folds=True), *(Column(name=name, kind="number", folds=True) for name in others))
+    return Table(columns=columns, rows=rows_of(lines))
 
 
-def _axes(plan: TilePlan) -> Table:
-    grid = _grid("axis", "halo\nbefore", "halo\nafter", "any\nphase", "align-\nment", "scale", "offset", "crop")
+def axes_table(plan: TilePlan) -> Table:
+    """The plan along each axis."""
+    names = ("axis", "halo\nbefore", "halo\nafter", "any\nphase", "align-\nment", "scale", "offset", "crop")
+    lines = []
     for name, axis in zip(AXES[len(plan.axes)], plan.axes, strict=True):
         phase = ", ".join(map(str, axis.halo_any_phase))
-        cells = (*axis.halo, phase, axis.alignment, f"{float(1 / axis.stride):.4g}", axis.offset, axis.crop)
-        grid.add_row(name, *map(str, cells))
-    return grid
+        lines.append((name, *axis.halo, phase, axis.alignment, f"{float(1 / axis.stride):.4g}", axis.offset, axis.crop))
+    return _table(names, lines)
 
 
-def _budget(plan: TilePlan, budget: HaloBudget, tolerance: float) -> Iterator[Text | Table]:
-    """The shortest halo within a tolerance, and what halos in steps of the alignment cut off."""
-    short = budget.shortest(plan, tolerance)
-    yield Text(f"halo {halo_text(short)}, cuts off less than {tolerance:g} of the ERF on each side", style="bold")
-    grid = _grid("halo, px", "share of the\nERF cut off", "error at seams\n(predicted)")
+def costs_table(costs: Sequence[TileCost], image_size: str | None) -> Table:
+    """The tiles that can be taken and what each costs; how many an image needs, where its size is given."""
+    names = ["tile", "side, px", "step, px", "crop, px", "wasted", "memory"]
+    lines = []
+    for each in costs:
+        sides = map(square_text, (each.tile, each.step, each.crop))
+        cells = [", ".join(each.names), *sides, f"{each.wasted:.0%}", memory_text(each.memory)]
+        lines.append(cells if image_size is None else [*cells, f"{each.tiles:,}"])
+    return _table(names if image_size is None else [*names, f"tiles of\n{image_size}"], lines)
+
+
+def budget_table(plan: TilePlan, budget: HaloBudget) -> Table:
+    """What halos in steps of the alignment cut off."""
+    lines = []
     step, length = max(plan.alignment), budget.share.shape[-1]
     every = max(1, -(-(length - 1) // step) // 8)
     for halo in (*range(0, length - 1, step * every), length - 1):
         shares, errors = budget.share[..., halo].ravel(), budget.se[..., halo].ravel()
         worst = int(shares.argmax())
         error = f" ± {errors[worst]:.1g}" if errors[worst] == errors[worst] else ""
-        grid.add_row(str(halo), f"{shares[worst]:.2g}{error}", f"{budget.predicted(halo):.2g}")
-    yield grid
+        lines.append((str(halo), f"{shares[worst]:.2g}{error}", f"{budget.predicted(halo):.2g}"))
+    return _table(("halo, px", "share of the\nERF cut off", "error at seams\n(predicted)"), lines)
+
+
+def plan_json(
+    plan: TilePlan, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
+) -> dict[str, Any]:
+    """The plan as JSON values; sizes are in input cells, one entry per axis."""
+    names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
+    document: dict[str, Any] = {"schema": "erfscope-tile-1"}
+    document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
+    document |= {name: getattr(plan, name) for name in names}
+    fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
+    document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
+    if budget is not None and tolerance is not None:
+        se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
+        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
+        document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
+    return document

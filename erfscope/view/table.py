@@ -1,0 +1,329 @@
+"""One table, whatever it is of, and its writers as text: tab-separated, CSV, Markdown and LaTeX.
+
+Makers build a :class:`Table`; writers format it and add no words. That of the terminal is in ``terminal/table.py``, and
+HTML has its templates. Nothing here imports results, which import torch.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from erfscope.errors import unknown
+from erfscope.printable import one_line, printable
+from erfscope.results.json_values import plain as as_json
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A text, and the number that it shows, if any."""
+
+    text: str
+    #: Whether there is nothing here.
+    is_missing: bool = False
+    value: Any = None
+    #: JSON pointer (RFC 6901) to the number in :meth:`erfscope.results.report.Report.to_json`; "" for words.
+    pointer: str = ""
+    error: Cell | None = None
+    #: The difference to the number of the row it is compared with.
+    difference: Cell | None = None
+    #: The unit, where a column's rows do not share one.
+    unit: str = ""
+    #: The key of sorting, where that is neither the number nor the text.
+    order: float | None = None
+    #: How a terminal shows it, as rich writes styles.
+    style: str = ""
+    #: Whether Markdown sets it in bold.
+    is_strong: bool = False
+    #: A second line, fainter, in a terminal.
+    below: str = ""
+
+    def __str__(self) -> str:
+        return self.text if self.error is None else f"{self.text} ± {self.error.text}"
+
+    @property
+    def full(self) -> str:
+        """The number as JSON has it."""
+        value = as_json(self.value)
+        return "" if value is None else value if isinstance(value, str) else repr(value)
+
+    @property
+    def sort(self) -> str:
+        """The key of sorting: a number or a text; "" where there is neither."""
+        if self.order is not None:
+            return repr(self.order)
+        return self.full or ("" if self.is_missing or self.pointer else self.text)
+
+    @property
+    def signed(self) -> str:
+        """A difference, its sign before it."""
+        return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
+
+
+MISSING = Cell(text=DASH, is_missing=True)
+#: What a row has in a column; only CSV takes other values than texts and cells.
+Value = Cell | str | int | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column, by its name."""
+
+    name: str
+    #: Names are broken after their marks; conditions, structure and measures are of results.
+    kind: Literal["text", "name", "number", "condition", "structure", "measure"] = "text"
+    #: Its head, where that is not the name; and its head in LaTeX, where that is not the text.
+    title: str = ""
+    symbol: str = ""
+    #: Of all cells; "" where rows differ in it.
+    unit: str = ""
+    #: Its meaning in at most eight words; "" where the name is clear.
+    gloss: str = ""
+    #: Whether usable rows differ in it.
+    differs: bool = True
+    #: Whether its text may fold in a narrow terminal; and its width there, None for what it needs.
+    folds: bool = False
+    width: int | None = None
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its cells are aligned to the right."""
+        return self.kind in ("number", "structure", "measure")
+
+    @property
+    def head(self) -> str:
+        """Its title with its unit."""
+        return (self.title or self.name) + (f" ({self.unit})" if self.unit else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One row; one that has fewer cells than the table has columns is a heading of a terminal."""
+
+    cells: tuple[Value, ...]
+    #: The letters of the notes on it, behind its first cell.
+    mark: str = ""
+    #: How a terminal shows it, as rich writes styles.
+    style: str = ""
+    #: Whether a terminal draws a line above it.
+    begins_section: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A line below a table."""
+
+    text: str
+    #: Its letter in a paper's table, or what it is of.
+    label: str = ""
+    #: How a terminal shows it, as rich writes styles.
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as every writer takes it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    notes: tuple[Note, ...] = ()
+    #: What a paper says of it; a table without is no float of LaTeX.
+    caption: str = ""
+    #: Columns whose meaning (``gloss``) the caption ends with.
+    terms: tuple[Column, ...] = ()
+
+
+def rows_of(lines: Iterable[Sequence[Value]]) -> tuple[TableRow, ...]:
+    """Rows of nothing but cells."""
+    return tuple(TableRow(cells=tuple(line)) for line in lines)
+
+
+def write(table: Table, format: str) -> str:
+    """A table as text.
+
+    Args:
+        table: The table.
+        format: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"`` (tabs).
+
+    Raises:
+        ErfscopeError: another format.
+    """
+    if format not in WRITERS:
+        raise unknown("table format", format, WRITERS)
+    return WRITERS[format](table)
+
+
+def plain(table: Table) -> str:
+    """Texts with tabs between them."""
+    lines = [[column.name for column in table.columns], *(map(str, row.cells) for row in table.rows)]
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def aligned(table: Table) -> list[str]:
+    """Lines of text whose columns are aligned to the left."""
+    lines = [[column.name for column in table.columns], *([str(each) for each in row.cells] for row in table.rows)]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    return [line.rstrip() for line in padded]
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def comma_separated(table: Table) -> str:
+    """Values as CSV; None is an empty cell."""
+    buffer = io.StringIO()
+    lines: list[Iterable[Value]] = [[column.name for column in table.columns], *(row.cells for row in table.rows)]
+    csv.writer(buffer, lineterminator="\n").writerows([_harmless(item) for item in line] for line in lines)
+    return buffer.getvalue()
+
+
+def _harmless(item: Value) -> object:
+    """Text that steers no terminal, and is quoted where a spreadsheet would run it as a formula."""
+    if not isinstance(item, str):
+        return item
+    text = printable(item, keep="\n")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+
+def markdown(table: Table) -> str:
+    """A table in Markdown; its caption and its notes below it."""
+    lines = [[markdown_text(column.head) for column in table.columns]]
+    for row in table.rows:
+        first, *others = map(_in_markdown, row.cells)
+        lines.append([first + (f" ({row.mark})" if row.mark else ""), *others])
+    terms = "; ".join(f"{term.title}: {term.gloss}" for term in table.terms)
+    below = [markdown_text(table.caption + (f" {terms}." if terms else ""))] if table.caption else []
+    below += [(f"({note.label}) " if note.label else "") + markdown_text(note.text) for note in table.notes]
+    widths = [max(3, *map(len, texts)) for texts in zip(*lines, strict=True)]
+    is_right = [column.is_numeric for column in table.columns]
+    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, is_right, strict=True)]
+    padded = [
+        [f"{text:{'>' if right else '<'}{width}}" for text, width, right in zip(line, widths, is_right, strict=True)]
+        for line in lines
+    ]
+    grid = ["| " + " | ".join(line) + " |\n" for line in (padded[0], rule, *padded[1:])]
+    return "".join([*grid, *(f"\n{text}\n" for text in below)])
+
+
+def _in_markdown(cell: Value) -> str:
+    text = markdown_text(str(cell))
+    return f"**{text}**" if isinstance(cell, Cell) and cell.is_strong else text
+
+
+def markdown_text(text: str) -> str:
+    """Any text as Markdown that prints it: it ends no cell, and starts no tag and no link."""
+    return re.sub(r"[\\|\[]", r"\\\g<0>", one_line(text)).replace("<", "&lt;")
+
+
+# --- LaTeX ----------------------------------------------------------------------------------------
+
+#: What LaTeX needs in place of a character.
+ESCAPES = {character: f"\\{character}" for character in "{}$&%#_"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "|": "\\textbar{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "–": "--",
+    "—": "---",
+    "…": "\\ldots{}",
+    "·": "\\textperiodcentered{}",
+    "±": "$\\pm$",
+    "≤": "$\\leq$",
+    "×": "$\\times$",
+    "→": "$\\to$",
+    "−": "$-$",
+    "µ": "$\\mu$",
+    "σ": "$\\sigma$",
+    "²": "$^2$",
+    "°": "$^\\circ$",
+}
+#: More columns than this are set over both columns of a page.
+NARROW = 8
+
+
+def escaped(text: str) -> str:
+    """Any text as LaTeX that prints it."""
+    # Hyphens side by side would be drawn as one dash.
+    apart = re.sub(r"-(?=[-–—])|–(?=-)", "\\g<0>\0", one_line(text))
+    safe = "".join("{}" if character == "\0" else ESCAPES.get(character, character) for character in apart)
+    # At the beginning of a row these two belong to the command before it.
+    return f"{{}}{safe}" if safe[:1] in ("[", "*") else safe
+
+
+def latex(table: Table) -> str:
+    """A ``tabular`` of booktabs; with a caption in a ``table`` environment, ``table*`` where it is wide."""
+    cells = [[each if isinstance(each, Cell) else None for each in row.cells] for row in table.rows]
+    errors = [any(cell is not None and cell.error for cell in column) for column in zip(*cells, strict=True)]
+    errors = errors or [False] * len(table.columns)
+    lines = [list(map(_latex_head, table.columns, errors))]
+    for row in table.rows:
+        line = list(map(_latex_cell, row.cells, errors))
+        line[0] += f"\\textsuperscript{{{row.mark}}}" if row.mark else ""
+        lines.append(line)
+    kinds = [
+        "l" if not column.is_numeric else "r@{${}\\pm{}$}l" if has_errors else "r"
+        for column, has_errors in zip(table.columns, errors, strict=True)
+    ]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    head, *body = (
+        " & ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + " \\\\"
+        for line in lines
+    )
+    inside = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
+    tabular = [f"\\begin{{tabular}}{{{''.join(kinds)}}}", *(f"  {line}" for line in inside), "\\end{tabular}"]
+    return "\n".join([*(_floating(table, tabular) if table.caption else tabular), ""])
+
+
+def _floating(table: Table, tabular: Sequence[str]) -> list[str]:
+    environment = "table*" if len(table.columns) > NARROW else "table"
+    terms = "; ".join(f"{term.symbol}: {escaped(term.gloss)}" for term in table.terms)
+    caption = escaped(_times(table.caption)) + (f" {terms}." if terms else "")
+    notes = [
+        f"  {{\\footnotesize \\textsuperscript{{{note.label}}}~{escaped(note.text)}\\par}}" for note in table.notes
+    ]
+    return [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{{environment}}}",
+        "  \\centering",
+        f"  \\caption{{{caption}}}",
+        "  \\label{tab:erf}",
+        *(f"  {line}" for line in tabular),
+        *(["  \\par\\smallskip", *notes] if notes else []),
+        f"\\end{{{environment}}}",
+    ]
+
+
+def _latex_head(column: Column, has_errors: bool) -> str:
+    text = (column.symbol or escaped(column.title or column.name)) + (
+        f" ({escaped(column.unit)})" if column.unit else ""
+    )
+    return f"\\multicolumn{{2}}{{c}}{{{text}}}" if has_errors else text
+
+
+def _latex_cell(cell: Value, has_errors: bool) -> str:
+    if not isinstance(cell, Cell):
+        return escaped(str(cell))
+    text = f"${cell.text}$" if isinstance(cell.value, int | float) else escaped(_times(cell.text))
+    if cell.error is not None:
+        return f"{text} & ${cell.error.text}$"
+    return f"\\multicolumn{{2}}{{c}}{{{text}}}" if has_errors else text
+
+
+def _times(text: str) -> str:
+    """Sizes with a sign of multiplication in place of the letter."""
+    return re.sub(r"(?<=\d)x(?=\d)", "×", text)
+
+
+WRITERS = {"csv": comma_separated, "markdown": markdown, "latex": latex, "plain": plain}

@@ -1,0 +1,95 @@
+"""The terminal's writer of tables; a name that needs several lines is broken after its marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table as Grid
+from rich.text import Text
+
+from erfscope.view.table import Cell, Column, Table, Value, rows_of
+from erfscope.view.words import name_pieces
+
+
+class TerminalTable:
+    """A rich renderable: a table, and its notes below it.
+
+    Args:
+        table: The table; a column without a name has no head, and a table of such columns alone no lines.
+        edged: Whether there is an empty line and column around it.
+    """
+
+    def __init__(self, table: Table, *, edged: bool = False) -> None:
+        self.table, self.edged = table, edged
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.grid())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.grid()
+        yield from self.notes()
+
+    def notes(self) -> Iterator[Text]:
+        """The lines below the table."""
+        for note in self.table.notes:
+            yield Text(note.text, style=note.style)
+
+    def grid(self) -> Grid:
+        """The table itself."""
+        columns = self.table.columns
+        if not any(column.name for column in columns):
+            grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        else:
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=self.edged, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in columns:
+            grid.add_column(
+                column.name,
+                justify="right" if column.is_numeric else "left",
+                width=column.width,
+                no_wrap=not column.folds,
+                overflow="fold" if column.folds else "ellipsis",
+            )
+        for place, row in enumerate(self.table.rows):
+            if row.begins_section and place:
+                grid.add_section()
+            grid.add_row(*map(_shown, columns, row.cells), style=row.style)
+        return grid
+
+
+def _shown(column: Column, value: Value) -> RenderableType:
+    if column.kind == "name":
+        return Name(str(value))
+    if not isinstance(value, Cell):
+        return Text(str(value))
+    text = Text(str(value), style=value.style)
+    return Text.assemble(text, "\n", (value.below, "dim")) if value.below else text
+
+
+def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Facts by their names, without heads."""
+    return Table(
+        columns=(Column(name=""), Column(name="", folds=True)),
+        rows=rows_of((Cell(text=name, style="dim"), text) for name, text in facts),
+    )
+
+
+class Name:
+    """A rich renderable: the name of a model or a layer."""
+
+    def __init__(self, text: str) -> None:
+        self.pieces = name_pieces(text)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(cell_len, self.pieces), default=0), cell_len("".join(self.pieces)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for piece in self.pieces:
+            if lines[-1] and cell_len((lines[-1] + piece).rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += piece
+        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
