@@ -1,4 +1,4 @@
-"""``erfscope layers``: the layers that can be measured."""
+"""``erfscope models`` and ``layers``: what can be measured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console import Text
+from erfscope.cli.console import Text, say
 from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.options.option import Building, declared
 
 #: Options of how a model is built; its weights do not matter.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")})
+
+
+@click.command()
+@click.argument("pattern", required=False, type=ModelName())
+@click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
+@with_verbose
+def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
+    """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`.
+
+    A PATTERN without wildcards matches names that contain it.
+    """
+    from erfscope.cli.run.known_names import model_names
+    from erfscope.errors import unknown
+
+    names = model_names(pattern, pretrained=pretrained)
+    if not names:
+        raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
+    say("\n".join(names))
+    return 0
 
 
 @click.command()

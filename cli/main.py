@@ -26,15 +26,12 @@ from click.exceptions import Exit, NoSuchOption
 
 import erfscope
 from erfscope.cli import config
-from erfscope.cli.analyze import analyze
 from erfscope.cli.check import check
-from erfscope.cli.compare import compare
 from erfscope.cli.console import ShortHelp, complain, discard_output, streams
 from erfscope.cli.doctor import doctor
 from erfscope.cli.explore import explore
-from erfscope.cli.layers import layers
-from erfscope.cli.merge import merge
-from erfscope.cli.models import models
+from erfscope.cli.layers import layers, models
+from erfscope.cli.measure import analyze, compare, merge
 from erfscope.cli.run.interruption import SIGNALLED, Interrupted
 from erfscope.cli.study import study
 from erfscope.cli.tile import tile

@@ -150,7 +150,7 @@ def tile(
         from erfscope.api.tile import tile as run
     from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.tiling import recipe, tile_costs
-    from erfscope.tiling.shown import TileView, plan_json
+    from erfscope.tiling.shown import plan_json, tile_view
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}
@@ -169,7 +169,7 @@ def tile(
     if chosen_format(format, as_json) == "json":
         print_json(document)
     else:
-        Screen(plain=format == "plain").print(TileView(plan, costs, image_size, budget=budget, tolerance=tolerance))
+        Screen(plain=format == "plain").print(tile_view(plan, costs, image_size, budget=budget, tolerance=tolerance))
         if text:
             say(f"\n{text}")
     return 0 if plan.possible else 3

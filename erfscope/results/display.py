@@ -9,7 +9,7 @@ from typing import Any
 RENDERERS = {
     "result_view": "erfscope.view.terminal.report:draw_result",
     "report_view": "erfscope.view.terminal.report:draw_report",
-    "tile_view": "erfscope.tiling.shown:TileView",
+    "tile_view": "erfscope.tiling.shown:tile_view",
     "tile_figure": "erfscope.figures.tiles:tile_figure",
     "tile_line": "erfscope.tiling.shown:tile_headline",
     "text": "erfscope.view.terminal.report:plain_text",

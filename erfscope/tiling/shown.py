@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table as Grid
-from rich.text import Text
-
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
 from erfscope.view.extras import AXES, halo_text
-from erfscope.view.table import DASH, Column, Table, Value, rows_of
-from erfscope.view.terminal.table import TerminalTable
+from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
+from erfscope.view.terminal.table import draw_parts
 from erfscope.view.words import square_text
 
 #: What the names of tiles mean, but for that which was asked for.
@@ -30,66 +26,58 @@ def tile_headline(plan: TilePlan) -> str:
     return _answer(plan)
 
 
-class TileView:
-    """A rich renderable: a plan, what its tiles cost, and halos that are shorter."""
+def tile_view(plan: TilePlan, *given: Any, **options: Any) -> Any:
+    """The parts of :func:`tile_parts` in a terminal."""
+    return draw_parts(tile_parts(plan, *given, **options))
 
-    def __init__(
-        self,
-        plan: TilePlan,
-        costs: Sequence[TileCost] = (),
-        image_size: str | None = None,
-        *,
-        budget: HaloBudget | None = None,
-        tolerance: float | None = None,
-    ) -> None:
-        self.plan, self.costs, self.image_size = plan, costs, image_size
-        self.budget, self.tolerance = budget, tolerance
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        plan = self.plan
-        yield Text(tile_headline(plan), style="bold" if plan.possible else "bold red")
-        for blocker in plan.blockers:
-            item = Grid.grid(padding=(0, 1, 0, 0))
-            item.add_row(Text("-"), Text(blocker))
-            yield item
-        if plan.axes and not plan.possible:
-            yield Text(f"but for that: {_answer(plan)}")
-        if plan.axes:
-            yield Text()
-            yield TerminalTable(axes_table(plan))
-        if self.costs:
-            yield Text()
-            yield TerminalTable(costs_table(self.costs, self.image_size))
-        if self.budget is not None:
-            yield Text()
-            short, share = self.budget.shortest(plan, self.tolerance or 0.0), f"{self.tolerance or 0.0:g}"
-            yield Text(f"halo {halo_text(short)}, cuts off less than {share} of the ERF on each side", style="bold")
-            yield TerminalTable(budget_table(plan, self.budget))
-        yield Text()
-        for note in self._notes():
-            yield Text(note, style="dim")
+def tile_parts(
+    plan: TilePlan,
+    costs: Sequence[TileCost] = (),
+    image_size: str | None = None,
+    *,
+    budget: HaloBudget | None = None,
+    tolerance: float | None = None,
+) -> Iterator[Table | Note]:
+    """A plan, what its tiles cost, and halos that are shorter: lines of text and tables."""
+    empty = Note(text="")
+    yield Note(text=tile_headline(plan), style="bold" if plan.possible else "bold red")
+    yield from (Note(text=blocker, label="-") for blocker in plan.blockers)
+    if plan.axes and not plan.possible:
+        yield Note(text=f"but for that: {_answer(plan)}")
+    if plan.axes:
+        yield from (empty, axes_table(plan))
+    if costs:
+        yield from (empty, costs_table(costs, image_size))
+    if budget is not None:
+        share, short = tolerance or 0.0, budget.shortest(plan, tolerance or 0.0)
+        text = f"halo {halo_text(short)}, cuts off less than {share:g} of the ERF on each side"
+        yield from (empty, Note(text=text, style="bold"), budget_table(plan, budget))
+    yield empty
+    for text in _meanings(plan, costs, image_size, has_budget=budget is not None):
+        yield Note(text=text, style="dim")
 
-    def _notes(self) -> Iterator[str]:
-        plan = self.plan
-        name = plan.model + (f" · {plan.layer}" if plan.layer else "")
-        if not plan.axes:
-            yield name
-            return
-        left, alignment = square_text(plan.remainder), square_text(plan.alignment)
-        sizes = "any size" if alignment == "1" else f"sides that leave {left} when divided by {alignment}"
-        yield f"{name}: for images of {sizes}"
-        yield "any phase: halo before and after, for tiles that begin at any unit"
-        if self.costs:
-            yield from (NAMES[name] for each in self.costs for name in each.names if name in NAMES)
-            whole = "of all tiles of the image" if self.image_size is not None else "of a tile inside the image"
-            yield f"wasted: share of the computing, {whole}, that gives no new output"
-            yield (
-                "memory: tensors of one forward pass at its worst moment, from the recorded shapes of one crop, by the"
-                " cells of the crop for others; without weights"
-            )
-        if self.budget is not None:
-            yield "share of the ERF cut off: of the unit at the border that loses most, ± standard error over images"
-            yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
+
+def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, *, has_budget: bool) -> Iterator[str]:
+    name = plan.model + (f" · {plan.layer}" if plan.layer else "")
+    if not plan.axes:
+        yield name
+        return
+    left, alignment = square_text(plan.remainder), square_text(plan.alignment)
+    sizes = "any size" if alignment == "1" else f"sides that leave {left} when divided by {alignment}"
+    yield f"{name}: for images of {sizes}"
+    yield "any phase: halo before and after, for tiles that begin at any unit"
+    if costs:
+        yield from (NAMES[name] for each in costs for name in each.names if name in NAMES)
+        whole = "of all tiles of the image" if image_size is not None else "of a tile inside the image"
+        yield f"wasted: share of the computing, {whole}, that gives no new output"
+        yield (
+            "memory: tensors of one forward pass at its worst moment, from the recorded shapes of one crop, by the"
+            " cells of the crop for others; without weights"
+        )
+    if has_budget:
+        yield "share of the ERF cut off: of the unit at the border that loses most, ± standard error over images"
+        yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
 
 
 def memory_text(memory: int | None) -> str:

@@ -17,12 +17,12 @@ from torch import nn
 import erfscope
 from erfscope.cli.main import main
 from erfscope.maps.drawn import averaged, close_up
-from erfscope.view.terminal.gallery import Gallery
 from erfscope.view.terminal.heatmap import (
     COLOUR_KEY,
     GLYPH_KEY,
     MARKS,
     RAMP,
+    Gallery,
     HeatMap,
     half_blocks,
     inferno,

@@ -69,7 +69,7 @@ def test_the_command_names_every_tool_that_there_are_settings_of() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [80, 200])
 def test_every_width_shows_the_plan_and_what_stands_in_its_way(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,20 +1,27 @@
-"""An ERF map in the terminal: half blocks in colour, shade glyphs without; the unit and the r50 and r90 rings on it."""
+"""ERF maps in the terminal, alone or side by side: half blocks in colour, shade glyphs without; with the unit and the
+r50 and r90 rings."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.color import Color
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from erfscope.environment import OPENCV_FIX
+from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
+from erfscope.view.words import IN_PLANE, distinctions
 
 #: Shades from dark to bright.
 RAMP = " .:-=*#%@"
@@ -24,6 +31,13 @@ GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · {RAMP[-1]} cells hold the fi
 COLOUR_KEY = (
     "green: unit · white: ring r50 · blue: ring r90 · brightest cells hold the first 10 %; black lies beyond 99 %"
 )
+
+#: The least and the greatest width of one of several maps.
+NARROWEST, WIDEST = 16, 32
+#: Between two maps, or a map and what stands beside it.
+GAP = 2
+#: Terminals narrower than this show no maps, and none more than this many.
+MIN_WIDTH, MOST = 60, 12
 
 
 class Drawn(NamedTuple):
@@ -102,6 +116,61 @@ class HeatMap:
         rows, columns = ((np.arange(shown) + 0.5) * whole / shown - 0.5 for whole, shown in spaces)
         distance = np.hypot(rows[:, None] - self.erf.center_px[0], columns[None, :] - self.erf.center_px[1])
         return np.asarray(np.abs(distance - radius.value) <= max(whole / shown for whole, shown in spaces) / 2)
+
+
+class Gallery:
+    """A rich renderable: the maps of all usable results, each under its name, as many side by side as fit."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self.results = [result for result in results if result.ok and result.map is not None]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        if not self.results or width < MIN_WIDTH:
+            return
+        shown = self.results[:MOST]
+        rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
+        across = math.ceil(len(shown) / rows)
+        side = min(WIDEST, (width + GAP) // across - GAP)
+        heats = [HeatMap(result, side) for result in shown]
+        maps, differences = [heat.drawn(console) for heat in heats], distinctions(self.results)
+        for first in range(0, len(shown), across):
+            grid = Table.grid(padding=(0, GAP, 0, 0))
+            line = shown[first : first + across]
+            for _ in line:
+                grid.add_column(width=side)
+            labels = zip(heats[first : first + across], differences[first : first + across], strict=True)
+            grid.add_row(*(self._label(heat, each, side) for heat, each in labels))
+            grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
+            yield Text()
+            yield grid
+        if maps[0].fault is not None:
+            yield Text(maps[0].fault, style="yellow")
+        yield Text(self._legend(maps[0].key, zooms={heat.close_up.zoom for heat in heats}), style="dim")
+
+    def _label(self, heat: HeatMap, differences: Mapping[str, str], width: int) -> Text:
+        """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
+        result = heat.result
+        # The layer has its reference beside it.
+        reference = [] if result.wrt == IMAGE or "layer" in differences else [f"wrt {result.wrt}"]
+        facts = [*differences.values(), *reference, *heat.close_up.words]
+        lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n").join(lines)
+
+    def _legend(self, key: str, *, zooms: set[int]) -> str:
+        """The key to shades and marks, a warning of different scales, and the number of maps left out."""
+        parts = [key]
+        spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
+        if len(spaces) > 1 or len(zooms) > 1:
+            parts.append("maps are not to one scale")
+        if any(result.is_in_plane for result in self.results):
+            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
+        more = len(self.results) - MOST
+        if more > 0:
+            parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
+        return " · ".join(parts)
 
 
 def input_image(picture: Any, shape: tuple[int, int], console: Console, *, part: CloseUp | None = None) -> Text:

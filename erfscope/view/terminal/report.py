@@ -21,13 +21,10 @@ from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
 from erfscope.view.report_view import Row, report_view
 from erfscope.view.terminal.comparison import ComparisonTable
-from erfscope.view.terminal.gallery import NARROWEST, Gallery
-from erfscope.view.terminal.heatmap import HeatMap, input_image
+from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 
 #: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
-#: Between the input image, the map and its sizes.
-GAP = 2
 #: Width of text outside a terminal, where COLUMNS is not set.
 PLAIN_WIDTH = 110
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from erfscope.view.table import Cell, Column, Table, Value, rows_of
+from erfscope.view.table import Cell, Column, Note, Table, Value, rows_of
 from erfscope.view.words import name_pieces
 
 
@@ -31,12 +31,7 @@ class TerminalTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.grid()
-        yield from self.notes()
-
-    def notes(self) -> Iterator[Text]:
-        """The lines below the table."""
-        for note in self.table.notes:
-            yield Text(note.text, style=note.style)
+        yield from map(_drawn, self.table.notes)
 
     def grid(self) -> Grid:
         """The table itself."""
@@ -67,6 +62,21 @@ def _shown(column: Column, value: Value) -> RenderableType:
         return Text(str(value))
     text = Text(str(value), style=value.style)
     return Text.assemble(text, "\n", (value.below, "dim")) if value.below else text
+
+
+def draw_parts(parts: Iterable[Table | Note]) -> Group:
+    """Lines of text and tables, one below the other; the text of a line with a label stands beside that."""
+    return Group(*(_drawn(part) for part in parts))
+
+
+def _drawn(part: Table | Note) -> RenderableType:
+    if isinstance(part, Table):
+        return TerminalTable(part)
+    if not part.label:
+        return Text(part.text, style=part.style)
+    item = Grid.grid(padding=(0, 1, 0, 0))
+    item.add_row(Text(part.label), Text(part.text, style=part.style))
+    return item
 
 
 def fact_table(facts: Iterable[tuple[str, str]]) -> Table:

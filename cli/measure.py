@@ -1,4 +1,4 @@
-"""``erfscope compare``: several models in one table."""
+"""``erfscope analyze``, ``compare`` and ``merge``: one model, several in one table, shards of a run put together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
-from erfscope.cli.console import ShortHelp, Text, help_all, n_bytes, seconds
+from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
 from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT
 from erfscope.options.settings import OPTIONS
 
@@ -19,6 +20,38 @@ if TYPE_CHECKING:
 
 #: The panel of options that are of several models.
 MANY = "Many models"
+
+
+@click.command(
+    cls=ShortHelp,
+    help=f"Measure how far one unit of MODEL looks.\n\nMODEL is {SPECS}; `LABEL=MODEL` names it.",
+)
+@click.argument("model", required=False, type=ModelName())
+@options({**OPTIONS, **OUTPUT_OPTIONS})
+@config.option
+@with_verbose
+@help_all
+def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
+    models = config.asked_models([model] if model else [])
+    wanted = OutputOptions.from_options(given)
+    if not models:
+        if wanted.explain:
+            from erfscope.cli.views import guide
+
+            return guide()
+        raise ErfscopeError(
+            "no model was named; try `erfscope analyze resnet18`, and `erfscope models` lists the names"
+        )
+    if len(models) > 1:
+        raise ErfscopeError(f"the report has {len(models)} models; measure them with `erfscope compare --config`")
+    from erfscope.cli.run.running import measured
+
+    def sweep(**keywords: Any) -> Report:
+        from erfscope.api.analysis import sweep
+
+        return sweep(models[0], **keywords)
+
+    return measured(sweep, wanted, given, models={models[0]: models[0]})
 
 
 @click.command(cls=ShortHelp)
@@ -78,8 +111,6 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     from erfscope.measures import MEASURES
 
     if sort is not None and sort not in MEASURES:
-        from erfscope.errors import unknown
-
         raise unknown("measure", sort, MEASURES, limit=40)
 
     limits = {name: given.pop(name) for name in ("time_limit", "memory_limit")}
@@ -100,3 +131,21 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
         return compare(models, **keywords)
 
     return measured(run, wanted, given, models=models, sort=sort)
+
+
+@click.command()
+@click.argument("shards", nargs=-1, metavar="SHARD ...", required=True, type=File())
+@options({name: each for name, each in OUTPUT_OPTIONS.items() if name != "resume"}, in_panels=False)
+@with_verbose
+def merge(shards: tuple[str, ...], **given: Any) -> int:
+    """Put the shards of one run together, exactly.
+
+    Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
+    missing, given twice or part of another run is refused."""
+    from erfscope.api.save import merge as run
+    from erfscope.cli.run.output import check_outputs, deliver
+
+    wanted = OutputOptions.from_options(given)
+    check_outputs(wanted, shards)
+    report = run(list(shards))
+    return deliver(report, wanted)
