@@ -22,8 +22,7 @@ from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES, Measure
 from erfscope.printable import printable
 from erfscope.results.report import Report
-from erfscope.view.headline import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT
-from erfscope.view.methods import methods_sentence
+from erfscope.view.sentences import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT, methods_sentence
 from erfscope.view.table import Column, Table, TableRow, rows_of
 from erfscope.view.terminal.table import TerminalTable, fact_table
 from erfscope.view.words import WIDER, square_text, whole_text

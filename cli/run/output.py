@@ -187,7 +187,7 @@ def deliver(
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
         hint: Whether a terminal shows what to try next.
     """
-    from erfscope.view.headline import quiet_line
+    from erfscope.view.sentences import quiet_line
 
     chosen = wanted.format
     # A report in a terminal, and the lines of --quiet, show fallbacks and errors themselves.

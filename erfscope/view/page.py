@@ -19,8 +19,7 @@ from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.json_values import plain
 from erfscope.view import drawings as charts
-from erfscope.view import headline, words
-from erfscope.view import headline as explanation
+from erfscope.view import sentences, words
 from erfscope.view.cells import identity, provenance
 from erfscope.view.drawings import Drawing, Drawings
 from erfscope.view.report_view import ReportView
@@ -44,9 +43,8 @@ def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> st
     used = dict.fromkeys(name for result in results for name in result.measures if name in MEASURES)
     text: str = template("page.html.j2").render(
         view=view,
-        headline=headline,
-        explanation=explanation,
-        unranked=list(headline.unranked(view)),
+        sentences=sentences,
+        unranked=list(sentences.unranked(view)),
         drawings=drawings,
         in_folder=in_folder,
         ranges=charts.ranges(view.rows),

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from erfscope.finding import code_of
 from erfscope.measures import MEASURES, SHOWN
@@ -18,7 +17,6 @@ from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.extras import Extra, extras, halo_cell
-from erfscope.view.methods import methods_paragraphs
 from erfscope.view.table import MISSING, Cell, Column
 
 #: Columns that describe the layer and the model.
@@ -134,11 +132,6 @@ class ReportView:
         text = f"{result.label}: {result.cost.parameters - host.cost.parameters:+,} parameters"
         known = result.cost.gmacs is not None and host.cost.gmacs is not None
         return text + (f", {(result.cost.gmacs or 0) - (host.cost.gmacs or 0):+.3g} GMACs" if known else "")
-
-    @cached_property
-    def methods(self) -> list[str]:
-        """The methods section of a paper, in paragraphs."""
-        return methods_paragraphs(self.report)
 
     def texts(self) -> list[str]:
         """The shared conditions as they read alone."""

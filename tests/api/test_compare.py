@@ -26,7 +26,7 @@ from erfscope.results.comparability import paired, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.report_view import report_view
-from erfscope.view.terminal.comparison import ComparisonTable
+from erfscope.view.terminal.report import ComparisonTable
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

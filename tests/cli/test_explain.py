@@ -17,8 +17,7 @@ from erfscope.cli.main import main
 from erfscope.cli.views import explanation
 from erfscope.measures import MEASURES
 from erfscope.results.report import Report
-from erfscope.view.headline import GUIDE
-from erfscope.view.methods import methods_sentence
+from erfscope.view.sentences import GUIDE, methods_sentence
 
 
 def shown(report: Report | None, width: int = 80) -> str:

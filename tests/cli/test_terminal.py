@@ -24,9 +24,8 @@ from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
 from erfscope.view.report_view import report_view
-from erfscope.view.terminal.comparison import FIRST, ComparisonTable
 from erfscope.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMap
-from erfscope.view.terminal.report import draw_report, draw_result, next_step
+from erfscope.view.terminal.report import FIRST, ComparisonTable, draw_report, draw_result, next_step
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

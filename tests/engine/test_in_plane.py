@@ -16,7 +16,7 @@ import erfscope
 from erfscope.api.gate import CheckRequest, check_all
 from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.measures import measure
-from erfscope.view.methods import methods_sentence
+from erfscope.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -12,7 +12,7 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.maps.trust import Probe, crossing, is_off
 from erfscope.view.extras import trust_text
-from erfscope.view.methods import methods_sentence
+from erfscope.view.sentences import methods_sentence
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90"}
 

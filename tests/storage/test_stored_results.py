@@ -15,7 +15,7 @@ import erfscope
 from erfscope import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.printable import with_error
-from erfscope.view.methods import methods_sentence
+from erfscope.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
