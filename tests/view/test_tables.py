@@ -21,35 +21,12 @@ from erfscope.view.table import escaped
 from erfscope.view.tables import latex_figure, symbol
 
 COMMANDS = {
-    *(
-        "begin",
-        "end",
-        "centering",
-        "caption",
-        "label",
-        "toprule",
-        "midrule",
-        "bottomrule",
-        "multicolumn",
-        "par",
-        "smallskip",
-        "footnotesize",
-    ),
-    *(
-        "pm",
-        "leq",
-        "times",
-        "to",
-        "mu",
-        "sigma",
-        "circ",
-        "mathrm",
-        "ldots",
-        "textsuperscript",
-        "textbackslash",
-        "textasciitilde",
-    ),
-    *("textasciicircum", "textbar", "textless", "textgreater", "textperiodcentered"),
+    *re.findall(
+        r"\w+",
+        "begin end centering caption label toprule midrule bottomrule multicolumn par smallskip footnotesize pm leq"
+        " times to mu sigma circ mathrm ldots textsuperscript textbackslash textasciitilde textasciicircum textbar"
+        " textless textgreater textperiodcentered",
+    )
 }
 HOSTILE = (
     "50%_of {all} $ & #1 ~x^2 \\end{table}",
@@ -122,15 +99,8 @@ def test_the_checker_finds_what_tex_would():
     rows = "    a & $1$ & $2$ \\\\\n    b & \\multicolumn{2}{c}{--} \\\\\n"
     good = f"% x\n\\begin{{tabular}}{{lr@{{${{}}\\pm{{}}$}}l}}\n    \\toprule\n{rows}    \\bottomrule"
     assert latex_faults(good) == []
-    for old, new in (
-        ("a &", "a_b &"),
-        ("$1$", "$1"),
-        ("--}", "--"),
-        ("b &", "b"),
-        ("a &", "[a] &"),
-        ("a &", "50# &"),
-        ("a &", "\\nope a &"),
-    ):
+    broken = {"a &": "a_b &", "$1$": "$1", "--}": "--", "b &": "b"}
+    for old, new in [*broken.items(), *(("a &", new) for new in ("[a] &", "50# &", "\\nope a &"))]:
         assert latex_faults(good.replace(old, new, 1)) != [], (old, new)
 
 
@@ -153,29 +123,12 @@ def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str,
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_every_row_has_its_number_with_its_error_in_both_formats():
-    report = made_up.four()
-    assert [row["r50 (px)"] for row in rows_of(report)] == ["62.0 ± 0.6", "7.30 ± 0.05", "–", "81.5 ± 1.3"]
-    latex = report.table(format="latex")
-    for numbers in ("$62.0$ & $0.6$", "$7.30$ & $0.05$", "$81.5$ & $1.3$"):
-        assert numbers in latex
-
-
 def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
-    caption = next(line for line in made_up.four().table().splitlines() if line.startswith("Effective"))
-    assert (
-        caption
-        == "Effective receptive fields (ERF) of 3 models: pretrained weights; input 224x224 px; unit 3,3; convention"
-        " jacobian (amplitude); 4 synthetic images (dead leaves); seed 0. ± is the delete-one-group jackknife standard"
-        " error over images. r50: radius that holds half of the ERF; context r50: r50 without the unit's own cell; r90:"
-        " radius that holds nine tenths of the ERF; far mass: share of the ERF beyond a quarter diagonal; centre share:"
-        " share of the ERF in the unit's cell; ERF/TRF: ERF width / TRF width; TRF: side of the theoretical receptive"
-        " field; TRF all (n): the TRF covers the whole input (global operation: blocks.0.attn); n without such"
-        " operations."
-    )
     heads = list(rows_of(made_up.four())[0])
     assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
     assert not {"weights", "input (px)", "unit", "convention", "status"} & set(heads)
+    caption = next(line for line in made_up.four().table().splitlines() if line.startswith("Effective"))
+    assert "pretrained weights; input 224x224 px; unit 3,3; convention jacobian (amplitude)" in caption
     assert "input 224$\\times$224 px" in made_up.four().table(format="latex")
 
 
@@ -215,22 +168,6 @@ def test_what_differs_stays_a_column():
     assert [row["input (px)"] for row in rows_of(report)] == ["224x224", "384x384"]
     several = made_up.report(made_up.result(), made_up.result("other", weights=Weights(source="given")))
     assert [row["weights"] for row in rows_of(several)] == ["pretrained", "as provided"]
-
-
-def test_random_weights_in_place_of_pretrained_ones_stay_in_every_row():
-    assert [row["weights"] for row in rows_of(made_up.fallback())] == ["random (fallback)"] * 2
-    assert made_up.fallback().table(format="latex").count("random (fallback)") == 2
-
-
-def test_a_row_that_failed_has_dashes_and_its_reason_below():
-    report = made_up.four()
-    row = rows_of(report)[2]
-    assert row["model"] == "swin_base (a)"
-    assert {row[head] for head in row if head not in ("model",)} == {"–"}
-    assert report.table().splitlines()[-1] == "(a) Input height (224) doesn't match model (256)"
-    latex = report.table(format="latex")
-    assert "swin\\_base\\textsuperscript{a}" in latex
-    assert "\\textsuperscript{a}~Input height" in latex
 
 
 def test_a_degenerate_result_has_no_numbers_in_a_paper():
