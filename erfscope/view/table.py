@@ -1,7 +1,7 @@
 """One table, whatever it is of, and its writers as text: tab-separated, CSV, Markdown and LaTeX.
 
 Makers build a :class:`Table`; writers format it and add no words. That of the terminal is in ``terminal/table.py``, and
-HTML has its templates. Nothing here imports results, which import torch.
+HTML has its templates. Nothing here imports torch.
 """
 
 from __future__ import annotations
