@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.cli.main import main
 from erfscope.cli.study import study_view
 from erfscope.results.result import Result
 from erfscope.studies import StudyResult
@@ -131,6 +132,28 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("no file system can be mounted here")
     yield place
     subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of erfscope, GitHub and the terminal."""
+    for name in [*os.environ]:
+        if name.startswith(("ERFSCOPE_", "GITHUB_")) or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def command(
+    plain_environment: None, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str | int | None, str, str]]:
+    """Run ``erfscope`` in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[str | int | None, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        return stop.value.code, *capsys.readouterr()
+
+    return run
 
 
 class SmallNet(nn.Module):

@@ -27,11 +27,11 @@ from releases import needs_folders
 import erfscope
 from erfscope.cli import doctor as doctor_module
 from erfscope.cli.console import COMMON
-from erfscope.cli.main import cli, main
+from erfscope.cli.main import cli
 from erfscope.figures.kinds import KINDS
 from erfscope.storage import writing
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "plain_environment")
 
 NETS = """
 import torch
@@ -97,13 +97,6 @@ class Evil:
         return (os.mkdir, (str(Path.cwd() / "executed"),))
 
 
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    for name in [*os.environ]:
-        if name.startswith("ERFSCOPE_") or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name)
-
-
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory) -> Path:
     """A working directory with everything that can be wrong with a file."""
@@ -134,17 +127,10 @@ def scene(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(scene, monkeypatch, capsys):
-    """Run a command in the scene: (exit code, stdout, stderr)."""
+def run(scene, monkeypatch, command):
+    """Run a command in the scene."""
     monkeypatch.chdir(scene)
-
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        found = capsys.readouterr()
-        return stop.value.code, found.out, found.err
-
-    return call
+    return command
 
 
 def schema() -> dict:

@@ -14,7 +14,6 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.cli.main import main
 from erfscope.cli.views import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.view.terminal.table import Name
@@ -74,25 +73,16 @@ def net(rank: int) -> nn.Sequential:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, plain_environment):
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 @pytest.fixture
-def run(folder, capsys):
-    """Run a command: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        found = capsys.readouterr()
-        return stop.value.code, found.out, found.err
-
-    return call
+def run(folder, command):
+    """Run a command in the folder."""
+    return command
 
 
 def shown(renderable, width: int) -> list[str]:

@@ -18,7 +18,6 @@ import warm
 from PIL import Image
 
 import erfscope
-from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.gate import Tolerance
 
@@ -90,11 +89,8 @@ NET = ["nets.py:net", "--input-size", "48", "--samples", "8"]
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A project with an unbroken net, and no settings in the environment."""
-    for name in [*os.environ]:
-        if name.startswith(("ERFSCOPE_", "GITHUB_")) or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name)
+def folder(tmp_path, monkeypatch, plain_environment):
+    """A project with an unbroken net."""
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "broken").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -102,15 +98,13 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(folder, capsys):
+def run(folder, command):
     """Run ``erfscope check`` in the project: (exit code, stdout, stderr)."""
 
     def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(["check", *arguments])
-        found = capsys.readouterr()
-        assert "Traceback" not in found.err
-        return stop.value.code, found.out, found.err
+        found = command("check", *arguments)
+        assert "Traceback" not in found[2]
+        return found
 
     return call
 
