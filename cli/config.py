@@ -90,7 +90,7 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
-    from erfscope.storage.reports import read
+    from erfscope.storage.files import read
     from erfscope.storage.writing import REPORT
 
     if source.is_dir() and not (source / REPORT).is_file():

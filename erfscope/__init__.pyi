@@ -40,7 +40,7 @@ from erfscope.options.settings import Options as Options
 from erfscope.parallel import distributed as distributed
 from erfscope.results.report import Report as Report
 from erfscope.results.result import Result as Result
-from erfscope.storage.reports import read as read
+from erfscope.storage.files import read as read
 from erfscope.tiling import HaloBudget as HaloBudget
 from erfscope.tiling import TilePlan as TilePlan
 from erfscope.tiling import run_tiled as run_tiled

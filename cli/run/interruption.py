@@ -111,8 +111,7 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     """
     if not wanted.resume:
         return {}
-    from erfscope.storage.files import is_report
-    from erfscope.storage.reports import read_begun
+    from erfscope.storage.files import is_report, read_begun
 
     found = wanted.folders
     if len(found) != 1:

@@ -34,8 +34,7 @@ from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
-from erfscope.storage.files import begin_rows, store_rows
-from erfscope.storage.reports import read_begun
+from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
 def analyze(model: Model, **options: Unpack[Options]) -> Result:

@@ -35,8 +35,7 @@ from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
-from erfscope.storage.files import is_report
-from erfscope.storage.reports import read
+from erfscope.storage.files import is_report, read
 
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)

@@ -13,8 +13,7 @@ from erfscope.options.request import Request
 from erfscope.results import merge as merging
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.storage.files import map_bytes, report_bytes, save_directory
-from erfscope.storage.reports import read
+from erfscope.storage.files import map_bytes, read, report_bytes, save_directory
 from erfscope.storage.writing import FORMATS, check_output, is_folder, write_bytes
 
 if TYPE_CHECKING:

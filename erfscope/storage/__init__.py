@@ -1,8 +1,7 @@
 """Results as JSON and arrays on disk, and back, checked.
 
-The flow: ``reports.read`` reads the files (``files``), converts them by their types (``json_format``, ``documents``,
-``sums``). ``formats`` is the table of files, ``writing`` writes them
-whole or not at all.
+The flow: ``files.read`` reads a folder or a file and converts it (``json_format``) by its types (``documents``).
+``writing`` has the table of file formats, and writes files whole or not at all.
 
 May import: ``results`` and below.
 """

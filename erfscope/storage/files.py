@@ -11,18 +11,19 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
+from erfscope.results.comparability import place_of
 from erfscope.results.json_values import convert, parse
-from erfscope.results.report import Report
+from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.storage.documents import StoredReport
-from erfscope.storage.json_format import SCHEMA, position_arrays, result_from_json
-from erfscope.storage.sums import part_arrays
+from erfscope.storage.json_format import SCHEMA, part_arrays, position_arrays, result_from_json
 from erfscope.storage.writing import REPORT, ROWS, new_directory
 
 #: Errors of readers of archives and arrays on damaged files.
@@ -91,8 +92,35 @@ def save_directory(
         (folder / REPORT).write_bytes(report_bytes(document(digests)))
 
 
-def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
-    """A stored report and its results; maps are read where they lie beside it.
+def read(path: str | Path) -> Report:
+    """A report stored by :meth:`Report.save`: a folder, or its .json file. Of a run that was killed these are the rows
+    that it had finished, where there is no older report.
+
+    Raises:
+        ErfscopeError: no such file, or not a report.
+    """
+    path = Path(path)
+    return _read_report(path) if (path / REPORT).is_file() or not rows_of(path) else _read_rows(path)
+
+
+def read_begun(path: str | Path) -> Report:
+    """The run that a folder holds: its rows where it has not ended, even beside an older report, else its report.
+
+    Raises:
+        ErfscopeError: as :func:`read`.
+    """
+    return _read_rows(Path(path)) if rows_of(Path(path)) else read(path)
+
+
+def _read_rows(path: Path) -> Report:
+    """The rows of a run that has not ended; of one that was measured again the last one counts."""
+    reports = [_read_report(each) for each in rows_of(path)]
+    last = {place_of(row): row for report in reports for row in report}
+    return replace(reports[-1], results=unique_ids([*last.values()]))
+
+
+def _read_report(path: Path) -> Report:
+    """One stored report; maps are read where they lie beside it.
 
     Raises:
         ErfscopeError: no such file, or not a report of this version, or a map that is not the stored one.
@@ -115,7 +143,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], list[Result]]:
         results = [result_from_json(entry, _read_arrays(file, entry)) for entry in document["results"]]
         if len({result.id.lower() for result in results}) < len(results):
             raise ValueError("two results have one id")
-        return document, results
+        return Report(results=tuple(results), settings=document["settings"], environment=document["environment"])
     except OSError as error:
         raise ErfscopeError(
             f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one"

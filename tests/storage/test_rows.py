@@ -16,8 +16,7 @@ import erfscope
 from erfscope.cli.main import _run
 from erfscope.errors import ErfscopeError, ErfWarning
 from erfscope.storage import writing
-from erfscope.storage.files import begin_rows, is_report, store_rows
-from erfscope.storage.reports import read_begun
+from erfscope.storage.files import begin_rows, is_report, read_begun, store_rows
 from erfscope.storage.writing import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]
