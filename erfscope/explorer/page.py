@@ -10,9 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import numpy as np
-import traitlets
 from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
@@ -138,13 +136,13 @@ class Explorer:
     def _display_(self) -> Any:
         """What marimo shows: the page, or text where anywidget is not installed."""
         try:
-            from erfscope.explorer.page import ExplorerWidget
+            from erfscope.explorer.widget import ExplorerWidget
         except ImportError:
             return f"{self!r} after pip install 'erfscope[explore]'"
         return ExplorerWidget(page=self.to_html())
 
     def _repr_mimebundle_(self, **_: object) -> Any:
-        """The same in Jupyter."""
+        """What Jupyter shows: the widget of :meth:`_display_`, and text beside it."""
         shown = self._display_()
         if isinstance(shown, str):
             return {"text/plain": shown}
@@ -224,11 +222,3 @@ def unit_document(unit: ExploredUnit, block: int) -> dict[str, Any]:
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-class ExplorerWidget(anywidget.AnyWidget):
-    """The page in a frame of its own, so that neither it nor the notebook changes the other's style."""
-
-    _esm = (files("erfscope.explorer") / "templates" / "widget.js").read_text(encoding="utf-8")
-    #: The page's text.
-    page = traitlets.Unicode().tag(sync=True)

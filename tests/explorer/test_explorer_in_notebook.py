@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from typing import Any
 
@@ -78,7 +79,13 @@ def ground(browser: Chrome) -> int:  # noqa: F811
 
 def test_without_anywidget_a_cell_says_how_to_see_the_page(explorer, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "erfscope.explorer.page", raising=False)
+    monkeypatch.delitem(sys.modules, "erfscope.explorer.widget", raising=False)
     assert explorer._repr_mimebundle_() == {"text/plain": explorer._display_()}
     assert explorer._display_().endswith("notebooks show it after pip install 'erfscope[explore]'")
     assert f"({len(LAYERS)} layers)" in explorer._display_()
+
+
+def test_a_page_is_written_without_anywidget():
+    """Regression: the page's own module imported it."""
+    code = "import sys; sys.modules['anywidget'] = None; import erfscope.api.exploration"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
