@@ -17,7 +17,7 @@ from erfscope.api.models import Model, feed_of, live, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Hooks
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.live import Asked, LiveExplorer, LiveModel
+from erfscope.explorer.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
 from erfscope.explorer.stages import GRID, StagePlan, block_sizes, costs, explore_stage, plan_stage
 from erfscope.figures.maps import colour_map
@@ -105,7 +105,7 @@ def serve(
     with restored(*modules), torch.inference_mode(False):
         loaded = [_live(_load(each, label, request), request) for label, each in models]
         explorer = LiveExplorer(loaded, modules, _colours())
-        explorer.page(Asked())
+        explorer.page(PageRequest())
     serve_explorer(explorer, host, port, ready)
 
 

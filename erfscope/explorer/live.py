@@ -48,7 +48,7 @@ class BadRequest(ErfscopeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageRequest:
     """The parameters of a request, each with what holds where it is left out."""
 
     #: The number of a model.
@@ -65,97 +65,62 @@ class Asked:
     convention: str | None = None
     #: The name that the server gave to a picture; "" for the first one.
     picture: str = ""
+    #: The file of a picture that is sent.
+    name: str = ""
 
 
-class Parameters:
-    """The parameters of a request by name, as text."""
-
-    def __init__(self, query: str) -> None:
-        self._values = parse_qs(query, keep_blank_values=True)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def some(self, name: str, most: int) -> list[str]:
-        """The values of a parameter, ``most`` at most, or none.
-
-        Raises:
-            BadRequest: there are more.
-        """
-        values = self._values.get(name, [])
-        if len(values) > most:
-            raise BadRequest(f"{name} is given {len(values)} times; give it {most} times at most")
-        return values
-
-    def one(self, name: str) -> str:
-        """The value of a parameter.
-
-        Raises:
-            BadRequest: it is missing, empty or repeated.
-        """
-        value = next(iter(self.some(name, 1)), "")
-        if not value:
-            raise BadRequest(f"the request has no {name}; give it once, with a value")
-        return value
-
-    def numbers(self, name: str, count: int) -> tuple[int, ...]:
-        """So many whole numbers from 0 on, with commas between them.
-
-        Raises:
-            BadRequest: the value is another one.
-        """
-        text = self.one(name)
-        if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text) or text.count(",") != count - 1:
-            form = ",".join("0" * count)
-            raise BadRequest(f"{name} is {text[:40]!r}; write {count} whole number{'s' * (count > 1)}, such as {form}")
-        return tuple(map(int, text.split(",")))
+#: Parameters of every page, and how many whole numbers those of answers hold, with commas between them.
+OF_PAGES = ("layer", "wrt", "convention", "picture")
+NUMBERS = {"model": 1, "unit": 2, "box": 4}
+#: Layers of one request, at most.
+MOST_LAYERS = 1000
 
 
-def page_asked(query: str, models: int) -> Asked:
-    """What a page of so many models asks for.
+def read_request(query: str, models: int, *needed: str) -> PageRequest:
+    """Read what a page of so many models asks for.
+
+    Args:
+        query: The query of the address.
+        models: How many models there are.
+        needed: Names of parameters that must be there, beside those of every page.
 
     Raises:
-        BadRequest: a parameter is repeated, or has no value.
+        BadRequest: a parameter is missing, repeated or of another form.
     """
-    given = Parameters(query)
-    return Asked(
-        layers=given.some("layer", models),
-        references=given.some("wrt", models),
-        convention=given.one("convention") if "convention" in given else None,
-        picture=next(iter(given.some("picture", 1)), ""),
+    given = parse_qs(query, keep_blank_values=True)
+    most = {"layer": models, "wrt": models, "stage": MOST_LAYERS if "box" in needed else 1}
+    for name in (*OF_PAGES, *needed):
+        values, limit = given.setdefault(name, []), most.get(name, 1)
+        if len(values) > limit:
+            raise BadRequest(f"{name} is given {len(values)} times; give it {limit} times at most")
+        is_blank = "" in values and name in ("convention", *needed)
+        if is_blank or (name in needed and not values):
+            raise BadRequest(f"the request has no {name}, or one without a value; give it with a value")
+    numbers = {name: _whole_numbers(name, given[name][0]) for name in NUMBERS if name in needed}
+    (model,), box = numbers.get("model", (0,)), numbers.get("box", ())
+    if model >= models:
+        raise BadRequest(f"there is no model {model}; the page has {models}, counted from 0")
+    if box and (box[0] > box[1] or box[2] > box[3]):
+        raise BadRequest(f"the box {','.join(map(str, box))} ends before it begins; write top,bottom,left,right")
+    return PageRequest(
+        model=model,
+        stages=given.get("stage", ()),
+        unit=numbers.get("unit", ()),
+        box=box,
+        layers=given["layer"],
+        references=given["wrt"],
+        convention=next(iter(given["convention"]), None),
+        picture=next(iter(given["picture"]), ""),
+        name=next(iter(given.get("name", ())), ""),
     )
 
 
-def unit_asked(query: str, models: int) -> Asked:
-    """One unit of a layer.
-
-    Raises:
-        BadRequest: a parameter is missing, repeated or of another form.
-    """
-    given = Parameters(query)
-    return replace(_of_a_model(query, models), stages=(given.one("stage"),), unit=given.numbers("unit", 2))
-
-
-def field_asked(query: str, models: int) -> Asked:
-    """The units of some layers that a box of pixels moves.
-
-    Raises:
-        BadRequest: a parameter is missing, repeated or of another form.
-    """
-    given = Parameters(query)
-    stages, box = given.some("stage", 1000), given.numbers("box", 4)
-    if not stages or not all(stages):
-        raise BadRequest("the request has no stage, or one without a name; name a layer")
-    if box[0] > box[1] or box[2] > box[3]:
-        raise BadRequest(f"the box {','.join(map(str, box))} ends before it begins; write top,bottom,left,right")
-    return replace(_of_a_model(query, models), stages=stages, box=box)
-
-
-def _of_a_model(query: str, models: int) -> Asked:
-    (model,) = Parameters(query).numbers("model", 1)
-    if model >= models:
-        raise BadRequest(f"there is no model {model}; the page has {models}, counted from 0")
-    return replace(page_asked(query, models), model=model)
+def _whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    count = NUMBERS[name]
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text) or text.count(",") != count - 1:
+        form = ",".join("0" * count)
+        raise BadRequest(f"{name} is {text[:40]!r}; write {count} whole number{'s' * (count > 1)}, such as {form}")
+    return tuple(map(int, text.split(",")))
 
 
 def projective_fields(
@@ -218,7 +183,7 @@ def _forward_mode(label: str, device: torch.device) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 #: Blocks along a side of a map, at most.
 BLOCKS = 512
 #: Pictures that are held, the newest ones.
@@ -262,40 +227,40 @@ class LiveExplorer:
         """How many models there are."""
         return len(self._models)
 
-    def run(self, stop: threading.Event, answer: Callable[..., Found], *asked: Any) -> Found:
+    def run(self, stop: threading.Event, answer: Callable[..., Answer], *arguments: Any) -> Answer:
         """Compute one answer, which ends at the model's next operation after ``stop`` is set.
 
         Raises:
             Overtaken: it was stopped.
         """
         with restored(*self._modules), torch.inference_mode(False), _Stoppable(stop):
-            return answer(*asked)
+            return answer(*arguments)
 
-    def page(self, asked: Asked) -> str:
+    def page(self, request: PageRequest) -> str:
         """The page: geometry of all layers that are asked for, and no units.
 
         Raises:
             ErfscopeError: a model cannot be explored at all.
         """
         try:
-            return self._explorer(asked).to_html()
+            return self._explorer(request).to_html()
         except ErfscopeError as error:
-            if asked == Asked():
+            if request == PageRequest():
                 raise
-            explorer = self._explorer(Asked(picture=asked.picture if asked.picture in self._pictures else ""))
+            explorer = self._explorer(PageRequest(picture=request.picture if request.picture in self._pictures else ""))
             assert explorer.live is not None
             return replace(explorer, live=replace(explorer.live, error=str(error))).to_html()
 
-    def unit(self, asked: Asked) -> dict[str, Any]:
+    def unit(self, request: PageRequest) -> dict[str, Any]:
         """One unit, which is measured as :func:`erfscope.analyze` does it.
 
         Raises:
             ErfscopeError: unknown layer, unit or convention.
             MeasurementError: the model fails, or the unit has no gradient.
         """
-        live, feed, settings = self._asked(asked, asked.model)
-        unit = ",".join(map(str, asked.unit))
-        (result,) = measure(live.model, feed, replace(settings, unit=unit), layer=asked.stages[0])
+        live, feed, settings = self._measured(request, request.model)
+        unit = ",".join(map(str, request.unit))
+        (result,) = measure(live.model, feed, replace(settings, unit=unit), layer=request.stages[0])
         if result.map is None or result.trf is None or result.unit is None:
             raise ErfscopeError(result.error or "the unit has no gradient on this picture")
         field = result.trf.clipped_box_px
@@ -304,15 +269,15 @@ class LiveExplorer:
         explored = explored_unit(result.unit.index, result.trf, field, replace(result.map, values=kept), block)
         return unit_document(explored, block)
 
-    def field(self, asked: Asked) -> dict[str, Any]:
+    def field(self, request: PageRequest) -> dict[str, Any]:
         """How strongly the pixels of a box, its first and last row and column, move the units of some layers.
 
         Raises:
             ErfscopeError: unknown layer, or a box that is not on the image.
             MeasurementError: the model fails, or has an operation without a forward derivative.
         """
-        live, feed, settings = self._asked(asked, asked.model)
-        layers, (top, bottom, left, right) = asked.stages, asked.box
+        live, feed, settings = self._measured(request, request.model)
+        layers, (top, bottom, left, right) = request.stages, request.box
         device, dtype = device_and_dtype(plan_of_planes(live.model, feed, settings, layers[0]))
         image = feed.batch([0]).to(device=device, dtype=dtype)
         height, width = image.shape[2:]
@@ -338,20 +303,20 @@ class LiveExplorer:
             del self._pictures[old]
         return {"picture": key}
 
-    def _asked(self, asked: Asked, number: int) -> tuple[LiveModel, Feed, Settings]:
-        live, key = self._models[number], asked.picture
+    def _measured(self, request: PageRequest, number: int) -> tuple[LiveModel, Feed, Settings]:
+        live, key = self._models[number], request.picture
         if key not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
         settings = live.settings
-        wrt = [*asked.references, *[settings.wrt] * len(self._models)][number]
-        convention = asked.convention or settings.convention
+        wrt = [*request.references, *[settings.wrt] * len(self._models)][number]
+        convention = request.convention or settings.convention
         return live, self._pictures[key][number], replace(settings, wrt=wrt, convention=convention)
 
-    def _explorer(self, asked: Asked) -> Explorer:
-        chosen = [*asked.layers, *[""] * len(self._models)]
+    def _explorer(self, request: PageRequest) -> Explorer:
+        chosen = [*request.layers, *[""] * len(self._models)]
         models, choices = [], []
         for number, layer in enumerate(chosen[: len(self._models)]):
-            live, feed, settings = self._asked(asked, number)
+            live, feed, settings = self._measured(request, number)
             models.append(_explored(live, feed, settings, layer))
             known = tuple(each.name for each in live.model.recording.layers if len(each.shape) == 4)
             of = f" ({live.model.label})" if len(self._models) > 1 else ""
@@ -362,7 +327,7 @@ class LiveExplorer:
         convention = Choice(
             name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(settings.convention)
         )
-        page = Live(choices=(convention, *choices), picture=asked.picture)
+        page = Live(choices=(convention, *choices), picture=request.picture)
         return Explorer(models=tuple(models), colours=self._colours, live=page)
 
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erfscope.errors import ErfscopeError
-from erfscope.explorer.live import BadRequest, LiveExplorer, Parameters, field_asked, page_asked, unit_asked
+from erfscope.explorer.live import BadRequest, LiveExplorer, read_request
 from erfscope.model_errors import first_line
 from erfscope.stimuli.decode import LARGEST_FILE
 
@@ -139,10 +139,10 @@ class Impatient(H11Protocol):
 
 
 def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
-    async def compute(answer: Callable[..., Any], *asked: Any) -> Any:
+    async def compute(answer: Callable[..., Any], *arguments: Any) -> Any:
         stop = threading.Event()
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread, explorer.run, stop, answer, *asked)
+            return await asyncio.get_running_loop().run_in_executor(thread, explorer.run, stop, answer, *arguments)
         except ErfscopeError as error:
             return {"error": str(error)}
         except Exception as error:  # anything a model may raise
@@ -152,15 +152,15 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
             stop.set()
 
     async def page(request: Request) -> Response:
-        found = await compute(explorer.page, page_asked(request.url.query, explorer.models))
-        return HTMLResponse(found) if isinstance(found, str) else JSONResponse(found, 500)
+        shown = await compute(explorer.page, read_request(request.url.query, explorer.models))
+        return HTMLResponse(shown) if isinstance(shown, str) else JSONResponse(shown, 500)
 
-    def answering(read: Callable[..., Any], answer: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+    def answering(answer: Callable[..., Any], *needed: str) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            asked = read(request.url.query, explorer.models)
+            parameters = read_request(request.url.query, explorer.models, *needed)
 
             async def text() -> AsyncIterator[str]:
-                yield json.dumps(await compute(answer, asked), allow_nan=False)
+                yield json.dumps(await compute(answer, parameters), allow_nan=False)
 
             # A stream ends where its connection is closed.
             return StreamingResponse(text(), media_type="application/json")
@@ -168,7 +168,7 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
         return respond
 
     async def picture(request: Request) -> Response:
-        name = Parameters(request.url.query).one("name")
+        name = read_request(request.url.query, explorer.models, "name").name
         data = bytearray()
         if int(request.headers.get("content-length", 0)) <= LARGEST_FILE:
             async for part in request.stream():
@@ -182,8 +182,8 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
     return Starlette(
         routes=[
             Route("/{token}/", page),
-            Route("/{token}/unit", answering(unit_asked, explorer.unit)),
-            Route("/{token}/field", answering(field_asked, explorer.field)),
+            Route("/{token}/unit", answering(explorer.unit, "model", "stage", "unit")),
+            Route("/{token}/field", answering(explorer.field, "model", "stage", "box")),
             Route("/{token}/picture", picture, methods=["POST"]),
         ],
         exception_handlers={BadRequest: _refuse},
