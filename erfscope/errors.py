@@ -88,7 +88,7 @@ def refuse_broken_link(path: str | Path) -> None:
         if text := loop_text(error, path):
             raise ErfscopeError(text) from error
         parts = (Path(path), *Path(path).parents) if isinstance(error, FileNotFoundError) else ()
-        link = next((each for each in parts if each.is_symlink() and not each.exists()), None)
+        link = next((part for part in parts if part.is_symlink() and not part.exists()), None)
         if link is not None:
             text = (
                 f"{str(link)!r} is a link to {str(link.readlink())!r}, which does not exist; remove the link, or let it"

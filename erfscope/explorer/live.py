@@ -158,9 +158,9 @@ def projective_fields(
         tangent[:, channel][inside(box)] = signs.view(sides(box)).to(image)
         with wrap_model_errors(model.label, model.adapter), _forward_mode(model.label, image.device):
             dual = forward_ad.make_dual(image, tangent)  # type: ignore[no-untyped-call]
-            for layer, found in model.adapter.maps(dual, layers, known).items():
-                moved = forward_ad.unpack_dual(found).tangent  # type: ignore[no-untyped-call]
-                moved = torch.zeros_like(found) if moved is None else moved
+            for layer, values in model.adapter.maps(dual, layers, known).items():
+                moved = forward_ad.unpack_dual(values).tangent  # type: ignore[no-untyped-call]
+                moved = torch.zeros_like(values) if moved is None else moved
                 squares[layer] = squares[layer] + in_double(moved[0]).square().sum(0)
     return {layer: (total / draws).sqrt().cpu().numpy() for layer, total in squares.items()}
 
@@ -284,8 +284,8 @@ class LiveExplorer:
         if bottom >= height or right >= width:
             raise ErfscopeError(f"the image has {height} rows and {width} columns; point at a box inside of it")
         box = ((top, bottom + 1), (left, right + 1))
-        found = projective_fields(live.model, image, box, layers, draws=BOX_DRAWS, seed=settings.seed)
-        return {"stages": [base64.b64encode(found[layer].astype("<f4").tobytes()).decode() for layer in layers]}
+        fields = projective_fields(live.model, image, box, layers, draws=BOX_DRAWS, seed=settings.seed)
+        return {"stages": [base64.b64encode(fields[layer].astype("<f4").tobytes()).decode() for layer in layers]}
 
     def add_picture(self, data: bytes, name: str) -> dict[str, Any]:
         """Hold another picture, and name it.
@@ -318,7 +318,7 @@ class LiveExplorer:
         for number, layer in enumerate(chosen[: len(self._models)]):
             live, feed, settings = self._measured(request, number)
             models.append(_explored(live, feed, settings, layer))
-            known = tuple(each.name for each in live.model.recording.layers if len(each.shape) == 4)
+            known = tuple(seen.name for seen in live.model.recording.layers if len(seen.shape) == 4)
             of = f" ({live.model.label})" if len(self._models) > 1 else ""
             choices += [
                 Choice(name="layer", label=f"Layer{of}", words=("", *known), chosen=layer),
@@ -345,7 +345,7 @@ class _Stoppable(TorchFunctionMode):
 
 
 def _held(feed: Feed, name: str = "") -> Feed:
-    """The same picture, read once, with the name of its file."""
+    """A feed of the one picture, which is read once, with the name of its file."""
     if not isinstance(feed, PictureFeed):
         return feed
     pixels = feed.stimuli.pixels(0)

@@ -63,7 +63,7 @@ def serve(explorer: LiveExplorer, host: str, port: int, ready: Callable[[str], N
     names = {name, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {name}
     token = secrets.token_urlsafe(24)
     with ThreadPoolExecutor(1, "erfscope-explorer") as thread:
-        app = Guard(_app(explorer, thread), hosts={f"{each}:{port}" for each in names}, token=token)
+        app = Guard(_app(explorer, thread), hosts={f"{host_name}:{port}" for host_name in names}, token=token)
         config = uvicorn.Config(
             app,
             http=Impatient,
@@ -115,10 +115,14 @@ class Impatient(H11Protocol):
         """Make room for a connection, and begin to watch it."""
         self._received, self._since = 0, self.loop.time()
         if len(self.connections) >= ROOM:
-            others = [cast("Impatient", each) for each in self.connections]
-            waiting = [each for each in others if each.conn.their_state is h11.IDLE and not each.transport.is_closing()]
+            others = [cast("Impatient", connection) for connection in self.connections]
+            waiting = [
+                connection
+                for connection in others
+                if connection.conn.their_state is h11.IDLE and not connection.transport.is_closing()
+            ]
             if waiting:
-                min(waiting, key=lambda each: each._since).transport.abort()
+                min(waiting, key=lambda connection: connection._since).transport.abort()
         super().connection_made(transport)
         self._watch(None)
 

@@ -122,8 +122,8 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     every = fields_of(plan, sums, along)
     draws = model.layer(layer).shape[1] if plan.draws == "all" else plan.draws
     # A forward pass takes about half as long as a backward pass, and is made once for all units.
-    passes, each = len(every.groups) * draws, seconds / (draws + 0.5)
-    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * each)
+    passes, seconds_a_pass = len(every.groups) * draws, seconds / (draws + 0.5)
+    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * seconds_a_pass)
 
 
 def costs(models: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:

@@ -100,8 +100,8 @@ def _parse_sides(text: str) -> tuple[int, ...]:
         sides = tuple(int(side) for side in text.strip().lower().split("x"))
     except ValueError:
         raise ErfscopeError(f"cannot read the input size {text!r}; write 224 or 192x256") from None
-    found = _positive(sides, text.strip())
-    return EverySide(found) if len(found) == 1 else found
+    size = _positive(sides, text.strip())
+    return EverySide(size) if len(size) == 1 else size
 
 
 def _positive(sides: Sequence[int], given: Any) -> tuple[int, ...]:

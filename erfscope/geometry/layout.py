@@ -45,10 +45,10 @@ class Layout:
     def to_map(self, tensor: Tensor) -> Tensor:
         """Return ``tensor`` as (B, C, *space), without tokens beside the map. This is linear, so that it works for
         gradients and features."""
-        found = self._channels_first(tensor)
+        values = self._channels_first(tensor)
         if not self.grid:
-            return found
-        cells = found[:, :, self.prefix : found.shape[2] - self.suffix]
+            return values
+        cells = values[:, :, self.prefix : values.shape[2] - self.suffix]
         return cells.reshape(*cells.shape[:2], *self.grid)
 
     def _channels_first(self, tensor: Tensor) -> Tensor:
@@ -129,12 +129,12 @@ def named_layout(name: str, shape: Sequence[int], input_space: Sequence[int], *,
         MeasurementError: the tensor cannot be read so.
     """
     if name == "NLC":
-        found = _tokens(shape[1], input_space, prefix) if len(shape) == 3 else None
-        if found is None:
+        layout = _tokens(shape[1], input_space, prefix) if len(shape) == 3 else None
+        if layout is None:
             raise MeasurementError(
                 f"layout NLC was asked for, but a tensor of shape {tuple(shape)} forms no token grid"
             )
-        return found
+        return layout
     if len(shape) != len(name):
         raise MeasurementError(f"layout {name} was asked for, but the tensor has shape {tuple(shape)}")
     return Layout(dims=NAMES[name])

@@ -65,23 +65,23 @@ def resolve_units(
         every = [unit for each in word for unit in resolve_units(each, space, centre, layer=layer)]
         return list(dict.fromkeys(every))
     if isinstance(word, str):
-        found = [unit for part in split_units(word, len(space)) for unit in _units(part, space, centre)]
+        indices = [unit for part in split_units(word, len(space)) for unit in _units(part, space, centre)]
     else:
         try:
             given = (
                 word.index if isinstance(word, Unit) else (word,) if isinstance(word, int) and len(space) == 1 else word
             )
-            found = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr, arg-type]
+            indices = [tuple(operator.index(i) for i in given)]  # type: ignore[union-attr, arg-type]
         except TypeError:
             raise _unreadable(word, len(space)) from None
-    for index in found:
+    for index in indices:
         if len(index) != len(space) or any(not 0 <= i < side for i, side in zip(index, space, strict=True)):
             size = "x".join(str(side) for side in space)
             last = ",".join(str(side - 1) for side in space)
             asked = ",".join(str(i) for i in index)
             raise ErfscopeError(f"unit {asked} lies outside {layer}, whose map is {size}; the last unit is {last}")
     chosen = word.channels if isinstance(word, Unit) else None
-    return [Unit(index=index, channels=chosen) for index in dict.fromkeys(found)]
+    return [Unit(index=index, channels=chosen) for index in dict.fromkeys(indices)]
 
 
 def split_units(text: str, rank: int) -> list[str]:

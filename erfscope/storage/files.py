@@ -64,11 +64,11 @@ def map_bytes(results: list[Result]) -> bytes:
 def report_bytes(document: dict[str, Any]) -> bytes:
     """JSON text, indented, strictly valid."""
     # Piece by piece: as one text, and the list of its pieces, a report of hundreds of models would be there four times.
-    found = io.BytesIO()
+    text = io.BytesIO()
     for piece in json.JSONEncoder(indent=1, allow_nan=False).iterencode(document):
-        found.write(piece.encode())
-    found.write(b"\n")
-    return found.getvalue()
+        text.write(piece.encode())
+    text.write(b"\n")
+    return text.getvalue()
 
 
 def save_directory(
@@ -114,7 +114,7 @@ def read_begun(path: str | Path) -> Report:
 
 def _read_rows(path: Path) -> Report:
     """The rows of a run that has not ended; of one that was measured again the last one counts."""
-    reports = [_read_report(each) for each in rows_of(path)]
+    reports = [_read_report(folder) for folder in rows_of(path)]
     last = {place_of(row): row for report in reports for row in report}
     return replace(reports[-1], results=unique_ids([*last.values()]))
 
@@ -213,13 +213,13 @@ def is_report(path: Path) -> bool:
 
 def rows_of(path: Path) -> list[Path]:
     """The folders of rows in that of a report, in the order in which they were stored."""
-    return sorted(each.parent for each in (path / ROWS).glob(f"[0-9]*/{REPORT}"))
+    return sorted(report.parent for report in (path / ROWS).glob(f"[0-9]*/{REPORT}"))
 
 
 def begin_rows(path: Path) -> None:
     """Delete the rows of a run that is not continued. The folder of rows stays: it marks the folder as a run's."""
-    for each in (path / ROWS).glob("*"):
-        shutil.rmtree(each, ignore_errors=True)
+    for row in (path / ROWS).glob("*"):
+        shutil.rmtree(row, ignore_errors=True)
 
 
 def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
@@ -236,8 +236,8 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
     try:
         begun = bool(rows_of(path))
         # What the run continues lies among its rows before its report is deleted: they hold the run from then on.
-        for each in (rows,) if begun or earlier is None else (earlier, rows):
-            _store(path, each)
+        for report in (rows,) if begun or earlier is None else (earlier, rows):
+            _store(path, report)
         if earlier is not None and not begun:
             (path / REPORT).unlink(missing_ok=True)
     except (ErfscopeError, OSError) as error:
@@ -250,6 +250,6 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
 
 def _store(path: Path, report: Report) -> None:
     (path / ROWS).mkdir(parents=True, exist_ok=True)
-    last = max((int(each.name) for each in (path / ROWS).glob("[0-9]*")), default=-1)
+    last = max((int(row.name) for row in (path / ROWS).glob("[0-9]*")), default=-1)
     name = f"{last + 1:06}"
     save_directory(report.to_json, list(report), path / ROWS / name, others=[], force=False)

@@ -113,8 +113,8 @@ def sums_of_part(part: PartialSums) -> StoredSums:
 def part_arrays(part: PartialSums) -> dict[str, FloatArray]:
     """The sums by group, (groups, *box), and the hops."""
     sums = [total for _, (total, _) in part.average.sums.items()]
-    found = {"sums": np.stack(sums)} if sums else {}
-    return found if part.hops is None else {**found, "hops": part.hops}
+    arrays = {"sums": np.stack(sums)} if sums else {}
+    return arrays if part.hops is None else {**arrays, "hops": part.hops}
 
 
 def part_from_sums(
@@ -215,8 +215,8 @@ def result_to_json(
         differences=None
         if differences is None
         else {
-            name: found if isinstance(found, str) else StoredDifference(value=found[0], se=found[1])
-            for name, found in differences.items()
+            name: difference if isinstance(difference, str) else StoredDifference(value=difference[0], se=difference[1])
+            for name, difference in differences.items()
         },
         positions=None if result.positions is None else stored_positions(result.positions),
         trust=None if result.trust is None else _stored_trust(result.trust),
@@ -280,7 +280,7 @@ def result_from_json(
         if hops is None
         else HopProfile(mass=np.array(hops.mass), unreachable=hops.unreachable, total=hops.total),
         measures={
-            name: MeasureValue(**{each: getattr(measure, each) for each in MeasureValue.__dataclass_fields__})
+            name: MeasureValue(**{field: getattr(measure, field) for field in MeasureValue.__dataclass_fields__})
             for name, measure in stored.measures.items()
         },
         se_over=next((measure.se_over for measure in stored.measures.values() if measure.se_over), "images"),
@@ -305,10 +305,12 @@ def _refuse_other_axes(trf: Trf, unit: UnitRecord, values: np.ndarray[Any, Any] 
     """
     sizes = (trf.reference_px, trf.size_px, trf.local_size_px)
     places = (trf.center_px, unit.center_px, *zip(*trf.box_px, strict=True), *zip(*trf.local_box_px, strict=True))
-    for each in (*sizes, trf.stride_px, unit.stride_px, *places, trf.box_px, trf.local_box_px):
-        if len(each) != len(trf.reference_px):
-            raise ValueError(f"{list(each)} are not {len(trf.reference_px)} axes")
-    if any(side < 1 for each in sizes for side in each) or any(abs(at) > FARTHEST for each in places for at in each):
+    for along_axes in (*sizes, trf.stride_px, unit.stride_px, *places, trf.box_px, trf.local_box_px):
+        if len(along_axes) != len(trf.reference_px):
+            raise ValueError(f"{list(along_axes)} are not {len(trf.reference_px)} axes")
+    if any(side < 1 for along_axes in sizes for side in along_axes) or any(
+        abs(at) > FARTHEST for along_axes in places for at in along_axes
+    ):
         raise ValueError("sizes are positive, and coordinates those of pixels")
     if values is not None and (values.shape != trf.reference_px or not np.isfinite(values).all()):
         raise ValueError(f"its map of shape {values.shape} is not a finite one of {trf.reference_px}")

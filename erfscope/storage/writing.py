@@ -37,8 +37,8 @@ class FileFormat:
 _TABLE, _FIGURE = "a table for a page or a paper (booktabs)", "the figure"
 #: Every format by its suffix.
 FORMATS = {
-    each.suffix: each
-    for each in (
+    row.suffix: row
+    for row in (
         FileFormat(suffix=".html", content="page", holds="the page: see [Figures and reports](reports.md)"),
         FileFormat(suffix=".json", content="report", holds="the report without its maps"),
         FileFormat(
@@ -61,12 +61,12 @@ FORMATS = {
     )
 }
 #: What tables are called, in the order of their suffixes.
-TABLES = tuple(each.table for each in FORMATS.values() if each.table)
+TABLES = tuple(row.table for row in FORMATS.values() if row.table)
 
 
 def suffixes(*contents: Content) -> tuple[str, ...]:
     """The suffixes of files that hold some content."""
-    return tuple(suffix for suffix, each in FORMATS.items() if each.content in contents)
+    return tuple(suffix for suffix, row in FORMATS.items() if row.content in contents)
 
 
 #: The file that marks the folder of a report.
@@ -140,10 +140,10 @@ def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
         ErfscopeError: it is.
     """
     with _one_line(Path(path)):
-        for each in inputs if Path(path).exists() else ():
-            if Path(each).exists() and Path(path).samefile(each):
+        for source in inputs if Path(path).exists() else ():
+            if Path(source).exists() and Path(path).samefile(source):
                 raise ErfscopeError(
-                    f"the output {path} and the input {each} are one; name another output: --force replaces no input"
+                    f"the output {path} and the input {source} are one; name another output: --force replaces no input"
                 )
 
 
@@ -320,19 +320,19 @@ def _fill(path: Path, new: Path, holding: str) -> None:
     report. The rows that a report is made of stay until it is there."""
     aside = Path(tempfile.mkdtemp(dir=path, prefix=new.name))
     kept = (new, aside, path / ROWS)
-    old = sorted((each for each in path.iterdir() if each not in kept), key=lambda each: each.name != holding)
-    fresh = sorted(new.iterdir(), key=lambda each: each.name == holding)
+    old = sorted((file for file in path.iterdir() if file not in kept), key=lambda file: file.name != holding)
+    fresh = sorted(new.iterdir(), key=lambda file: file.name == holding)
     try:
-        for each in old:
-            each.rename(aside / each.name)
-        for each in fresh:
-            each.rename(path / each.name)
+        for file in old:
+            file.rename(aside / file.name)
+        for file in fresh:
+            file.rename(path / file.name)
     except BaseException:
-        for each in fresh:
-            if not each.exists():
-                (path / each.name).rename(each)
-        for each in aside.iterdir():
-            each.rename(path / each.name)
+        for file in fresh:
+            if not file.exists():
+                (path / file.name).rename(file)
+        for file in aside.iterdir():
+            file.rename(path / file.name)
         aside.rmdir()
         raise
     if (path / ROWS).is_dir():

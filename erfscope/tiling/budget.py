@@ -46,12 +46,12 @@ class HaloBudget:
         error included; the exact ones where no shorter ones do.
         """
         above = self.share + np.nan_to_num(self.se) >= tolerance
-        found = []
+        halos = []
         for axis, sides in zip(plan.axes, above, strict=True):
             least = [int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides]
-            steps = [math.ceil(each / axis.alignment) * axis.alignment for each in least]
-            found.append(_within(axis, steps))
-        return tuple(found)
+            steps = [math.ceil(cells / axis.alignment) * axis.alignment for cells in least]
+            halos.append(_within(axis, steps))
+        return tuple(halos)
 
 
 class Seam(NamedTuple):
@@ -93,7 +93,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
         errors.append(
-            np.apply_along_axis(lambda each: jackknife_se(each.tolist()), 0, others)
+            np.apply_along_axis(lambda of_groups: jackknife_se(of_groups.tolist()), 0, others)
             if enough
             else np.full_like(shares[-1], math.nan)
         )
@@ -132,20 +132,20 @@ def seams(
         raise ErfscopeError(f"an image of {space} is one tile, without seams; give a larger image or a smaller tile")
 
     def output(plan: TilePlan) -> FloatArray:
-        found: FloatArray = torch.as_tensor(run_tiled(model, x, plan)).double().cpu().numpy()
-        return found
+        tiled: FloatArray = torch.as_tensor(run_tiled(model, x, plan)).double().cpu().numpy()
+        return tiled
 
     whole = output(with_tile(plan, space))
     near = _near_seams(plan, space)
-    found = []
+    seams_of_halos = []
     for halo in halos:
         axes = tuple(replace(axis, halo=_within(axis, (halo, halo))) for axis in plan.axes)
         difference = (output(replace(plan, axes=axes)) - whole) / (whole.std() or 1.0)
         rms = math.sqrt(float((difference[..., near] ** 2).mean()))
-        found.append(
+        seams_of_halos.append(
             Seam(halo, float(np.abs(difference).max()), rms, None if budget is None else budget.predicted(halo))
         )
-    return tuple(found)
+    return tuple(seams_of_halos)
 
 
 def _near_seams(plan: TilePlan, space: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -182,7 +182,7 @@ def _start(axis: TileAxis, index: int) -> int:
 def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArray:
     """The share of a map beyond each halo, (axes, 2, halos), if the unit's tile began, or ended, as near as it can."""
     length = 1 + max(max(axis.halo) for axis in plan.axes)
-    found = np.zeros((len(plan.axes), 2, length))
+    beyond = np.zeros((len(plan.axes), 2, length))
     for number, (axis, index) in enumerate(zip(plan.axes, unit, strict=True)):
         line = values.sum(tuple(other for other in range(values.ndim) if other != number))
         line = line / line.sum()
@@ -191,6 +191,6 @@ def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArra
         last = axis.tile_units - 1 - (axis.tile_units - 1 - index) % period
         stop = math.ceil(axis.tile_units * axis.stride) + axis.offset + int((index - last) * axis.stride)
         halos = np.arange(length)
-        found[number, 0] = np.append(0.0, line.cumsum())[np.clip(start - halos, 0, len(line))]
-        found[number, 1] = np.append(line[::-1].cumsum()[::-1], 0.0)[np.clip(stop + halos, 0, len(line))]
-    return found
+        beyond[number, 0] = np.append(0.0, line.cumsum())[np.clip(start - halos, 0, len(line))]
+        beyond[number, 1] = np.append(line[::-1].cumsum()[::-1], 0.0)[np.clip(stop + halos, 0, len(line))]
+    return beyond

@@ -97,7 +97,7 @@ def find_plan(
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
         blockers |= {f"the model does not run on {size_text(sides)} ({error.reason}); {more}": None}
     blockers |= dict.fromkeys(_sentences(obstacles))
-    has_factor = all(each.kind != "sized" for each in obstacles)
+    has_factor = all(obstacle.kind != "sized" for obstacle in obstacles)
     if not has_factor or not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
         return _impossible(loaded, layer or "", blockers)
     tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
@@ -122,19 +122,19 @@ def _output(loaded: LoadedModel) -> str:
     """The name of the first map that the model returns."""
     recording = loaded.recording
     names = [name for name in recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
-    found = next((name for name in names if is_map(recording, name)), None)
-    if found is None:
+    output = next((name for name in names if is_map(recording, name)), None)
+    if output is None:
         raise MeasurementError(
             "returns no map (B, C, *space) of the image that tiles could be put together to; name a layer with --layer",
             model=loaded.label,
         )
-    return found
+    return output
 
 
 def _path(recording: Recording, name: str) -> Path:
     """Where a tensor is in what the model itself returns."""
     returned, node = recording.graph.returned, recording.modules[name].node
-    return next(path[1:] for path, each in returned.items() if path[:1] == (RETURNED,) and each is node)
+    return next(path[1:] for path, other in returned.items() if path[:1] == (RETURNED,) and other is node)
 
 
 def _of_the_pass(loaded: LoadedModel, layer: str | None) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _tables(axis: Reach) -> tuple[FloatArray, FloatArray]:
     block = (len(axis.first) - period) // 2 // period
     units = slice(block * period, (block + 1) * period)
     shift = block * axis.period
-    return axis.first[units] - shift - axis.margin[0], axis.last[units] - shift + axis.margin[1]
+    return axis.first[units] - shift - axis.crop_margin[0], axis.last[units] - shift + axis.crop_margin[1]
 
 
 def _of_units(table: FloatArray, units: IntArray, alignment: int) -> FloatArray:
@@ -187,7 +187,7 @@ def _of_units(table: FloatArray, units: IntArray, alignment: int) -> FloatArray:
 def _is_uniform(axis: Reach) -> bool:
     """Whether some units see no border, and all of these see alike."""
     inner = np.flatnonzero((axis.first >= 0) & (axis.last < axis.size))
-    seen = axis.first[inner] - axis.margin[0], axis.last[inner] + axis.margin[1]
+    seen = axis.first[inner] - axis.crop_margin[0], axis.last[inner] + axis.crop_margin[1]
     expected = (_of_units(table, inner, axis.period) for table in _tables(axis))
     return inner.size > 0 and all(map(np.array_equal, expected, seen))
 
@@ -203,11 +203,11 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
     offset = math.floor(cut + SLACK) if min(abs(cut), abs(lost)) >= max(step, 1.0) - SLACK else 0
     units = np.arange(-period, 2 * period)
     firsts, lasts = (_of_units(table, units, alignment) for table in (first, last))
-    starts = [math.floor(each * stride) + offset for each in range(period)]
-    stops = [math.ceil((each + 1) * stride) + offset for each in range(period)]
+    starts = [math.floor(unit * stride) + offset for unit in range(period)]
+    stops = [math.ceil((unit + 1) * stride) + offset for unit in range(period)]
     any_phase = [
-        max(start - firsts[period + each : 2 * period + each].min() for each, start in enumerate(starts)),
-        max(lasts[each + 1 : period + each + 1].max() + 1 - stop for each, stop in enumerate(stops)),
+        max(start - firsts[period + unit : 2 * period + unit].min() for unit, start in enumerate(starts)),
+        max(lasts[unit + 1 : period + unit + 1].max() + 1 - stop for unit, stop in enumerate(stops)),
     ]
     # A model without padding loses cells at both ends, and a tile is what it makes of a crop.
     tile_units = period + (count % period if offset > 0 else 0)
@@ -222,7 +222,7 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
         offset=offset,
         size=axis.size,
         units=count,
-        fold=axis.fold,
+        border_reflection=axis.border_reflection,
         tile_units=tile_units,
     ).with_tile(tile)
 
@@ -249,10 +249,10 @@ def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str
 
 def _number_of_size(one: Recording, other: Recording) -> str:
     """The first elementwise operation whose numbers differ between two recordings of one model; "" for none."""
-    for mine, theirs in zip(*(_elementwise(each) for each in (one, other)), strict=False):
+    for mine, theirs in zip(_elementwise(one), _elementwise(other), strict=False):
         if name_of(mine) != name_of(theirs):
             break
-        numbers = [[each for each in node.args if isinstance(each, int | float)] for node in (mine, theirs)]
+        numbers = [[item for item in node.args if isinstance(item, int | float)] for node in (mine, theirs)]
         if numbers[0] != numbers[1]:
             return describe(mine)
     return ""
@@ -273,4 +273,4 @@ def _agree(one: Reach, other: Reach) -> bool:
     period = int(one.period / one.stride)
     further = (other.size - one.size) // one.period * period
     same = (one.stride, one.period, len(one.first) + further) == (other.stride, other.period, len(other.first))
-    return same and all(np.array_equal(*each) for each in zip(_tables(one), _tables(other), strict=True))
+    return same and all(np.array_equal(*tables) for tables in zip(_tables(one), _tables(other), strict=True))

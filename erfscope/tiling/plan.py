@@ -44,7 +44,7 @@ class TileAxis:
     size: int
     units: int
     #: How much further units at the image's border see into it, where the model mirrors it there.
-    fold: tuple[int, int] = (0, 0)
+    border_reflection: tuple[int, int] = (0, 0)
     #: Units of a tile.
     tile_units: int
 
@@ -69,7 +69,7 @@ class TileAxis:
         ends in it, and the model makes all units of the tile of it.
         """
         shift = (self.offset - self.halo[0]) % self.alignment
-        tile = max(math.ceil(self.tile_units * self.stride), *self.fold)
+        tile = max(math.ceil(self.tile_units * self.stride), *self.border_reflection)
         side = shift + sum(self.halo) + tile
         side += (self.size - side) % self.alignment
         before = (self.halo[0] - self.offset + shift) // self.alignment * self.units_per_alignment
@@ -155,7 +155,7 @@ class TilePlan:
 
     @property
     def halo_any_phase(self) -> tuple[tuple[int, int], ...]:
-        """The same for tiles that begin at any unit of the output."""
+        """Input that a tile needs beyond its own, before and after it, where tiles begin at any unit of the output."""
         return tuple(axis.halo_any_phase for axis in self.axes)
 
     @property
@@ -228,8 +228,8 @@ class TilePlan:
         """
         self.require_possible()
         sides = self._sides(image_size)
-        each = [axis.windows(side) for axis, side in zip(self.axes, sides, strict=True)]
-        return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*each)]
+        along = [axis.windows(side) for axis, side in zip(self.axes, sides, strict=True)]
+        return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*along)]
 
     def _sides(self, image_size: Size) -> tuple[int, ...]:
         sides = sides_of(image_size, len(self.axes))
@@ -299,13 +299,13 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     asked = _cost(plan, "asked", image)
     if memory is None or plan.memory is None or (largest := _largest(plan, image, memory)) is None:
         return (asked,)
-    found = _cost(largest, "largest", image)
-    others = (_cost(each, "least", image) for each in _even(plan, image or ()))
-    fit = (each for each in others if (each.memory or 0) <= memory)
-    least = min(fit, key=lambda each: each.wasted, default=found)
-    if least.wasted >= found.wasted:
-        return (asked, replace(found, names=("largest", "least")))
-    return (asked, found, least)
+    of_largest = _cost(largest, "largest", image)
+    others = (_cost(even, "least", image) for even in _even(plan, image or ()))
+    fit = (cost for cost in others if (cost.memory or 0) <= memory)
+    least = min(fit, key=lambda cost: cost.wasted, default=of_largest)
+    if least.wasted >= of_largest.wasted:
+        return (asked, replace(of_largest, names=("largest", "least")))
+    return (asked, of_largest, least)
 
 
 def _scaled(plan: TilePlan, cells: int) -> int | None:
@@ -328,7 +328,7 @@ def _even(plan: TilePlan, image: tuple[int, ...]) -> Iterator[TilePlan]:
 
 
 def _clipped(plan: TilePlan, side: int, image: tuple[int, ...] | None) -> TilePlan:
-    return with_tile(plan, (side,) * len(plan.axes) if image is None else tuple(min(side, each) for each in image))
+    return with_tile(plan, (side,) * len(plan.axes) if image is None else tuple(min(side, whole) for whole in image))
 
 
 def _cost(plan: TilePlan, name: str, image: tuple[int, ...] | None) -> TileCost:

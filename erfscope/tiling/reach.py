@@ -60,9 +60,9 @@ class Reach:
     #: Cells after which all operations begin anew.
     period: int
     #: How much further a border reaches before and after, where it cuts a map that an operation has cropped.
-    margin: tuple[int, int]
+    crop_margin: tuple[int, int]
     #: How much further units at the border read into the image, mirrored for example, before and after.
-    fold: tuple[int, int]
+    border_reflection: tuple[int, int]
 
 
 def is_map(recording: Recording, layer: str) -> bool:
@@ -92,10 +92,10 @@ def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple
     fields = recording.fields(positions.image, FIRST, "image")
     way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)
     axes = tuple(_reach(fields, way, seen.node, axis) for axis in range(len(fields.sizes)))
-    found = [obstacle for node in way for obstacle in _obstacles(fields, node)]
+    obstacles = [obstacle for node in way for obstacle in _obstacles(fields, node)]
     masked = [module_of(node) for node in way for edge in _tables_of(fields, node) if _shuts_seam(fields, node, edge)]
-    found = [each for each in found if each.operation != "roll" or not any(m.startswith(each.module) for m in masked)]
-    return axes, tuple(dict.fromkeys(found))
+    stay = (one for one in obstacles if one.operation != "roll" or not any(m.startswith(one.module) for m in masked))
+    return axes, tuple(dict.fromkeys(stay))
 
 
 def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reach:
@@ -108,13 +108,15 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     # Further than half of the image are windows that were rolled over the border.
     with np.errstate(invalid="ignore"):  # inf - inf, where a unit sees nothing
         further = ((high - last, first < 0), (first - low, last >= size))
-    folds = [max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0))) for further, beyond in further]
+    reflections = [
+        max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0))) for further, beyond in further
+    ]
     center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
     stride = _fraction(fields.stride(node, FIRST, axis))
     steps = [stride, *(_fraction(fields.positions.places(node)[axis].slope) for node in way)]
     reads = list(_reads(fields, way))
     steps += [step for edge, before in reads for step in _patterns(edge, before, axis)]
-    margins = [_margin(fields, edge, before, axis) for edge, before in reads]
+    crop_margins = [_crop_margin(fields, edge, before, axis) for edge, before in reads]
     return Reach(
         size=size,
         first=first,
@@ -122,8 +124,8 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
         stride=stride,
         center=center,
         period=math.lcm(*(step.numerator for step in steps if step)),
-        margin=(max((each[0] for each in margins), default=0), max((each[1] for each in margins), default=0)),
-        fold=(folds[0], folds[1]),
+        crop_margin=(max((m[0] for m in crop_margins), default=0), max((m[1] for m in crop_margins), default=0)),
+        border_reflection=(reflections[0], reflections[1]),
     )
 
 
@@ -159,11 +161,11 @@ def _period(read: Taps) -> int:
     return 0
 
 
-def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:
+def _crop_margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:
     """How far inside the image padding stands for cells that exist, as it does behind a slice of a map; cells on the
     other side of the image are those of a map that was rolled.
     """
-    found = [0, 0]
+    cut = [0, 0]
     if not edge.steps or not isinstance(edge.steps[0], Dims):
         return 0, 0
     ends, place, shape = fields.every_end[edge.source][axis][LOCAL], before[0][axis], shape_of(edge.source)
@@ -176,10 +178,10 @@ def _margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: i
         first, last = np.moveaxis(extend(ends, 1 + dim, beyond, slopes, np.inf), 1 + dim, 1)
         first, last = first[0][np.isfinite(first[0])], -last[1][np.isfinite(last[1])]
         if (spots < 0).any() and first.size:
-            found[0] = max(found[0], int(first.max()) + 1)
+            cut[0] = max(cut[0], int(first.max()) + 1)
         if (spots >= shape[dim]).any() and last.size:
-            found[1] = max(found[1], fields.sizes[axis] - int(last.min()))
-    return (0, 0) if max(found) > fields.sizes[axis] // 2 else (found[0], found[1])
+            cut[1] = max(cut[1], fields.sizes[axis] - int(last.min()))
+    return (0, 0) if max(cut) > fields.sizes[axis] // 2 else (cut[0], cut[1])
 
 
 def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
@@ -213,14 +215,14 @@ def _tables_of(fields: Fields, node: fx.Node) -> list[Edge]:
 def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     """Whether a table shuts attention in windows between cells from opposite sides of the image, and no other."""
     numbers, edges = fields.positions.numbers(edge.source), fields.positions.edges
-    while (found := edges.get(node)) and found[0].mixing != ATTENTION:
-        node = found[0].source
-    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2] or not found:
+    while (reads := edges.get(node)) and reads[0].mixing != ATTENTION:
+        node = reads[0].source
+    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2] or not reads:
         return False
     table, side = numbers.detach().cpu().numpy(), numbers.shape[-1]
     table = table.reshape(-1, side, side)
     torn = np.zeros((1, 1, 1), dtype=bool)
-    for ends, size in zip(fields.every_end[found[0].source], fields.sizes, strict=True):
+    for ends, size in zip(fields.every_end[reads[0].source], fields.sizes, strict=True):
         # Of the queries: windows by their cells, those of the first image first.
         if ends.shape[-2] not in (1, side):
             return False

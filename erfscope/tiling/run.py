@@ -29,7 +29,7 @@ Job = tuple[int, Window]
 ROUNDING = 1e-2
 
 
-class Mark:
+class TileCount:
     """How many tiles of a run are written, in a file where one is named.
 
     The file also holds what the run is of, and the digest of the tile that was written last: a run of anything else,
@@ -66,9 +66,9 @@ class Mark:
         if self.file is None or not self.file.exists():
             return 0
         try:
-            found = json.loads(self.file.read_text(encoding="utf8"))
-            done, written = found["done"], [found["output"], found["last"]]
-            unlike = [name for name in self.run if found["run"][name] != self.run[name]]
+            count = json.loads(self.file.read_text(encoding="utf8"))
+            done, written = count["done"], [count["output"], count["last"]]
+            unlike = [name for name in self.run if count["run"][name] != self.run[name]]
             if type(done) is not int or done < 0 or (done > len(self.jobs) and not unlike):
                 raise ValueError(f"{str(done)[:20]} tiles of {len(self.jobs)}")
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -146,7 +146,7 @@ def _model(model: Any) -> list[object]:
     """The types of a model's modules and the digest of its weights; the name of a function."""
     if not isinstance(model, nn.Module):
         return [getattr(model, "__qualname__", type(model).__qualname__)]
-    types = " ".join(type(each).__qualname__ for each in model.modules())
+    types = " ".join(type(module).__qualname__ for module in model.modules())
     return [_digest(types.encode()), weights_sha256(model)]
 
 
@@ -234,32 +234,32 @@ def run_tiled(
     lead = tuple(x.shape[: len(x.shape) - rank - 1])
     space, images = tuple(x.shape[len(lead) + 1 :]), lead[0] if lead else 1
     jobs = list(itertools.product(range(images), plan.windows(space)))
-    mark = Mark(resume, model, x, plan, jobs)
-    done = mark.done(out)
+    count = TileCount(resume, model, x, plan, jobs)
+    done = count.done(out)
     if done:
         number, start = jobs[0]
         again = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)[0]
-        mark.check_first(again[(slice(None), *start.valid)], out)
+        count.check_first(again[(slice(None), *start.valid)], out)
     elif out is not None:
-        mark.set(0, out)
+        count.set(0, out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
-        found = _output(model, torch.stack(crops).to(*_place(model)), plan)
+        outputs = _output(model, torch.stack(crops).to(*_place(model)), plan)
         if out is None:
-            shape = (*lead, found.shape[1], *plan.output_size(space))
-            empty = torch.empty(shape, dtype=found.dtype, device=x.device if isinstance(x, Tensor) else None)
+            shape = (*lead, outputs.shape[1], *plan.output_size(space))
+            empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)
             out = empty if isinstance(x, Tensor) else empty.numpy()
-        for (image, window), each in zip(batch, found, strict=True):
-            part = each[(slice(None), *window.valid)]
+        for (image, window), output in zip(batch, outputs, strict=True):
+            part = output[(slice(None), *window.valid)]
             out[(*(image,) * len(lead), slice(None), *window.target)] = (
                 part if isinstance(out, Tensor) else part.cpu().numpy()
             )
         done += len(batch)
-        mark.set(done, out)
+        count.set(done, out)
         if progress is not None:
             progress(done, len(jobs))
-    mark.remove()
+    count.remove()
     return out
 
 
@@ -290,9 +290,9 @@ def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
 
 def _place(model: Any) -> tuple[torch.device, torch.dtype] | tuple[()]:
     """Device and dtype of a module; nothing for a function, which takes inputs as they are."""
-    for each in model.parameters() if isinstance(model, nn.Module) else ():
-        if each.is_floating_point():
-            return each.device, each.dtype
+    for parameter in model.parameters() if isinstance(model, nn.Module) else ():
+        if parameter.is_floating_point():
+            return parameter.device, parameter.dtype
     return ()
 
 
@@ -311,19 +311,19 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
             _run(model, crops, plan)
         finally:
             handle.remove()
-        found = kept[-1]
+        output = kept[-1]
     else:
-        found = _run(model, crops, plan)
+        output = _run(model, crops, plan)
         for key in plan.path:
-            found = parts_of(found)[key]
-    if not isinstance(found, Tensor):
-        raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(found).__name__}")
+            output = parts_of(output)[key]
+    if not isinstance(output, Tensor):
+        raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(output).__name__}")
     space = plan.output_size(tuple(crops.shape[2:]))
-    if found.shape[2:] != space == found.shape[1:-1]:  # timm's Swin has its channels last; its stages have them first
-        found = found.movedim(-1, 1)
-    if found.shape[2:] != space:
-        raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(found.shape)}")
-    return found
+    if output.shape[2:] != space == output.shape[1:-1]:  # timm's Swin has its channels last; its stages have them first
+        output = output.movedim(-1, 1)
+    if output.shape[2:] != space:
+        raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(output.shape)}")
+    return output
 
 
 def _run(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Any:

@@ -24,7 +24,7 @@ def test_units_of_a_strided_stack_see_beyond_the_border_by_the_closed_form() -> 
     np.testing.assert_array_equal(axis.first, 2 * units - 9)
     np.testing.assert_array_equal(axis.last, 2 * units + 9)
     assert (axis.stride, axis.center, axis.period, axis.size) == (2, 0.0, 2, 40)
-    assert axis.margin == axis.fold == (0, 0)
+    assert axis.crop_margin == axis.border_reflection == (0, 0)
 
 
 def test_all_operations_begin_anew_after_the_least_common_multiple_of_their_strides() -> None:
@@ -47,7 +47,7 @@ def test_a_larger_output_has_a_stride_below_one() -> None:
 
 def test_mirrored_cells_reach_further_into_the_image() -> None:
     (axis,) = reach(nn.Sequential(nn.ReflectionPad1d((3, 0)), nn.Conv1d(1, 1, 4)), 20)
-    assert axis.fold == (3, 0)
+    assert axis.border_reflection == (3, 0)
 
 
 def test_padding_behind_a_slice_stands_inside_the_image() -> None:
@@ -59,7 +59,7 @@ def test_padding_behind_a_slice_stands_inside_the_image() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv(x[:, :, 4:-5])
 
-    assert reach(Cut(), 30)[0].margin == (4, 5)
+    assert reach(Cut(), 30)[0].crop_margin == (4, 5)
 
 
 def test_a_cast_to_the_type_of_the_image_reads_no_image() -> None:
@@ -73,4 +73,4 @@ def test_a_cast_to_the_type_of_the_image_reads_no_image() -> None:
 
     recording = erfscope.wrap(Shifted().eval().double(), in_chans=1, input_size=(20,)).recording
     axes, obstacles = reach_of(recording, "output")
-    assert (axes[0].fold, obstacles) == ((0, 0), ())
+    assert (axes[0].border_reflection, obstacles) == ((0, 0), ())
