@@ -190,12 +190,8 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
             Route("/{token}/field", answering(explorer.field, "model", "stage", "box")),
             Route("/{token}/picture", picture, methods=["POST"]),
         ],
-        exception_handlers={BadRequest: _refuse},
+        exception_handlers={BadRequest: lambda _, error: JSONResponse({"error": str(error)}, 400)},
     )
-
-
-def _refuse(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
 
 
 def _listening(host: str, port: int) -> socket.socket:

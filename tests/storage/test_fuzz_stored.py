@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,12 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def document(place) -> dict:
     return json.loads((place / "report.json").read_text())
+
+
+@pytest.fixture
+def copied(place, tmp_path) -> Path:
+    """The same report, to be damaged."""
+    return Path(shutil.copytree(place, tmp_path / "copied"))
 
 
 @fuzz(40)
@@ -92,19 +99,14 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*HOSTILE, "bare pickle"])
-def test_arrays_made_to_harm_are_refused(document, place, tmp_path, monkeypatch, kind):
-    monkeypatch.chdir(tmp_path)
+def test_arrays_made_to_harm_are_refused(document, copied, monkeypatch, kind):
+    monkeypatch.chdir(copied.parent)
     monkeypatch.setattr(erfscope.storage.files, "LARGEST_ARRAYS", 1 << 22)
-    result = document["results"][0]
-    name, file = result["id"], place / result["map_file"]
-    kept = file.read_bytes()
-    try:
-        content = pickle.dumps(Trap()) if kind == "bare pickle" else archive({f"{name}.npy": HOSTILE[kind]()})
-        write_signed(place, document, content)
-        assert isinstance(works_or_refuses(lambda: erfscope.read(place)), ErfscopeError)
-    finally:
-        file.write_bytes(kept)
-    assert not list(tmp_path.iterdir())
+    name = document["results"][0]["id"]
+    content = pickle.dumps(Trap()) if kind == "bare pickle" else archive({f"{name}.npy": HOSTILE[kind]()})
+    write_signed(copied, document, content)
+    assert isinstance(works_or_refuses(lambda: erfscope.read(copied)), ErfscopeError)
+    assert [*copied.parent.iterdir()] == [copied]
 
 
 MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -119,39 +121,23 @@ MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
-def test_maps_that_are_not_those_of_their_field_are_refused(document, place, kind):
-    name, file = document["results"][0]["id"], place / document["results"][0]["map_file"]
-    kept = file.read_bytes()
-    try:
-        with np.load(io.BytesIO(kept)) as arrays:
-            members = {key: arrays[key] for key in arrays}
-        write_signed(
-            place,
-            document,
-            archive({f"{k}.npy": npy(v) for k, v in (members | {name: MAPS[kind](members[name])}).items()}),
-        )
-        code, _, said = command("compare", str(place), str(place))
-        assert (code, "its map" in said) == (2, True)
-    finally:
-        file.write_bytes(kept)
-        (place / "report.json").write_text(json.dumps(document))
+def test_maps_that_are_not_those_of_their_field_are_refused(document, copied, kind):
+    name = document["results"][0]["id"]
+    with np.load(copied / document["results"][0]["map_file"]) as arrays:
+        members = {**arrays, name: MAPS[kind](arrays[name])}
+    write_signed(copied, document, archive({f"{key}.npy": npy(values) for key, values in members.items()}))
+    code, _, said = command("compare", str(copied), str(copied))
+    assert (code, "its map" in said) == (2, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "shape"), [("u1", (1 << 14, 1 << 14)), ("f8", (1 << 12, 1 << 13)), ("f2", (16, 16))])
 def test_an_array_that_claims_to_be_another_is_refused_before_it_is_unpacked(
-    document, place, monkeypatch, dtype, shape
+    document, copied, monkeypatch, dtype, shape
 ):
-    name, file = document["results"][0]["id"], place / document["results"][0]["map_file"]
-    kept = file.read_bytes()
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked"))
-    try:
-        write_signed(place, document, archive({f"{name}.npy": npy(np.zeros(shape, dtype))}))
-        found = works_or_refuses(lambda: erfscope.read(place))
-        assert "and the report's is float64 of (16, 16)" in str(found)
-    finally:
-        file.write_bytes(kept)
-        (place / "report.json").write_text(json.dumps(document))
+    write_signed(copied, document, archive({f"{document['results'][0]['id']}.npy": npy(np.zeros(shape, dtype))}))
+    assert "and the report's is float64 of (16, 16)" in str(works_or_refuses(lambda: erfscope.read(copied)))
 
 
 def places(value: object, path: tuple = ()) -> Iterator[tuple]:
@@ -188,10 +174,10 @@ NAMES = ["../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\x00b", "x" * 300, ".
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", "map_file"])
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_and_map_files_of_a_report_name_nothing_outside_its_folder(document, place, key, name):
+def test_ids_and_map_files_of_a_report_name_nothing_outside_its_folder(document, copied, key, name):
     first, *others = document["results"]
-    (place / "report.json").write_text(json.dumps({**document, "results": [{**first, key: name}, *others]}))
-    found = works_or_refuses(lambda: erfscope.read(place))
+    (copied / "report.json").write_text(json.dumps({**document, "results": [{**first, key: name}, *others]}))
+    found = works_or_refuses(lambda: erfscope.read(copied))
     assert isinstance(found, ErfscopeError) or (key == "map_file" and found[0].map is None)
 
 

@@ -64,45 +64,6 @@ def test_a_row_that_was_measured_again_stands_once(report, tmp_path):
     assert found["a"].seconds == 1234.5
 
 
-def written(folder: Path, report, moment: int) -> int:
-    """In a process of its own, a third row comes to a report of two, and then the report of all; at that moment it
-    ends, as by ``kill -9``. The exit code: 0 where it came to its end."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    left = [moment]
-
-    def end(event, arguments):
-        if event in EVENTS and str(folder) in str(arguments[0]):
-            left[0] -= 1
-            if left[0] < 0:
-                os._exit(9)
-
-    sys.addaudithook(end)
-    try:
-        store_rows(folder, rows(report, "c"), earlier=erfscope.read(folder))
-        report.save(folder, drawn=False, force=True)
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_a_run_that_is_killed_at_any_moment_of_writing_loses_nothing_that_was_finished(report, tmp_path):
-    expected, code, moment = numbers(report), 9, 0
-    while code:
-        folder = tmp_path / f"run{moment}"
-        rows(report, "a", "b").save(folder, drawn=False)
-        code = written(folder, report, moment)
-        assert code in (0, 9)
-        found = numbers(erfscope.read(folder))
-        assert {"a", "b"} <= {*found}, moment
-        assert all(found[label] == expected[label] for label in found)
-        moment += 1
-    assert found == expected
-    assert moment > 20
-
-
 def ended_at(folder: Path, moment: int, write) -> int:
     """In a process of its own, write; at that moment of writing in or beside the folder it ends, as by ``kill -9``. The
     exit code: 0 where it came to its end."""
@@ -123,6 +84,27 @@ def ended_at(folder: Path, moment: int, write) -> int:
         os._exit(0)
     finally:
         os._exit(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_run_that_is_killed_at_any_moment_of_writing_loses_nothing_that_was_finished(report, tmp_path):
+    def write(folder):
+        store_rows(folder, rows(report, "c"), earlier=erfscope.read(folder))
+        report.save(folder, drawn=False, force=True)
+
+    expected, code, moment = numbers(report), 9, 0
+    while code:
+        folder = tmp_path / f"run{moment}" / "out"
+        folder.parent.mkdir()
+        rows(report, "a", "b").save(folder, drawn=False)
+        code = ended_at(folder, moment, write)
+        assert code in (0, 9)
+        found = numbers(erfscope.read(folder))
+        assert {"a", "b"} <= {*found}, moment
+        assert all(found[label] == expected[label] for label in found)
+        moment += 1
+    assert found == expected
+    assert moment > 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")

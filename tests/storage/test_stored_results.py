@@ -94,22 +94,12 @@ def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsy
 
 def test_a_map_that_was_edited_or_exchanged_is_noticed(stored, result):
     file = stored / f"{result.id}.npz"
-    with np.load(file) as arrays:
-        edited = {name: values * 2 if name == result.id else values for name, values in arrays.items()}
-    np.savez_compressed(file, **edited)
-    with pytest.raises(ErfscopeError) as found:
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ErfscopeError) as caught:
         erfscope.read(stored)
-    assert str(found.value) == (
+    assert str(caught.value) == (
         f"{file} is damaged (ValueError: its sha256 is not the one in the report); measure again and store the result"
     )
-
-
-@pytest.mark.slow
-def test_a_damaged_map_is_named_and_not_the_report(stored, result):
-    file = stored / f"{result.id}.npz"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ErfscopeError, match=rf"{result.id}\.npz is damaged"):
-        erfscope.read(stored)
 
 
 @pytest.mark.slow

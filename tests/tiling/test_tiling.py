@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
@@ -368,48 +367,6 @@ def test_a_size_that_the_model_does_not_take_is_named() -> None:
     plan = erfscope.tile(net, 8, in_chans=2, input_size=64, image_size=(66, 64))
     assert "does not run on 66x64" in plan.blockers[0]
     assert plan.halo == ((5, 5), (5, 5))
-
-
-class Stopped(Exception):
-    pass
-
-
-@pytest.mark.slow
-def test_a_run_between_files_that_was_stopped_goes_on(tmp_path) -> None:
-    net = positive(UNet(1, pad=1))
-    image = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (1, 96, 80))
-    image[:] = np.random.default_rng(0).random(image.shape)
-    plan = plan_of(net, (96, 80), 16)
-    out = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float64, (1, *plan.output_size((96, 80))))
-    seen: list[int] = []
-
-    def stop(done: int, total: int) -> None:
-        seen.append(done)
-        if done == 12:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        erfscope.run_tiled(net, image, plan, batch_size=4, out=out, resume=tmp_path / "run.json", progress=stop)
-    assert json.loads((tmp_path / "run.json").read_text())["done"] == 12
-    with pytest.raises(ErfscopeError, match="belongs to a run of another image"):
-        erfscope.run_tiled(net, image[:, :80], plan, out=out, resume=tmp_path / "run.json")
-    out = np.lib.format.open_memmap(tmp_path / "y.npy", "r+")
-    assert not out[0, -1].any()
-    again: list[int] = []
-    found = erfscope.run_tiled(
-        net,
-        image,
-        plan,
-        batch_size=4,
-        out=out,
-        resume=tmp_path / "run.json",
-        progress=lambda done, _: again.append(done),
-    )
-    assert again[0] > 12
-    assert found is out
-    assert not (tmp_path / "run.json").exists()
-    with torch.no_grad():
-        np.testing.assert_allclose(out, net(torch.from_numpy(image[None].copy()))[0].numpy(), rtol=1e-12)
 
 
 def test_what_cannot_be_run_is_refused() -> None:
