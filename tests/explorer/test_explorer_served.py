@@ -45,6 +45,8 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 #: Draws of a unit that takes far longer than a test.
 LONG = 100_000
+UNIT = {"model": "0", "stage": "far", "unit": "1,1"}
+FIELD = {"model": "0", "stage": "far", "box": "1,1,1,1"}
 
 
 class Served:
@@ -71,8 +73,11 @@ class Served:
             connection.sendall(request)
             return answered(connection)
 
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self.exchange(self.request(f"{self.path}{path}"))
+
     def ask(self, path: str, **query: object) -> Any:
-        status, body = self.exchange(self.request(f"{self.path}{path}?{urlencode(query, doseq=True)}"))
+        status, body = self.get(f"{path}?{urlencode(query, doseq=True)}")
         assert status == 200
         return json.loads(body)
 
@@ -208,7 +213,7 @@ def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path)
     key = served.post(png(pixels), "own.png")["picture"]
     found = served.ask("unit", model=0, stage="far", unit="2,3", picture=key)
     assert_is(found, erfscope.analyze(net(), images=tmp_path / "own.png", unit=(2, 3), **{**OPTIONS, "layer": "far"}))
-    _, page = served.exchange(served.request(f"{served.path}?picture={key}"))
+    _, page = served.get(f"?picture={key}")
     assert b"own.png" in page
 
 
@@ -216,11 +221,11 @@ def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path)
 @pytest.mark.parametrize(
     ("path", "query", "text"),
     [
-        ("unit", {"model": 0, "stage": "nowhere", "unit": "1,1"}, "unknown layer 'nowhere'"),
-        ("unit", {"model": 0, "stage": "far", "unit": "99,1"}, "99"),
-        ("unit", {"model": 0, "stage": "far", "unit": "1,1", "convention": "x"}, "unknown convention 'x'"),
-        ("unit", {"model": 0, "stage": "far", "unit": "1,1", "picture": "x"}, "not held any more"),
-        ("field", {"model": 0, "stage": "far", "box": "0,99,0,3"}, "rows and"),
+        ("unit", UNIT | {"stage": "nowhere"}, "unknown layer 'nowhere'"),
+        ("unit", UNIT | {"unit": "99,1"}, "99"),
+        ("unit", UNIT | {"convention": "x"}, "unknown convention 'x'"),
+        ("unit", UNIT | {"picture": "x"}, "not held any more"),
+        ("field", FIELD | {"box": "0,99,0,3"}, "rows and"),
     ],
 )
 def test_what_cannot_be_answered_comes_as_one_line(served, path, query, text):
@@ -229,8 +234,6 @@ def test_what_cannot_be_answered_comes_as_one_line(served, path, query, text):
     assert "\n" not in error
 
 
-UNIT = {"model": "0", "stage": "far", "unit": "1,1"}
-FIELD = {"model": "0", "stage": "far", "box": "1,1,1,1"}
 #: Values of no form that a page sends.
 ODD = ["", " ", "x", "-1", "1.5", "nan", "inf", "1e9", "[0]", "1,1,1", "-1,-1", ",", "\u0663", "\x00"]
 ODD += ["9" * 30, "9" * 5000]
@@ -287,7 +290,7 @@ def test_no_query_is_an_internal_error(served, path, query):
     pairs = [(name, value.encode(errors="ignore")) for name, value in query]
     if path:
         pairs += [pair for pair in (UNIT | FIELD).items() if pair[0] not in dict(pairs)]
-    status, body = served.exchange(served.request(f"{served.path}{path}?{urlencode(pairs)}"))
+    status, body = served.get(f"{path}?{urlencode(pairs)}")
     assert status in (200, 400), pairs
     assert b"internal error" not in body
 
@@ -321,14 +324,14 @@ def test_one_of_two_hosts_or_origins_that_is_foreign_is_refused(served, header, 
 
 @pytest.mark.slow
 def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
-    status, page = served.exchange(served.request(f"{served.path}?layer=nowhere"))
+    status, page = served.get("?layer=nowhere")
     assert status == 200
     assert b"unknown layer &#39;nowhere&#39;" in page
     assert b'"name":"far"' in page
     key = served.post(png(np.zeros((8, 8, 3), dtype=np.uint8)), "mine.png")["picture"]
-    _, page = served.exchange(served.request(f"{served.path}?layer=nowhere&picture={key}"))
+    _, page = served.get(f"?layer=nowhere&picture={key}")
     assert b"mine.png" in page
-    _, page = served.exchange(served.request(f"{served.path}?picture=x"))
+    _, page = served.get("?picture=x")
     assert b"this picture is not held any more" in page
 
 
@@ -347,6 +350,7 @@ def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
     ],
 )
 def test_nothing_is_computed_for_strangers(served, change, body):
+    assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
     change = dict(change)
     before = list(served.begun)
     path = served.path if "token" not in change else f"/{change.pop('token')}/"
@@ -355,11 +359,6 @@ def test_nothing_is_computed_for_strangers(served, change, body):
     status, answer = served.exchange(served.request(path + query, body, **method, **change))
     assert (status, answer) == (403, b"open the address that erfscope shows in the terminal\n")
     assert served.begun == before
-
-
-@pytest.mark.slow
-def test_a_request_for_no_path_is_a_strangers(served):
-    assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
 
 
 @pytest.mark.slow
@@ -405,7 +404,7 @@ def test_a_picture_that_breaks_off_is_forgotten(served):
     with served.connect() as connection:
         path = f"{served.path}picture?name=x"
         connection.sendall(served.request(path, bytes(1000), method="POST", content_length="2000"))
-    assert served.ask("unit", model=0, stage="far", unit="1,1")["blocks"]
+    assert served.ask("unit", **UNIT)["blocks"]
     assert served.begun == [*before, "unit"]
 
 
@@ -426,7 +425,7 @@ def test_a_bomb_of_headers_ends_its_connection(served, bomb):
             connection.sendall(bomb)
         assert answered(connection)[0] in (0, 400)
     assert served.begun == before
-    assert served.ask("unit", model=0, stage="far", unit="1,1")["blocks"]
+    assert served.ask("unit", **UNIT)["blocks"]
 
 
 @pytest.mark.slow
@@ -519,7 +518,7 @@ def test_an_answer_ends_when_its_connection_is_closed(slow):
     second.close()
     time.sleep(0.2)
     first.close()
-    status, page = slow.exchange(slow.request(slow.path))
+    status, page = slow.get("")
     assert status == 200
     assert f"{LONG} random draws" in page.decode()
     assert slow.begun == ["unit", "page"]

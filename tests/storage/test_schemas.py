@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,22 @@ def stored(tmp_path_factory):
     report.save(folder / "stopped", drawn=False)
     erfscope.check("test_resnet", **asked, samples=4, baseline=folder / gate.FILE, update=True)
     return folder
+
+
+@pytest.fixture
+def document(stored):
+    """The report of that run, to be damaged."""
+    return json.loads((stored / "stopped" / "report.json").read_text())
+
+
+def owner(document, path):
+    """What holds a field of a stored report's first result."""
+    return functools.reduce(operator.getitem, path[:-1], document["results"][0])
+
+
+def read(document, folder):
+    (folder / "report.json").write_text(json.dumps(document))
+    return erfscope.read(folder)
 
 
 @pytest.mark.slow
@@ -78,53 +96,37 @@ def test_no_record_may_lack_a_field_or_have_another(name, file, stored):
         (["shard", "seen"], -1, "result.shard.seen: Expected int >= 0"),
     ],
 )
-def test_what_does_not_fit_is_named(path, value, said, stored, tmp_path):
-    document = json.loads((stored / "stopped" / "report.json").read_text())
-    place = document["results"][0]
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    (tmp_path / "report.json").write_text(json.dumps(document))
-    with pytest.raises(ErfscopeError) as found:
-        erfscope.read(tmp_path)
-    assert said in str(found.value)
-    assert str(found.value).startswith(f"{tmp_path} is damaged (")
-    assert str(found.value).endswith("; measure again and store the result")
+def test_what_does_not_fit_is_named(path, value, said, document, tmp_path):
+    owner(document, path)[path[-1]] = value
+    with pytest.raises(ErfscopeError) as caught:
+        read(document, tmp_path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path} is damaged (")
+    assert str(caught.value).endswith("; measure again and store the result")
 
 
 @pytest.mark.parametrize(
     "path", [["id"], ["weights"], ["weights", "source"], ["input", "n_images"], ["trf", "exact"], ["shard", "groups"]]
 )
-def test_what_is_missing_is_named(path, stored, tmp_path):
-    document = json.loads((stored / "stopped" / "report.json").read_text())
-    place = document["results"][0]
-    for key in path[:-1]:
-        place = place[key]
-    del place[path[-1]]
-    (tmp_path / "report.json").write_text(json.dumps(document))
+def test_what_is_missing_is_named(path, document, tmp_path):
+    del owner(document, path)[path[-1]]
     where = ".".join(["result", *path[:-1]])
     with pytest.raises(ErfscopeError, match=rf"{where}: Object missing required field {path[-1]}"):
-        erfscope.read(tmp_path)
+        read(document, tmp_path)
 
 
-def test_a_report_from_before_there_were_sampling_points_is_read(stored, tmp_path):
-    document = json.loads((stored / "stopped" / "report.json").read_text())
+def test_a_report_from_before_there_were_sampling_points_is_read(document, tmp_path):
     for result in document["results"]:
         del result["sampling_points"]
-    (tmp_path / "r.json").write_text(json.dumps(document))
-    assert [result.sampling_points for result in erfscope.read(tmp_path / "r.json")] == [None] * len(
-        document["results"]
-    )
+    assert {result.sampling_points for result in read(document, tmp_path)} == {None}
 
 
 @pytest.mark.parametrize("schema", ["erfscope.report/2", "erfscope.report/0", "erfscope.study/1", None, 7])
-def test_a_report_of_another_version_is_refused_in_one_line(schema, stored, tmp_path):
-    document = json.loads((stored / "stopped" / "report.json").read_text())
-    (tmp_path / "r.json").write_text(json.dumps({**document, "schema": schema}))
-    with pytest.raises(ErfscopeError) as found:
-        erfscope.read(tmp_path / "r.json")
-    assert str(found.value) == (
-        f"{tmp_path / 'r.json'} is not an erfscope report of this version: its schema is {str(schema)!r}, not"
+def test_a_report_of_another_version_is_refused_in_one_line(schema, document, tmp_path):
+    with pytest.raises(ErfscopeError) as caught:
+        read({**document, "schema": schema}, tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'report.json'} is not an erfscope report of this version: its schema is {str(schema)!r}, not"
         " 'erfscope.report/1'; measure again and store the result"
     )
 

@@ -84,11 +84,18 @@ def test_a_run_goes_on_after_any_tile(tmp_path: Path, tiles: int) -> None:
         run.mark.write_bytes(counted)
         assert run.plan.axes[0].step_units < run.plan.axes[0].tile_units
     seen: list[int] = []
-    batch_size = 1 + tiles % 4
-    run.go_on(progress=lambda done, _: seen.append(done), batch_size=batch_size)
-    assert seen[0] == min(tiles + batch_size, len(run.plan.windows((SIDE, SIDE))))
+    run.go_on(progress=lambda done, _: seen.append(done))
+    assert seen[0] == tiles + 1
     assert not run.mark.exists()
     np.testing.assert_allclose(run.out, run.whole(), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_batches(tmp_path: Path) -> None:
+    run, seen = Run(tmp_path), list[int]()
+    assert run.go_on(progress=lambda done, _: seen.append(done), batch_size=4) is run.out
+    assert seen[:2] == [9, 13]
+    np.testing.assert_allclose(run.out, run.whole(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

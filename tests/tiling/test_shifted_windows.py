@@ -36,16 +36,21 @@ class ShiftedWindows(nn.Module):
         return (scores.softmax(-1) @ windows).reshape(tokens.shape)
 
 
+def assert_exact(net: nn.Module, plan: erfscope.TilePlan, *size: int) -> None:
+    """Tiled equals whole."""
+    assert plan.possible, plan.blockers
+    x = torch.randn(1, 1, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_tiles_of_masked_shifted_windows_equal_the_whole_image() -> None:
     net = ShiftedWindows(-100.0).double().eval()
     plan = erfscope.tile(net, 8, in_chans=1, input_size=(SIDE,), image_size=(64,))
-    assert plan.possible, plan.blockers
     assert plan.alignment == (WINDOW,)
     assert plan.halo == ((5, 5),)  # a window, and one cell of the first convolution
-    x = torch.randn(1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+    assert_exact(net, plan, 64)
 
 
 @pytest.mark.slow
@@ -53,11 +58,8 @@ def test_blocks_of_torchvision_which_write_their_mask_in_place_are_exact_on_tile
     blocks = [SwinTransformerBlock(4, 1, [4, 4], [shift, shift], stochastic_depth_prob=0.0) for shift in (0, 2)]
     net = nn.Sequential(nn.Conv2d(1, 4, 1), Permute([0, 2, 3, 1]), *blocks, Permute([0, 3, 1, 2])).double().eval()
     plan = erfscope.tile(net, 16, in_chans=1, input_size=32, image_size=64)
-    assert plan.possible, plan.blockers
     assert plan.halo == ((4, 4), (4, 4))  # half a window, rounded to a whole one by the windows before
-    x = torch.randn(1, 1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+    assert_exact(net, plan, 64, 64)
 
 
 @pytest.mark.slow
@@ -93,7 +95,4 @@ class BesideConvolutions(nn.Module):
 def test_windows_beside_convolutions_are_exact_on_tiles() -> None:
     net = BesideConvolutions().double().eval()
     plan = erfscope.tile(net, 16, in_chans=1, input_size=(64, 80), image_size=(64, 80))
-    assert plan.possible, plan.blockers
-    x = torch.randn(1, 1, 64, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(erfscope.run_tiled(net, x, plan), net(x), rtol=1e-12, atol=1e-12)
+    assert_exact(net, plan, 64, 80)
