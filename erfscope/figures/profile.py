@@ -16,7 +16,7 @@ from erfscope.figures.lettering import letter, write_over
 from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import shared
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
-from erfscope.measures.radial_curve import RadialProfile, gaussian_profile, radial_profile
+from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.measures.shapes import MIN_R2
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, listed_up_to, names
@@ -43,13 +43,13 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per
     result."""
     shown = _with_mass(results)
-    found = [radial_profile(result.map) for result in shown if result.map is not None]
+    with_fit = len(shown) <= FITTED
+    found = [radial_profile(result.map, with_fit=with_fit) for result in shown if result.map is not None]
     width, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
     # On a linear axis a map that is so much more concentrated leaves nothing to see of the others.
     scale = "log" if style.scale == "share" and max(peaks) > UNLIKE * min(peaks) else style.axis
     keys = [Line2D([], [], label=label, **line_style(number)) for number, label in enumerate(names(shown))]
-    fits = _fits(shown, found)
-    if any(fit is not None for fit in fits):
+    if any(each.fit is not None for each in found):
         keys.append(Line2D([], [], label="Gaussian fit, in its line's colour", color="#444444", **FIT))
     keys.append(Line2D([], [], label="uniform map", **UNIFORM))
     figure = sheet(width)
@@ -61,12 +61,12 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
         write_over(ax, letter(number))
         ax.set_xlim(0, last)
         ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
-    _densities(panels[0], found, fits, scale)
+    _densities(panels[0], found, scale)
     _enclosed(panels[1], shown, found)
     rows = panels[:1] if width > ONE_COLUMN else panels
-    unfitted = [name for name, fit in zip(names(shown), fits, strict=True) if fit is None]
+    unfitted = [name for name, each in zip(names(shown), found, strict=True) if each.fit is None]
     lacking = [f"no Gaussian fit to {listed_up_to(3, unfitted)}: R² below {MIN_R2}"] if unfitted else []
-    words = [*shared(shown)[0], *error_words(shown, "bands: r50 and r90 ±"), *(lacking if len(shown) <= FITTED else [])]
+    words = [*shared(shown)[0], *error_words(shown, "bands: r50 and r90 ±"), *(lacking if with_fit else [])]
     finish(figure, rows, [HEIGHT] * len(rows), words=words, handles=keys)
     return figure
 
@@ -75,20 +75,12 @@ def _with_mass(results: Sequence[Result]) -> list[Result]:
     return [r for r in results if r.map is not None and np.isfinite(r.map.values).all() and np.any(r.map.plane.values)]
 
 
-def _fits(results: Sequence[Result], found: Sequence[RadialProfile]) -> list[Any]:
-    """Density of the Gaussian fit at the profile's radii; None where the measures have none, its R2 being too low."""
-    if len(results) > FITTED:
-        return [None] * len(results)
-    pairs = zip(results, found, strict=True)
-    return [gaussian_profile(result.map, each.radius_px) if result.map is not None else None for result, each in pairs]
-
-
-def _densities(ax: Axes, found: Sequence[RadialProfile], fits: Sequence[Any], scale: str) -> None:
-    for number, (each, fit) in enumerate(zip(found, fits, strict=True)):
+def _densities(ax: Axes, found: Sequence[RadialProfile], scale: str) -> None:
+    for number, each in enumerate(found):
         look = line_style(number)
         ax.plot(each.radius_px, each.density, markevery=(0.02 + 0.013 * number, 0.12), **look)
-        if fit is not None:
-            ax.plot(each.radius_px, fit, color=look["color"], gid="fit", **FIT)
+        if each.fit is not None:
+            ax.plot(each.radius_px, each.fit, color=look["color"], gid="fit", **FIT)
     ax.axhline(1.0, zorder=1, **UNIFORM)
     top = max(float(each.density.max()) for each in found)
     lowest = min(float(each.density[each.density > 0].min()) for each in found)

@@ -9,7 +9,6 @@ import numpy as np
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.shapes import MIN_R2, gaussian
-from erfscope.measures.sizes import RadialMass
 
 #: Radii that every profile holds besides those one cell apart, so that its curve passes through r50 and r90 themselves.
 SHARES = (0.5, 0.9)
@@ -19,79 +18,68 @@ HALF = 0.5 + 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RadialProfile:
-    """A map around its unit's centre; three arrays (n,), by rising radius."""
+    """A map around its unit's centre; arrays (n,), by rising radius.
+
+    Density and enclosed mass belong together: where the enclosed mass has a slope, that is the mass of the ring.
+    """
 
     #: In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is
-    #: enclosed.
+    #: enclosed. Those whose ring holds no cell are left out.
     radius_px: FloatArray
     #: Mean over the ring of one cell's width around the radius, relative to the uniform map.
     density: FloatArray
     #: sum_i p_i clip(r - d_i + 1/2, 0, 1): the rule that r50 and r90 follow, so that it is 0.5 at r50.
     enclosed: FloatArray
+    #: Density of the Gaussian that the measures ``gaussian_sigma_row`` and ``gaussian_sigma_col`` describe; None where
+    #: they have no fit, since its R2 is too low, or it was not asked for.
+    fit: FloatArray | None = None
 
 
-def radial_profile(erf: ErfMap) -> RadialProfile:
+def radial_profile(erf: ErfMap, *, with_fit: bool = False) -> RadialProfile:
     """Profile of a map around its unit's centre.
 
     Args:
         erf: The map, of any scale and with one to three axes (:attr:`ErfMap.plane` is taken); of a signed one the
             absolute value.
-
-    Returns:
-        The profile. Density and enclosed mass belong together: where the enclosed mass has a slope, that is the mass of
-            the ring.
+        with_fit: Whether to fit a Gaussian too.
 
     Raises:
         ValueError: a map that is zero or not finite.
     """
     plane = erf.plane
-    weights, geometry = plane.magnitude, Geometry(plane)
-    if not weights.sum() > 0 or not np.isfinite(weights).all():
+    prepared = Prepared(plane.magnitude, Geometry(plane))
+    if not prepared.has_mass:
         raise ValueError("a map that is zero or not finite has no profile")
-    mass = RadialMass(weights, geometry.rings)
-    farthest = float(geometry.distance.max())
+    distance = prepared.geometry.distance
+    farthest = float(distance.max())
     # At half a cell beyond the farthest one all mass is enclosed.
-    marks = [*(mass.radius(share) for share in SHARES), farthest + 0.5]
-    radii = np.union1d(np.arange(np.ceil(farthest)), marks)
-    return at_radii(weights, geometry.distance, radii)
-
-
-def at_radii(weights: FloatArray, distance: FloatArray, radii: FloatArray) -> RadialProfile:
-    """Density and enclosed mass at given radii.
-
-    Args:
-        weights: (H, W), non-negative.
-        distance: (H, W), distance of every cell to the unit's centre, in cells.
-        radii: (n,), rising. Those whose ring holds no cell, beside the centre or beyond the map, are left out.
-
-    Returns:
-        The profile at the radii that are left.
-    """
+    radii = np.union1d(np.arange(np.ceil(farthest)), [*map(prepared.radius, SHARES), farthest + 0.5])
     order = np.argsort(distance, axis=None, kind="stable")
-    near, p = distance.ravel()[order], weights.ravel()[order]
-    mass, moment = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (p, p * near))
+    near, weights = distance.ravel()[order], prepared.weights.ravel()[order]
     first, last = np.searchsorted(near, radii - HALF), np.searchsorted(near, radii + HALF, side="right")
     held = last > first
     radii, first, last = radii[held], first[held], last[held]
+    mass, moment = _sums_below(weights), _sums_below(weights * near)
     ring = mass[last] - mass[first]
-    # A cell at distance d of the ring counts by the share r + 1/2 - d of its mass.
-    enclosed = mass[first] + (radii + 0.5) * ring - (moment[last] - moment[first])
-    return RadialProfile(radius_px=radii, density=ring / (last - first) * weights.size, enclosed=enclosed)
+    to_density = weights.size / (last - first)
+    surface = _fitted_surface(prepared) if with_fit else None
+    fitted = None if surface is None else _sums_below(surface.ravel()[order])
+    return RadialProfile(
+        radius_px=radii,
+        density=ring * to_density,
+        # A cell at distance d of the ring counts by the share r + 1/2 - d of its mass.
+        enclosed=mass[first] + (radii + 0.5) * ring - (moment[last] - moment[first]),
+        fit=None if fitted is None else (fitted[last] - fitted[first]) * to_density,
+    )
 
 
-def gaussian_profile(erf: ErfMap, radii: FloatArray) -> FloatArray | None:
-    """Profile of the Gaussian that the measures ``gaussian_sigma_row`` and ``gaussian_sigma_col`` describe.
+def _sums_below(terms: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, ... terms (n,), (n + 1,)."""
+    return np.concatenate([[0.0], np.cumsum(terms)])
 
-    Args:
-        erf: The map, as for :func:`radial_profile`.
-        radii: (n,), rising, such as :attr:`RadialProfile.radius_px`.
 
-    Returns:
-        (n,), mean of the fitted surface over each ring, relative to the uniform map; None where the measures have no
-        fit, since its R2 is too low.
-    """
-    plane = erf.plane
-    prepared = Prepared(plane.magnitude, Geometry(plane))
+def _fitted_surface(prepared: Prepared) -> FloatArray | None:
+    """The Gaussian that fits a map (H, W), in the map's unit; None where its R2 is too low."""
     fitted = prepared.fit("gaussian")
     if fitted is None or fitted.r2 < MIN_R2:
         return None
@@ -101,4 +89,4 @@ def gaussian_profile(erf: ErfMap, radii: FloatArray) -> FloatArray | None:
     row, col = (gaussian(at, center, sigma)[0] if len(at) > 1 else np.ones(1) for at, center, sigma in axes)
     surface, part = np.outer(row, col), geometry.support
     amplitude = np.sum(surface[part] * prepared.weights[part]) / np.sum(surface[part] ** 2)
-    return at_radii(amplitude * surface, geometry.distance, radii).density
+    return np.asarray(amplitude * surface, dtype=np.float64)

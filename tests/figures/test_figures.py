@@ -34,7 +34,7 @@ from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
-from erfscope.measures.radial_curve import gaussian_profile, radial_profile
+from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Positions, Result, UnitRecord
 from erfscope.storage.files import map_bytes
@@ -182,13 +182,13 @@ def test_the_profile_is_the_rule_of_the_radii_at_every_radius(center):
 
 def test_the_fit_of_a_gaussian_is_its_own_profile_and_noise_has_none():
     erf = ErfMap(values=gaussian(sigma=6.0), center_px=(31.0, 31.0), stride_px=(8.0, 8.0))
-    found = radial_profile(erf)
+    found = radial_profile(erf, with_fit=True)
     near = found.radius_px < 20
-    np.testing.assert_allclose(gaussian_profile(erf, found.radius_px)[near], found.density[near], rtol=1e-4)
+    np.testing.assert_allclose(found.fit[near], found.density[near], rtol=1e-4)
     noise = np.random.default_rng(0).random((64, 64))
     flat = ErfMap(values=noise / noise.sum(), center_px=(31.0, 31.0), stride_px=(8.0, 8.0))
     assert measure(flat, ["gaussian_sigma_row"])["gaussian_sigma_row"] is None
-    assert gaussian_profile(flat, found.radius_px) is None
+    assert radial_profile(flat, with_fit=True).fit is None
 
 
 # --- colours --------------------------------------------------------------------------------------
