@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.maps.accumulator import Averaging
 from erfscope.maps.erf_map import Scale
 
 Readout = Callable[[Tensor, Tensor | None], Tensor]
@@ -20,7 +21,7 @@ ContributionRule = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convention:
+class Convention(Averaging):
     """A readout and a contribution that belong together, and how images are averaged."""
 
     name: str
@@ -29,12 +30,6 @@ class Convention:
     #: g (B, C_X, *space) -> (B, *space)
     contribution: ContributionRule
     scale: Scale
-    #: Whether the readout uses random signs, fresh per draw; the exact form is one backward pass per channel.
-    random: bool = False
-    #: Whether each image's map is divided by its total before images are averaged.
-    per_image: bool = False
-    #: Whether the map is the square root of the mean.
-    root: bool = False
     readout_text: str = "custom"
     contribution_text: str = "custom"
     source: str = ""

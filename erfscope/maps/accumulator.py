@@ -6,15 +6,12 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import FloatArray
-
-if TYPE_CHECKING:
-    from erfscope.attribution.convention import Convention
 
 #: What the groups are made of.
 Over = Literal["images", "draws"]
@@ -24,6 +21,18 @@ GROUPS = 10
 MIN_GROUPS = 4
 #: Axes are the same after half a turn: the period of an angle, in degrees.
 HALF_TURN = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Averaging:
+    """How the contributions of images and draws become one map; a convention is one of these."""
+
+    #: Whether the readout uses random signs, fresh per draw; the exact form is one backward pass per channel.
+    random: bool = False
+    #: Whether each image's map is divided by its total before images are averaged.
+    per_image: bool = False
+    #: Whether the map is the square root of the mean.
+    root: bool = False
 
 
 @dataclass(kw_only=True)
@@ -190,13 +199,13 @@ class MapAccumulator:
         image is in no group.
 
     Args:
-        convention: Says how images are averaged.
+        convention: How images are averaged.
         n_images: How many images there will be; with one, the groups are its draws.
         space: Spatial size of the reference.
         trf: The unit's TRF; contributions outside its clipped box are zero. None where it is not known.
     """
 
-    def __init__(self, convention: Convention, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
+    def __init__(self, convention: Averaging, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
         self.convention = convention
         self.over: Over = "images" if n_images > 1 else "draws"
         self.zero_gradient_images: list[int] = []
