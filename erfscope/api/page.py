@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Unpack
 
 from erfscope.figures.draw import drawings, views
-from erfscope.figures.style import FigureStyle, Style
+from erfscope.figures.style import FigureStyle
+from erfscope.results.figure_style import Style
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import page

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.style import Style
 from erfscope.geometry.unit import is_every_unit, resolve_units
 from erfscope.options.request import Request
 from erfscope.results import merge as merging
+from erfscope.results.figure_style import Style
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage.files import map_bytes, read, report_bytes, save_directory
 from erfscope.storage.writing import FORMATS, check_output, is_folder, write_bytes
-
-if TYPE_CHECKING:
-    from erfscope.figures.style import Style
 
 #: The page in the folder of a report.
 PAGE = "index.html"

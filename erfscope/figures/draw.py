@@ -16,10 +16,11 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.figures.kinds import FIGURES, refuse_narrow
 from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
-from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle, Style
+from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
+from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
 from erfscope.view.drawings import Drawing, Drawings, Ring, Shown
 from erfscope.view.tables import latex_figure

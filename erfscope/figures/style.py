@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT, Option, declared
@@ -114,17 +114,3 @@ class FigureStyle:
 
 #: Options that figures without maps leave unused.
 OF_MAPS = ("colours", "cmap", "contours")
-
-
-class Style(TypedDict, total=False):
-    """The options of a figure's style, which ``erfscope analyze --help`` describes.
-
-    The fields of :class:`FigureStyle`, written by ``pytest tests/options --update-golden``, so that type checkers see
-    them.
-    """
-
-    scale: str
-    colours: str
-    cmap: str | None
-    contours: Sequence[float]
-    width: str | None

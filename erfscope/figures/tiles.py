@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,11 +18,9 @@ from erfscope.figures.lettering import write_over
 from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
+from erfscope.tiling import HaloBudget, Seam, TilePlan
 from erfscope.view.extras import AXES, halo_text
 from erfscope.view.words import square_text
-
-if TYPE_CHECKING:
-    from erfscope.tiling import HaloBudget, Seam, TilePlan
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.

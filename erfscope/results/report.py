@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
@@ -14,10 +14,8 @@ from erfscope.measures import MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import Differences, paired, partners
 from erfscope.results.display import render
+from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
-
-if TYPE_CHECKING:
-    from erfscope.figures.style import Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
-from erfscope.figures import style
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import declared
 from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, Options, Settings
+from erfscope.results import figure_style
 from erfscope.stimuli.synthetic import KINDS
 from erfscope.studies import STUDIES
 
@@ -25,7 +25,7 @@ END_OF_DOCSTRING = 'so that type checkers see\n    them.\n    """\n\n'
 
 
 @pytest.mark.parametrize(
-    ("module", "fields"), [(settings, Settings), (style, FigureStyle)], ids=["Settings", "FigureStyle"]
+    ("module", "fields"), [(settings, Settings), (figure_style, FigureStyle)], ids=["Settings", "FigureStyle"]
 )
 def test_the_keywords_that_type_checkers_see_are_the_fields(module, fields, request):
     file = Path(module.__file__)
