@@ -94,7 +94,7 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
         layers: dict[str, list[Result]] = {}
         for result in group:
             layers.setdefault(result.layer, []).append(result)
-        # The same unit word has other indices in other layers, but its place in their order is the same.
+        # A unit word, such as centre, has other indices in other layers, but its place in their order is the same.
         units = list(
             zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: reach(layers[layer][0]))))
         )

@@ -122,7 +122,7 @@ SMOOTHED = 0.125
 #: A dark edge keeps marks visible on light parts of a map or picture.
 DARK = "#00000090"
 EDGE = [withStroke(linewidth=2.2, foreground=DARK)]
-#: The same without gaps under the dots of the TRF's box, which on light parts are no line without it.
+#: A dark edge without gaps, under the dots of the TRF's box, which on light parts are no line without it.
 CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0, "dash_list": None}), Normal()]
 #: Points: marks that reach less far from the unit would hide under its cross. Four ticks around them, as long and so
 #: far away, replace it.

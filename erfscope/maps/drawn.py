@@ -91,7 +91,7 @@ class CloseUp:
         return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
 
     def of(self, picture: NDArray[Any]) -> NDArray[Any]:
-        """The same part of an image (H, W, ...) of any size."""
+        """The part of an image (H, W, ...) of any size that shows what this close-up shows of the map."""
         shares = zip(self.window, picture.shape[:2], strict=True)
         return picture[tuple(slice(math.floor(first * side), math.ceil(last * side)) for (first, last), side in shares)]
 

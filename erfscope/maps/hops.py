@@ -84,7 +84,7 @@ def hop_profile(mass: ArrayLike, adjacency: Any, source: int) -> HopProfile:
 
 
 def hop_profiles(masses: ArrayLike, adjacency: Any, sources: Sequence[int]) -> tuple[HopProfile, ...]:
-    """The same for several masses (k, n), each around its own source.
+    """Shares of several masses (k, n) by their hops, each around its own source.
 
     Raises:
         ErfscopeError: as for :func:`hop_profile`, or there are not as many sources as masses.
@@ -101,7 +101,7 @@ def hop_profiles(masses: ArrayLike, adjacency: Any, sources: Sequence[int]) -> t
 
 
 def profile(mass: ArrayLike, hops: ArrayLike) -> HopProfile:
-    """The same where the distances are known already.
+    """Shares of a mass by hops that are known already.
 
     Args:
         mass: As for :func:`hop_profile`.

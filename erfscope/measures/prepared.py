@@ -151,7 +151,8 @@ class Prepared:
         return self.radial.radius(share)
 
     def context_radius(self, share: float) -> float | None:
-        """The same of the mass outside the unit's own stride cell; None if there is none."""
+        """Radius around the unit that holds a share of the mass outside its own stride cell, in cells; None if there is
+        none."""
         return None if self.context is None else self.context.radius(share)
 
     def area(self, share: float) -> float:

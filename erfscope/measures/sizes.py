@@ -282,8 +282,8 @@ class Sides:
 
     #: Side of the square as large as the reference's plane, sqrt(HW); the length of a one-dimensional one.
     reference: float
-    #: The same of the whole theoretical receptive field, whatever of it lies outside the reference; None if it is
-    #: global or unknown.
+    #: Side of the square as large as the whole theoretical receptive field, whatever of it lies outside the reference;
+    #: None if it is global or unknown.
     field: float | None
     #: Axes of the plane on which the reference has more than one cell, at least 1: its area is the side to this power.
     rank: int

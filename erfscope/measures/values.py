@@ -32,7 +32,8 @@ class MeasureValue:
     #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other
     #: kinds.
     of_input: float | None = None
-    #: The same with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global or unknown.
+    #: Ratios as in ``of_input``, with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global
+    #: or unknown.
     of_trf: float | None = None
     #: "px", "px2", "cells", "cells2" or "deg"; "" for a plain number, and where it is not known.
     unit: str = ""
