@@ -154,7 +154,7 @@ def measure_with_host(
         except (MeasurementError, ModelExitError) as error:
             found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
         if is_new and request.keep_in is not None:
-            keep(found, request.keep_in, request)
+            store_measured_rows(found, request.keep_in, request)
         if variants:
             found = [replace(row, cost=model.cost) for row in found]
             if model is loaded:
@@ -182,7 +182,7 @@ def _failure(error: MeasurementError | ModelExitError) -> MeasurementError:
     return error if isinstance(error, MeasurementError) else MeasurementError(f"ended while it was measured: {error}")
 
 
-def keep(rows: Sequence[Result], folder: str | Path, request: Request) -> None:
+def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Request) -> None:
     """Store rows that have just been measured in a folder; warn where they cannot be stored, such as on a full disk."""
     if not rows:
         return

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.analysis import asked_settings, keep, with_earlier
+from erfscope.api.analysis import asked_settings, store_measured_rows, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
 from erfscope.api.models import load_model
 from erfscope.engine.measure import has_lost_arrays, refuse_others
@@ -89,7 +89,7 @@ def compare_isolated(
                 outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
                 measured = _rows(label, spec, outcome, own, stopped=stop())
                 if request.keep_in is not None:
-                    keep(measured, request.keep_in, request)
+                    store_measured_rows(measured, request.keep_in, request)
                 group += measured
         rows += _comparable(group)
     comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
