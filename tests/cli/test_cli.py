@@ -844,18 +844,18 @@ def test_trained_and_random_models_are_not_mixed(run, scene):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("command", ["", "analyze", "compare", "layers", "models", "doctor"])
-def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, command, width):
+@pytest.mark.parametrize("subcommand", ["", "analyze", "compare", "layers", "models", "doctor"])
+def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, subcommand, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    code, out, err = run(*command.split(), "--help-all" if command in ("analyze", "compare") else "--help")
+    code, out, err = run(*subcommand.split(), "--help-all" if subcommand in ("analyze", "compare") else "--help")
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= width
     assert "…" not in out
     assert "..." not in out.replace("[ARGS]...", "").replace("RESULT ...", "").replace("NAME,...", "")
-    if command in ("analyze", "compare"):
+    if subcommand in ("analyze", "compare"):
         for name in ["layer", "unit", "wrt", "image", "synthetic", "weights", "checkpoint", "seed", "json", "output"]:
             assert f"--{name}" in out
-        assert "--sort" in out if command == "compare" else "--sort" not in out
+        assert "--sort" in out if subcommand == "compare" else "--sort" not in out
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.cli.tile import TOOLS
 from erfscope.tiling import recipes
-from erfscope.tiling.run import Mark
+from erfscope.tiling.run import TileCount
 
 NETS = """
 from torch import nn
@@ -159,14 +159,14 @@ def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
     assert np.load("out.npy") == pytest.approx(whole, abs=1e-5)
     written: list[int] = []
 
-    def stopping(mark: Mark, done: int, out: object) -> None:
+    def stopping(mark: TileCount, done: int, out: object) -> None:
         plain(mark, done, out)
         written.append(done)
         if len(written) == 4:
             raise KeyboardInterrupt
 
-    plain = Mark.set
-    monkeypatch.setattr(Mark, "set", stopping)
+    plain = TileCount.set
+    monkeypatch.setattr(TileCount, "set", stopping)
     assert run(capsys, *asked, "again.npy")[0] == 130
     assert not np.load("again.npy")[:, -1].any()
     assert run(capsys, *asked, "again.npy", "--resume")[0] == 0
