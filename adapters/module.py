@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from erfscope.adapter import Features, Preprocess, Reference, Weights
+from erfscope.adapter import Features, Reference
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
@@ -31,6 +31,7 @@ from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
 from erfscope.model_errors import errors_as_one_line
+from erfscope.model_facts import Preprocess, Weights
 
 Forward = Callable[[nn.Module, Tensor], Any]
 #: Adapter -> what a copy of it was asked for, and the copy.

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from erfscope.adapter import Weights
 from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.module import Forward, ModuleAdapter
 from erfscope.adapters.preprocess import preprocess
@@ -29,6 +28,7 @@ from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.model_errors import errors_as_one_line
+from erfscope.model_facts import Weights
 
 Transform = Callable[[Any], Tensor]
 #: The finding of --unsafe-load.

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from erfscope.adapter import Preprocess
 from erfscope.adapters.timm_internals import traits_of
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import EverySide, size_words
 from erfscope.geometry.unit import size_text
+from erfscope.model_facts import Preprocess
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

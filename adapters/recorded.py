@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,10 +23,23 @@ from erfscope.graph.named import RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
 from erfscope.model_errors import contain_exits, first_line, model_failed
+from erfscope.model_facts import GivenModel
 from erfscope.restore import drawn_since, random_states, same_random_numbers
 
-if TYPE_CHECKING:
-    from erfscope.adapters.module import ModuleAdapter
+
+class RecordableModel(GivenModel, Protocol):
+    """A module, the input that it takes, and what a recording of it needs to know."""
+
+    spec: str
+    layout: str | None
+    prefix_tokens: int | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the module holds now, by name."""
+
+    def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
+        """Run the module; its output, and the stages that its library gives."""
+
 
 #: Images of a recorded pass. With a single image, a dimension of windows and one of windows of all images look alike.
 IMAGES = 2
@@ -35,12 +48,12 @@ MOST_NUMBERS = 2**48
 #: Longest side: half an hour of sound at 37 kHz. What units see is kept for every place along it.
 LONGEST_SIDE = 2**26
 #: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
-_kept: WeakKeyDictionary[ModuleAdapter, dict[int, Pass]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[RecordableModel, dict[int, Pass]] = WeakKeyDictionary()
 #: Adapter -> where its module keeps its tensors.
-_places: WeakKeyDictionary[ModuleAdapter, Places] = WeakKeyDictionary()
+_places: WeakKeyDictionary[RecordableModel, Places] = WeakKeyDictionary()
 
 
-def recording_of(adapter: ModuleAdapter) -> Recording:
+def recording_of(adapter: RecordableModel) -> Recording:
     """Record one pass of a model on inputs of its size, or return the one that is kept.
 
     Raises:
@@ -53,14 +66,14 @@ def recording_of(adapter: ModuleAdapter) -> Recording:
     return cast(Recording, next(iter(_kept[adapter].values())))
 
 
-def places_of(adapter: ModuleAdapter) -> Places:
+def places_of(adapter: RecordableModel) -> Places:
     """Find the tensors of a model, once for each adapter."""
     if adapter not in _places:
         _places[adapter] = places_of_tensors(adapter.module)
     return _places[adapter]
 
 
-def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pass:
+def pass_of(adapter: RecordableModel, images: int, *, exactly: bool = False) -> Pass:
     """Record a pass of so many images, or return one that is kept; it may have more images unless ``exactly``.
 
     Raises:
@@ -81,7 +94,7 @@ def pass_of(adapter: ModuleAdapter, images: int, *, exactly: bool = False) -> Pa
     return passes[min(enough, default=images)]
 
 
-def _recorded(adapter: ModuleAdapter) -> Recording:
+def _recorded(adapter: RecordableModel) -> Recording:
     """Record on the meta device if the model runs there, and with two images if it takes them."""
     failures: list[Exception] = []
     # Of the adapter only what is read: its recording must not keep the adapter, nor the module.
@@ -118,7 +131,7 @@ def _guess(
     return guess_layout(shape, size) if shape and shape[0] in (1, images) else None, False
 
 
-def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
+def _refused(adapter: RecordableModel, error: Exception) -> ErfscopeError:
     """Make the error, in one line, of a model that cannot be recorded."""
     cause = error.__cause__ or error
     if isinstance(cause, ErfscopeError) and not isinstance(cause, RecordingError):
@@ -126,7 +139,7 @@ def _refused(adapter: ModuleAdapter, error: Exception) -> ErfscopeError:
     return model_failed(adapter.spec, adapter, cause)
 
 
-def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
+def _record(adapter: RecordableModel, x: Tensor) -> Graph:
     before = random_states()
     with borrowed(adapter.module):
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
@@ -136,13 +149,13 @@ def _record(adapter: ModuleAdapter, x: Tensor) -> Graph:
     return replace(graph, unfaithful=(*graph.unfaithful, found)) if drawn else graph
 
 
-def _outputs(adapter: ModuleAdapter, module: nn.Module, x: Tensor) -> Mapping[str, Any]:
+def _outputs(adapter: RecordableModel, module: nn.Module, x: Tensor) -> Mapping[str, Any]:
     with contain_exits():
         output, stages = adapter.outputs(module, x)
     return {RETURNED: output, STAGES: stages}
 
 
-def _input(adapter: ModuleAdapter, images: int, device: torch.device) -> Tensor:
+def _input(adapter: RecordableModel, images: int, device: torch.device) -> Tensor:
     """An input (B, C_in, *space), of normal numbers where the device keeps numbers."""
     shape = (images, adapter.preprocess.channels, *adapter.preprocess.size)
     if math.prod(shape) > MOST_NUMBERS or max(shape) > LONGEST_SIDE:

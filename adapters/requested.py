@@ -15,7 +15,6 @@ from PIL.Image import Image, Resampling
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from erfscope.adapter import Preprocess
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.opening import load, wrap
 from erfscope.adapters.sources.sources import split_label
@@ -23,6 +22,7 @@ from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import is_size
 from erfscope.model_errors import WITHOUT_CHANNELS, first_line
+from erfscope.model_facts import Preprocess
 from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS
 from erfscope.restore import default_dtype

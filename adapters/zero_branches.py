@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.weights.reactivate import untrained
 from erfscope.finding import Finding
+from erfscope.model_facts import Weights
 
 #: How many branches the finding names.
 NAMED = 3

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
+from erfscope.model_facts import Preprocess, Weights
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from PIL.Image import Image
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
 
@@ -48,66 +48,6 @@ class Features:
     #: (B, C, *space)
     map: Tensor
     reference: Reference
-
-
-#: Where weights can be from.
-Source = Literal["pretrained", "checkpoint", "random", "random-raw", "factory", "exported", "unknown", "given", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """Where a model's numbers come from."""
-
-    #: "given" is a live module; "none" has no numbers, and is never measured.
-    source: Source
-    sha256: str | None = None
-    seed: int | None = None
-    #: How many residual branches start at zero and were switched on to be measured.
-    reactivated: int = 0
-    #: Pretrained weights were wanted by default and could not be had.
-    fallback: bool = False
-    #: Why not.
-    reason: str | None = None
-    #: The pretrained tag, checkpoint file or hub name.
-    origin: str | None = None
-    #: Keys of a checkpoint that were not used.
-    ignored_keys: int = 0
-    #: Files that may run code were read, because that was asked for.
-    unsafe_load: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preprocess:
-    """How an image becomes the model's input, in two steps, so that several models can share the same pixels."""
-
-    #: Spatial size of the input.
-    size: tuple[int, ...]
-    channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    #: Image -> uint8 (H, W, C) at ``size``: resize and crop.
-    crop: Callable[[Image], NDArray[np.uint8]]
-    #: uint8 (B, H, W, C) -> float64 (B, C, H, W): scale and normalise.
-    normalise: Callable[[NDArray[np.uint8]], Tensor]
-    #: Whether ``normalise`` looks at each pixel alone; False where it does everything, as a user's own transform, so
-    #: that the pixels that the model sees are unknown.
-    pixelwise: bool = True
-    #: What makes the pixels, in words; all that is done where ``normalise`` does everything.
-    resize_text: str
-    #: What scales them, in words; "" where nothing does.
-    scale_text: str = ""
-    #: Which of "size", "mean", "std" neither the model nor the options state.
-    assumed: tuple[str, ...] = ()
-
-    @property
-    def steps_text(self) -> str:
-        """Both steps in words."""
-        return ", ".join(text for text in (self.resize_text, self.scale_text) if text)
-
-    @property
-    def text(self) -> str:
-        """One line for the report: both steps, and which of their numbers are assumed."""
-        return self.steps_text + (f"; assumed: {', '.join(self.assumed)}" if self.assumed else "")
 
 
 class Adapter(Protocol):

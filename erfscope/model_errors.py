@@ -12,7 +12,7 @@ from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 
 if TYPE_CHECKING:
-    from erfscope.adapter import Adapter
+    from erfscope.model_facts import GivenModel
 
 #: Longest text of an exception that is kept, in characters.
 LONGEST = 200
@@ -81,7 +81,7 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def model_failed(label: str, adapter: Adapter, error: BaseException) -> MeasurementError:
+def model_failed(label: str, adapter: GivenModel, error: BaseException) -> MeasurementError:
     """Return the error, of one line, for a model whose pass raised ``error`` on an input of the adapter's size."""
     channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
     if ran_out(error):
@@ -94,7 +94,7 @@ def model_failed(label: str, adapter: Adapter, error: BaseException) -> Measurem
     return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
 
 
-def _hint(adapter: Adapter, text: str) -> str:
+def _hint(adapter: GivenModel, text: str) -> str:
     channels, forward = str(adapter.preprocess.channels), re.escape(type(adapter.module).forward.__qualname__)
     for pattern, hint in _HINTS:
         if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
@@ -103,7 +103,7 @@ def _hint(adapter: Adapter, text: str) -> str:
 
 
 @contextlib.contextmanager
-def wrap_model_errors(label: str, adapter: Adapter) -> Iterator[None]:
+def wrap_model_errors(label: str, adapter: GivenModel) -> Iterator[None]:
     """Turn exceptions of a model into errors that name it."""
     try:
         yield

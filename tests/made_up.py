@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.adapter import Weights
 from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
+from erfscope.model_facts import Weights
 from erfscope.results.report import Report
 from erfscope.results.result import Cost, Halo, InputRecord, Result, UnitRecord
 

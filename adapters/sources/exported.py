@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import input_config
@@ -19,6 +18,7 @@ from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import errors_as_one_line, first_line
+from erfscope.model_facts import Weights
 
 
 def build(spec: str, options: SourceOptions) -> Source:

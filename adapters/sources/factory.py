@@ -15,13 +15,13 @@ from types import ModuleType
 
 from torch import nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.model_errors import errors_as_one_line
+from erfscope.model_facts import Weights
 from erfscope.restore import restored, seed_generators
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, module_config
 from erfscope.errors import ErfscopeError
+from erfscope.model_facts import Weights
 
 #: Most layers, blocks or stages that a configuration may ask for: a hundred times those of the deepest public model.
 MOST_LAYERS = 10_000

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import first_line
+from erfscope.model_facts import Weights
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
 AVERAGED = ("state_dict_ema", "model_ema")

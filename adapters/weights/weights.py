@@ -21,13 +21,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from erfscope.adapter import Source, Weights
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.timm_internals import hub_from_cache
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.environment import available_bytes
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
+from erfscope.model_facts import Source, Weights
 from erfscope.restore import seed_generators
 
 

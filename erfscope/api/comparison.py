@@ -10,7 +10,6 @@ from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapter import Preprocess, Weights
 from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.requested import name_of
 from erfscope.adapters.sources.catalogue import model_names
@@ -25,6 +24,7 @@ from erfscope.engine.outcome import failed
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
+from erfscope.model_facts import Preprocess, Weights
 from erfscope.options.request import Request
 from erfscope.options.settings import Options, Settings
 from erfscope.parallel import current, single_process

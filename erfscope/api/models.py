@@ -10,7 +10,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Preprocess
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.requested import Model, open_adapter
 from erfscope.adapters.weights.checkpoint_files import Saved
@@ -21,6 +20,7 @@ from erfscope.engine.layer_table import LayerTable, layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.unit import Trf, UnitWord
+from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.cost import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
@@ -23,6 +22,7 @@ from erfscope.geometry.unit import Trf, sides
 from erfscope.graph.record import UNRECORDED
 from erfscope.maps.erf_map import FloatArray
 from erfscope.measures import with_errors
+from erfscope.model_facts import Weights
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE
@@ -22,6 +21,7 @@ from erfscope.maps.erf_map import ErfMap, FloatArray, Scale
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue, with_errors
+from erfscope.model_facts import Weights
 from erfscope.results.display import render
 
 if TYPE_CHECKING:

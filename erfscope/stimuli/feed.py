@@ -22,7 +22,7 @@ from erfscope.geometry.unit import Box, inside
 from erfscope.stimuli import Stimuli
 
 if TYPE_CHECKING:
-    from erfscope.adapter import Preprocess
+    from erfscope.model_facts import Preprocess
 
 #: What a line about inputs says: how many there are, the one file's name, or the shape of a tensor.
 TextKind = Literal["count", "file", "tensor"]

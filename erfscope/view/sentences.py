@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
 
-from erfscope.adapter import Weights
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import CENTRE
+from erfscope.model_facts import Weights
 from erfscope.printable import one_line
 from erfscope.results.comparability import RANDOM, Use, differing, values
 from erfscope.results.findings import CUT_OFF, OWN_CELL

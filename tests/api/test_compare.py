@@ -18,10 +18,10 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
-from erfscope.adapter import Weights
 from erfscope.adapters import load
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.measures import SHOWN
+from erfscope.model_facts import Weights
 from erfscope.results.comparability import paired, swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result

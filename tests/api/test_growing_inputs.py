@@ -12,12 +12,12 @@ from made_up import box_field
 from torch import nn
 
 import erfscope
-from erfscope.adapter import Weights
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
 from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import share_outside
 from erfscope.maps.erf_map import ErfMap
+from erfscope.model_facts import Weights
 from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
 from erfscope.results.result import InputRecord, Result, UnitRecord
 

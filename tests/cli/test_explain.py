@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.adapter import Weights
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.main import main
 from erfscope.cli.views import explanation
 from erfscope.measures import MEASURES
+from erfscope.model_facts import Weights
 from erfscope.results.report import Report
 from erfscope.view.sentences import GUIDE, methods_sentence
 

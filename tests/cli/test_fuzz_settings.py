@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from erfscope.adapter import Weights
 from erfscope.adapters import load, split_label
 from erfscope.adapters.sources import timm_models, torchvision_models
 from erfscope.cli.main import cli
 from erfscope.errors import ErfscopeError
+from erfscope.model_facts import Weights
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.adapter import Weights
 from erfscope.cli.main import main
 from erfscope.cli.views import layer_view
 from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
+from erfscope.model_facts import Weights
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
 from erfscope.view.report_view import report_view

@@ -20,7 +20,6 @@ from matplotlib.text import Text
 from PIL import Image
 
 import erfscope
-from erfscope.adapter import Weights
 from erfscope.api.save import check_figure
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -35,6 +34,7 @@ from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.radial_curve import radial_profile
+from erfscope.model_facts import Weights
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Positions, Result, UnitRecord
 from erfscope.storage.files import map_bytes

@@ -13,8 +13,8 @@ from dataclasses import replace
 import made_up
 import pytest
 
-from erfscope.adapter import Weights
 from erfscope.measures import MEASURES, SHOWN
+from erfscope.model_facts import Weights
 from erfscope.printable import printable
 from erfscope.results.report import Report
 from erfscope.view.table import escaped
