@@ -34,6 +34,8 @@ class Reference:
     layout: Layout
     #: Shape of the tensor as the model holds it.
     shape: tuple[int, ...]
+    #: The first cell of it along each axis of the map, where it is a part of what ``name`` names; None if it is whole.
+    origin: tuple[int, ...] | None = None
 
     @property
     def space(self) -> tuple[int, ...]:

@@ -177,6 +177,6 @@ def _explored(stages: Sequence[tuple[StagePlan, int]], request: Request) -> Expl
     plan = stages[0][0].plan
     explored = []
     for stage, block in stages:
-        text = f"{stage.plan.model.label} · {stage.plan.layer}"
+        text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
         explored.append(explore_stage(stage, block, Hooks(progress=partial(request.progress, text))))
     return replace(explored_model(plan), stages=tuple(explored))

@@ -3,6 +3,7 @@
 May import: ``graph`` and below.
 """
 
-from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws, guarded
+from erfscope.attribution.forward import ForwardPass, GraphForward, ModelForward, Question, guarded
+from erfscope.attribution.gradient import Contribution, of_units
 
-__all__ = ["Contribution", "GradientRequest", "gradient_draws", "guarded"]
+__all__ = ["Contribution", "ForwardPass", "GraphForward", "ModelForward", "Question", "guarded", "of_units"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from erfscope.adapter import Adapter
 from erfscope.attribution.captum_parameters import COPIES, IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES, copies
 from erfscope.attribution.convention import ContributionRule, Convention, Readout
+from erfscope.attribution.forward import Question, guarded
 from erfscope.attribution.gradient import (
     Contribution,
-    guarded,
     in_double,
     remaining_squares,
     reweight_channels,
@@ -113,40 +113,47 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
 def captum_draws(
     adapter: Adapter,
     x: Tensor,
-    units: Sequence[Unit],
-    convention: Convention,
+    question: Question,
+    image: int,
     *,
     method: Method,
-    layer: str,
-    wrt: str = IMAGE,
-    images: Sequence[int],
-    seed: int = 0,
-    draws: int = 1,
-    with_random_signs: bool = False,
+    compare: bool = False,
     known: Mapping[str, Layout] | None = None,
-) -> Iterator[Contribution]:
-    """Contributions by one of Captum's methods, image by image; arguments as
-    :func:`erfscope.attribution.gradient_draws`.
+) -> Iterator[Iterator[Contribution]]:
+    """Contributions to each unit by one of Captum's methods.
+
+    Args:
+        adapter: The model.
+        x: One input, (1, C_in, *space).
+        question: What is asked of the model.
+        image: Global index of the input, which random numbers are keyed by.
+        method: Name, or function of a readout that makes a Captum method.
+        compare: Also take the norm with random signs, to tell a true gradient from rounding noise.
+        known: How the layer and the reference hold their maps; found by a recorded pass if None.
+
+    Yields:
+        For each unit its draws, made as they are asked for.
 
     Raises:
         ErfscopeError: unknown method, or one that is not defined for this model.
     """
-    attribute = _attributor(method, adapter, wrt)
-    for position, image in enumerate(images):
-        single = x[position : position + 1]
-        for number, unit in enumerate(units):
-            for draw in range(draws if convention.random else 1):
-                readout = UnitReadout(adapter, layer, unit, convention, seed, image=image, draw=draw, known=known)
-                g, y = _attribution(attribute, readout, single, wrt)
-                maps, squares = convention.contribution(g), None
-                if with_random_signs and draw == 0 and not convention.random:
-                    signed = UnitReadout(
-                        adapter, layer, unit, _randomise_signs(convention), seed, image=image, known=known
-                    )
-                    other, _ = _attribution(attribute, signed, single, wrt)
-                    squares = remaining_squares(convention, g, maps), other.square().sum(1)
-                maps = without_nonfinite(maps, y)
-                yield Contribution(unit=number, draw=draw, maps=maps, squares=squares)
+    attribute, convention = _attributor(method, adapter, question.wrt), question.convention
+
+    def attribution(unit: Unit, convention: Convention, draw: int) -> tuple[Tensor, Tensor]:
+        seed = question.seed
+        readout = UnitReadout(adapter, question.layer, unit, convention, seed, image=image, draw=draw, known=known)
+        return _attribution(attribute, readout, x, question.wrt)
+
+    def draws(unit: Unit) -> Iterator[Contribution]:
+        for draw in range(int(question.draws) if convention.random else 1):
+            g, y = attribution(unit, convention, draw)
+            maps, squares = convention.contribution(g), None
+            if compare and draw == 0 and not convention.random:
+                other, _ = attribution(unit, _randomise_signs(convention), 0)
+                squares = remaining_squares(convention, g, maps), other.square().sum(1)
+            yield Contribution(maps=without_nonfinite(maps, y), squares=squares)
+
+    return map(draws, question.units)
 
 
 def infidelity(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapter import Adapter, Features
+from erfscope.adapter import Adapter
 from erfscope.attribution.convention import Convention
-from erfscope.attribution.gradient import Contribution, guarded, in_double, without_nonfinite
-from erfscope.attribution.readout import as_leaf, unit_channels
+from erfscope.attribution.forward import ModelForward, Question
+from erfscope.attribution.gradient import Contribution, in_double, without_nonfinite
+from erfscope.attribution.readout import unit_channels
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
 
 #: How many copies of an image go through the model together, each with another node removed.
@@ -22,16 +26,8 @@ AT_ONCE = 8
 
 
 def removal_draws(
-    adapter: Adapter,
-    x: Tensor,
-    units: Sequence[Unit],
-    convention: Convention,
-    *,
-    layer: str,
-    wrt: str,
-    images: Sequence[int],
-    known: Mapping[str, Layout] | None = None,
-) -> Iterator[Contribution]:
+    adapter: Adapter, x: Tensor, question: Question, known: Mapping[str, Layout] | None = None
+) -> Iterator[Iterator[Contribution]]:
     """How much each unit changes without each node of the reference, node by node: |y_i - y|, whose share of the sum is
     the influence.
 
@@ -40,72 +36,55 @@ def removal_draws(
 
     Args:
         adapter: The model.
-        x: Inputs (B, C_in, *space).
-        units: Units of ``layer``'s map.
-        convention: What is read of a unit, and what a map of changes contributes.
-        layer: Layer name.
-        wrt: The module output or input whose nodes are removed.
-        images: Global index of each input.
+        x: One input, (1, C_in, *space).
+        question: What is asked; its reference is the module output or input whose nodes are removed.
         known: How the layer and the reference hold their maps; found by a recorded pass if None.
 
     Yields:
-        One :class:`erfscope.attribution.gradient.Contribution` per input and unit.
+        One :class:`erfscope.attribution.gradient.Contribution` per unit.
 
     Raises:
         ErfscopeError: the reference is an item of a container.
 
     Source: Knyazev et al. 2019, weakly supervised attention, arXiv:1905.02850; the norm of the difference where y is a
     vector."""
+    wrt, convention = question.wrt, question.convention
     module = dict(adapter.module.named_modules()).get(wrt.removesuffix(":in"))
     if module is None:
         raise ErfscopeError(
             f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method"
             " gradient"
         )
-    for position in range(len(images)):
-        single = x[position : position + 1]
-        with guarded(x.device):
-            features = adapter.features(as_leaf(single), layer, wrt, known=known)
-            whole = [unit_channels(features.map, unit).detach() for unit in units]
-        parts = [
-            _changes(adapter, single, module, features, unit, y, layer, wrt, known)
-            for unit, y in zip(units, whole, strict=True)
-        ]
-        for number, (y, change) in enumerate(zip(whole, parts, strict=True)):
-            g = _as_gradients(convention, y, change, features.reference.space)
-            maps = torch.stack([convention.contribution(each) for each in g]).sum(0)
-            yield Contribution(unit=number, draw=0, maps=without_nonfinite(maps, y))
+    features = ModelForward(adapter, question, known)(x)
+    whole = [unit_channels(features.map, unit).detach() for unit in question.units]
+    layout, space = features.reference.layout, features.reference.space
+    del features  # its graph is not needed
+    removal = partial(_without, module, layout=layout, is_input=wrt.endswith(":in"))
+    # What is run with a node removed is read at the layer alone.
+    forward = ModelForward(adapter, replace(question, wrt=IMAGE), known)
+    for unit, y in zip(question.units, whole, strict=True):
+        removed = _without_nodes(forward, x, unit, removal, math.prod(space))
+        g = _as_gradients(convention, y, in_double(y - removed), space)
+        maps = torch.stack([convention.contribution(each) for each in g]).sum(0)
+        yield iter([Contribution(maps=without_nonfinite(maps, y))])
 
 
-def _changes(
-    adapter: Adapter,
-    x: Tensor,
-    module: nn.Module,
-    features: Features,
-    unit: Unit,
-    y: Tensor,
-    layer: str,
-    wrt: str,
-    known: Mapping[str, Layout] | None,
+def _without_nodes(
+    forward: ModelForward, x: Tensor, unit: Unit, removal: Callable[[Tensor], Any], count: int
 ) -> Tensor:
-    """Channels of the unit minus those without each node, (n, C) float64, nodes row by row."""
-    layout, count = features.reference.layout, math.prod(features.reference.space)
-    parts = []
-    for first in range(0, count, AT_ONCE):
-        nodes = torch.arange(first, min(first + AT_ONCE, count), device=x.device)
-        handle = _without(module, nodes, layout, is_input=wrt.endswith(":in"))
+    """Channels of the unit without each node in turn, (count, C), nodes row by row."""
+    found = []
+    for nodes in torch.split(torch.arange(count, device=x.device), AT_ONCE):
+        handle = removal(nodes)
         try:
-            with guarded(x.device), torch.no_grad():
-                found = unit_channels(
-                    adapter.features(x.expand(len(nodes), *x.shape[1:]).clone(), layer, known=known).map, unit
-                )
+            features = forward(x.expand(len(nodes), *x.shape[1:]), with_gradients=False)
         finally:
             handle.remove()
-        parts.append(in_double(y - found))
-    return torch.cat(parts)
+        found.append(unit_channels(features.map, unit))
+    return torch.cat(found)
 
 
-def _without(module: nn.Module, nodes: Tensor, layout: Layout, *, is_input: bool) -> Any:
+def _without(module: nn.Module, nodes: Tensor, *, layout: Layout, is_input: bool) -> Any:
     """A hook that removes one node of each image of the batch."""
 
     def removed(tensor: Tensor) -> Tensor:

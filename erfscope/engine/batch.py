@@ -6,14 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from erfscope.attribution.captum_parameters import EXTRA_TENSORS, copies
-from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws, graph_draws
+from erfscope.attribution.gradient import Contribution, of_units
 from erfscope.attribution.node_removal import removal_draws
 from erfscope.engine.plan import Plan, Source, Sums
 from erfscope.environment import available_bytes, ran_out
@@ -105,7 +103,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
 def largest_batch(plan: Plan) -> int:
     """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
     settings."""
-    if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.layer):
+    if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.question.layer):
         return 1
     return min(len(plan.indices), plan.model.adapter.most_images or len(plan.indices))
 
@@ -127,7 +125,7 @@ def needs(plan: Plan) -> list[Need]:
     extra = EXTRA_TENSORS.get(method, 0) if isinstance(method, str) else 0
     model = math.ceil(OVERHEAD * (counted + extra * inputs // 2)) * copies(method, math.prod(size)) + inputs
     # The image itself is made whole, one at a time; the draws of one image are averaged, one at a time.
-    drawn = FLOAT64 * (1 if plan.draws == "all" else plan.draws) * _cells(plan)
+    drawn = FLOAT64 * (1 if plan.question.draws == "all" else plan.question.draws) * _cells(plan)
     fixed = FIRST_PASS + _averages(plan) + max(plan.feed.value_bytes * math.prod(size) * channels, drawn)
     there, after = available_bytes(device), _measuring(plan)
     if device.type == "cpu":
@@ -180,14 +178,14 @@ def _pixels(plan: Plan) -> int:
 
 def _cells(plan: Plan) -> int:
     """Cells of the map of one draw."""
-    if plan.settings.wrt == IMAGE:
+    if plan.question.wrt == IMAGE:
         return _pixels(plan)
     return max(math.prod(trf.reference_px) for trf in plan.trfs)
 
 
 def _averages(plan: Plan) -> int:
     """Bytes of the sums over images or draws, by group."""
-    members = plan.feed.n if plan.feed.n > 1 or plan.draws == "all" else plan.draws
+    members = plan.feed.n if plan.feed.n > 1 or plan.question.draws == "all" else plan.question.draws
     cells = sum(math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
     return FLOAT64 * min(GROUPS, members) * cells
 
@@ -235,8 +233,8 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
         part = batch[done : done + (1 if _compares(plan, sums) else sums.batch_size)]
         try:
             x, images = _load(plan, sums, part, read)
-            every = draws(plan, x, images, most=sums.batch_size) if images else iter(())
-            for number, found in groupby(every, attrgetter("unit")):
+            every = draws(plan, x, images, most=sums.batch_size) if images else ()
+            for number, found in enumerate(every):
                 _add(sums, number, images, list(found))
             done += len(part)
         except ErfscopeError:
@@ -249,7 +247,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
 
 def _compares(plan: Plan, sums: Sums) -> bool:
     """Whether the next image is measured alone, with a second backward pass, to tell gradients from rounding noise."""
-    return plan.may_cancel and len(sums.ratios) < len(plan.units)
+    return plan.may_cancel and len(sums.ratios) < len(plan.question.units)
 
 
 def _add(sums: Sums, number: int, images: list[int], found: list[Contribution]) -> None:
@@ -282,52 +280,29 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
     return x.to(device=device, dtype=dtype, non_blocking=True), images
 
 
-def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Contribution]:
+def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Iterator[Contribution]]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
 
     Args:
         plan: What is measured.
-        x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies.
+        x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies; one alone of other
+            methods than the gradient.
         images: Their indices. One alone has the norm of its gradient with random signs taken too, where its gradient
             may be rounding noise.
         most: How many images a batch will have at most.
+
+    Yields:
+        For each unit its draws, which are made as they are asked for.
     """
-    settings = plan.settings
-    known = plan.model.recording.layouts(plan.layer, settings.wrt)
-    compares = plan.may_cancel and len(images) == 1
-    if settings.method == "gradient":
-        asked = GradientRequest(
-            convention=plan.convention,
-            images=images,
-            seed=settings.seed,
-            draws=plan.draws,
-            with_random_signs=compares,
-            amp_dtype=getattr(torch, settings.amp_dtype) if settings.amp_dtype else None,
-        )
-        if plan.plain_reason is not None:
-            adapter, layer, wrt = plan.model.adapter, plan.layer, settings.wrt
-            return gradient_draws(adapter, x, plan.units, asked, layer=layer, wrt=wrt, known=known)
-        first = [low for low, _ in plan.box or ()]
-        return graph_draws(plan.passes(len(images), most), x, plan.units, asked, first=first)
-    if by_removal(settings):
-        which = {"layer": plan.layer, "wrt": settings.wrt, "images": images, "known": known}
-        return removal_draws(plan.model.adapter, x, plan.units, plan.convention, **which)  # type: ignore[arg-type]
+    question, adapter, method = plan.question, plan.model.adapter, plan.settings.method
+    compare = plan.may_cancel and len(images) == 1
+    if method == "gradient":
+        return of_units(plan.passes(len(images), most), x, question, images, compare=compare)
+    if by_removal(plan.settings):
+        return removal_draws(adapter, x, question, plan.known)
     from erfscope.attribution.captum_methods import captum_draws
 
-    return captum_draws(
-        plan.model.adapter,
-        x,
-        plan.units,
-        plan.convention,
-        method=settings.method,
-        layer=plan.layer,
-        wrt=settings.wrt,
-        images=images,
-        seed=settings.seed,
-        draws=int(plan.draws),
-        with_random_signs=compares,
-        known=known,
-    )
+    return captum_draws(adapter, x, question, images[0], method=method, compare=compare, known=plan.known)
 
 
 def _ratio(draw: Contribution) -> float | None:

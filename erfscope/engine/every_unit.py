@@ -13,22 +13,14 @@ from torch import Tensor
 
 from erfscope.adapter import Features
 from erfscope.attribution.convention import Convention
-from erfscope.attribution.gradient import (
-    Contribution,
-    ForwardPass,
-    GradientRequest,
-    contributions,
-    faster_order,
-    graph_features,
-    guarded,
-)
-from erfscope.attribution.readout import as_leaf
+from erfscope.attribution.forward import ForwardPass, GraphForward
+from erfscope.attribution.gradient import contributions
 from erfscope.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
 from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.running_sums import on_reference
 from erfscope.engine.unit_fields import UnitFields, fields_of
 from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import inside
 from erfscope.graph.run import Forward
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Geometry, Prepared, value_of
@@ -128,7 +120,7 @@ class _Run:
     #: The forward pass of all images, where one batch holds them all.
     kept: Features | None = None
     #: By the number of images and copies that go through.
-    forwards: dict[int, Forward] = field(default_factory=dict)
+    forwards: dict[int, ForwardPass] = field(default_factory=dict)
 
 
 def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
@@ -168,8 +160,8 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
     each of these."""
     run = _prepared(plan, sums, every)
     floor = noise_floor((plan.settings.amp_dtype or str(device_and_dtype(plan)[1])).removeprefix("torch."))
-    portions, done = _portions(run), 0
-    hooks.tell(f"{plan.model.label} · {plan.layer}: {_estimate(run, len(portions))}")
+    portions, done, convention = _portions(run), 0, plan.question.convention
+    hooks.tell(f"{plan.model.label} · {plan.question.layer}: {_estimate(run, len(portions))}")
     for portion in portions:
         try:
             totals = _summed(run, portion, hooks)
@@ -182,10 +174,8 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
         for number, total in totals.items():
             trf = every.trfs[number]
             usable = trf is not None and (total.ratio is None or total.ratio >= floor)
-            yield (
-                number,
-                total.map(trf.center_px, trf.stride_px, plan.convention) if usable and trf is not None else None,
-            )
+            erf = total.map(trf.center_px, trf.stride_px, convention) if usable and trf is not None else None
+            yield number, erf
         done += len(totals)
         hooks.progress(done, len(every.units))
 
@@ -197,7 +187,7 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     batch_size = min(batches.batch_size, sums.batch_size)
     run = _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=1)
     taken, fitted = min(batch_size, len(images)), sums.batch_size == sums.planned
-    if taken and fitted and plan.model.takes_batches(plan.layer) and plan.model.adapter.most_images is None:
+    if taken and fitted and plan.model.takes_batches(plan.question.layer) and plan.model.adapter.most_images is None:
         run.copies = _copies(run, taken, batches.needs)
     return run
 
@@ -242,7 +232,8 @@ def _portions(run: _Run) -> list[list[list[int]]]:
 
 def _estimate(run: _Run, portions: int) -> str:
     """Say how much is computed."""
-    passes = math.ceil(len(run.every.groups) / run.copies) * (1 if run.plan.draws == "all" else int(run.plan.draws))
+    draws = run.plan.question.draws
+    passes = math.ceil(len(run.every.groups) / run.copies) * (1 if draws == "all" else int(draws))
     times = 1 if len(run.images) <= run.batch_size else portions
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
@@ -280,48 +271,28 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
 
 
 def _forward(run: _Run, images: list[int]) -> Features:
-    """The forward pass of a batch and its copies, by the graph or by the model itself; that of the only batch is
-    kept."""
+    """The forward pass of a batch and its copies; that of the only batch is kept."""
     if run.kept is not None:
         return run.kept
-    plan = run.plan
-    device, dtype = device_and_dtype(plan)
-    x = torch.cat([plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
-    features = _by_graph(run, as_leaf(x, faster_order(x))) if _takes_graph(plan) else _by_model(plan, as_leaf(x))
+    device, dtype = device_and_dtype(run.plan)
+    x = torch.cat([run.plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
+    if len(x) not in run.forwards:
+        run.forwards[len(x)] = _pass_of(run.plan, len(x))
+    features = run.forwards[len(x)](x)
     if len(images) == len(run.images):
         run.kept = features
     return features
 
 
-def _by_model(plan: Plan, leaf: Tensor) -> Features:
-    layer, wrt = plan.layer, plan.settings.wrt
-    with guarded(leaf.device, getattr(torch, plan.settings.amp_dtype) if plan.settings.amp_dtype else None):
-        known = plan.model.recording.layouts(layer, wrt)
-        return plan.model.adapter.features(leaf, layer, wrt, known=known)
-
-
-def _takes_graph(plan: Plan) -> bool:
-    """Whether the graph is run: where it saves frozen norms (resnet18 1.3 times faster, vit_tiny 1.15 times slower), or
-    alone tells what is meant."""
-    recording, names = plan.model.recording, (plan.layer, plan.settings.wrt)
+def _pass_of(plan: Plan, images: int) -> ForwardPass:
+    """The forward pass of so many images to all of a layer: by the graph where it saves frozen norms (resnet18 1.3
+    times faster, vit_tiny 1.15 times slower), or alone tells what is meant; else by the model itself."""
+    recording, names = plan.model.recording, (plan.question.layer, plan.question.wrt)
     is_alone = any(map(recording.is_call, names)) or recording.is_bare_stage(*names)
-    return plan.plain_reason is None and (is_alone or bool(plan.model.whole(*names).norms))
-
-
-def _by_graph(run: _Run, leaf: Tensor) -> Features:
-    plan = run.plan
-    if len(leaf) not in run.forwards:
-        whole = plan.model.whole(plan.layer, plan.settings.wrt, images=len(leaf))
-        run.forwards[len(leaf)] = Forward(whole, plan.model.adapter.tensors())
-    forward = run.forwards[len(leaf)]
-    whole = forward.plan
-    with torch.enable_grad():
-        image = leaf[inside(whole.image)]
-    found = graph_features(forward, image)
-    if not whole.is_of_image:
-        return found
-    # Maps are those of all of the image, whatever part of it is needed.
-    return replace(found, reference=replace(found.reference, edge=leaf, shape=tuple(leaf.shape)))
+    if plan.plain_reason is not None or not (is_alone or plan.model.whole(*names).norms):
+        return plan.model_forward
+    whole = plan.model.whole(*names, images=images)
+    return GraphForward(Forward(whole, plan.model.adapter.tensors()), (0,) * len(whole.image))
 
 
 def _add(
@@ -338,27 +309,23 @@ def _add(
     units += units[-1:] * (run.copies - len(units))
     rows = [[totals[number] for number in group] for group in groups for _ in images]
     compare = plan.may_cancel and any(total.ratio is None for row in rows for total in row)
-    asked = GradientRequest(
-        convention=plan.convention, images=images, seed=plan.settings.seed, draws=plan.draws, with_random_signs=compare
-    )
-    mean: Tensor | None = None
-    count = 0
-    for found in contributions(ForwardPass(features, units, 0, None, keep=True), asked):
-        mean, count = found.maps if mean is None else mean + found.maps, count + 1
-        _compare_with_noise(found, rows)
-    assert mean is not None
+    space, mean, count = plan.trfs[0].reference_px, torch.zeros(()), 0
+    for found in contributions(features, units, plan.question, images, compare=compare, keep=True):
+        mean, count = mean + found.maps if count else found.maps, count + 1
+        squares = [on_reference(each, space, found.origin) for each in found.squares or ()]
+        _compare_with_noise(squares, rows)
     assert found.value is not None
-    maps: FloatArray = (mean / count).cpu().numpy()
+    maps: FloatArray = on_reference(mean / count, space, found.origin).cpu().numpy()
     is_finite = iter(found.value.isfinite().all(1).tolist())
     for row, values in zip(rows, maps, strict=False):
         for total in row:
             if next(is_finite):
-                total.add(values[total.part], plan.convention)
+                total.add(values[total.part], plan.question.convention)
 
 
-def _compare_with_noise(found: Contribution, rows: Sequence[Sequence[FieldSum]]) -> None:
+def _compare_with_noise(squares: Sequence[Tensor], rows: Sequence[Sequence[FieldSum]]) -> None:
     """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
-    for row, ours, random in zip(rows, *(found.squares or ((), ())), strict=False):
+    for row, ours, random in zip(rows, *(squares or ((), ())), strict=False):
         for total in row:
             norm, other = (float(values[total.part].sum().sqrt()) for values in (ours, random))
             if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):

@@ -75,7 +75,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     """
     if not earlier:
         return None
-    found = [_same(pending_result(plan, number), earlier) for number in range(len(plan.units))]
+    found = [_same(pending_result(plan, number), earlier) for number in range(len(plan.question.units))]
     kept = [result for result in found if result is not None]
     if len(kept) < len(found):
         return None
@@ -156,7 +156,7 @@ def measure(
         with plan.process_group.agreeing() as widths:
             needs = _with_batches(plan, sums)
             widths.own = sums.planned
-        hooks.tell(f"{model.label} · {plan.layer}: {estimate(plan, needs, sums.batch_size)}")
+        hooks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
         rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         shares = [index for first, last in rounds for index in _share(plan, first, last)]
         with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
@@ -210,7 +210,7 @@ def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Re
         weights_findings=tuple(model.weights_findings()),
         observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
-    results = [build_result(plan, sums, report, number) for number in range(len(plan.units))]
+    results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
     if sums.stopped:
         return results
     if plan.settings.verify:

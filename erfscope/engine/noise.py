@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapter import Adapter, Features, Reference
-from erfscope.attribution.gradient import guarded, in_double, random_rows, reference_shape
-from erfscope.attribution.readout import as_leaf, unit_channels
+from erfscope.adapter import Adapter
+from erfscope.attribution.forward import ForwardPass, GraphForward, ModelForward, guarded
+from erfscope.attribution.gradient import in_double, random_rows, reference_shape
+from erfscope.attribution.readout import unit_channels
 from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.plan import Plan
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.layout import Layout
+from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.trust import Probe, Trust
@@ -27,8 +27,6 @@ from erfscope.maps.trust import Probe, Trust
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
 #: the same then, as they are in flat parts of an image, where the largest of them has no derivative.
 JITTER = 0.01
-#: Takes the reference as a map (B, C_X, *space) and gives what is added to it.
-NoiseOf = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class UnitFunction:
     def normal(self, shape: Sequence[int], draw: int) -> Tensor:
         """Standard normal numbers, float64 on the CPU, the same for every sigma, batch size and rank; draw 0 is the
         jitter's."""
-        key = np.array([self.plan.settings.seed, 0x7157], dtype=np.uint64)
+        key = np.array([self.plan.question.seed, 0x7157], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, self.image, draw]))
         return torch.from_numpy(generator.standard_normal(tuple(shape)))
 
@@ -85,7 +83,7 @@ class UnitFunction:
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
             return jitter.to(values).expand(values.shape)
 
-        features = self._features(self.x, near)
+        features = self._forward()(self.x, near)
         with guarded(self.x.device):
             channels = self._channels(features.map)
             scalar, g = self.readout(channels), None
@@ -94,7 +92,7 @@ class UnitFunction:
         values = torch.zeros(reference_shape(features), dtype=torch.float64)
         if g is not None:
             values = in_double(features.reference.layout.to_map(g)).cpu()
-        origin = (0,) * (values.dim() - 2) if self._crop is None else tuple(low for low, _ in self._crop.image)
+        origin = features.reference.origin or (0,) * (values.dim() - 2)
         return Gradient(
             values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
         )
@@ -111,7 +109,7 @@ class UnitFunction:
         while chunk := list(islice(left, batch_size)):
             noise = torch.stack([each + gradient.jitter for each in chunk])
             copies = self.x.expand(len(chunk), *self.x.shape[1:])
-            features = self._features(copies, noise.to, with_gradients=False, most=batch_size)
+            features = self._forward(len(chunk), batch_size)(copies, noise.to, with_gradients=False)
             found.append(self._channels(features.map).cpu())
         return torch.cat(found)
 
@@ -119,30 +117,18 @@ class UnitFunction:
     def _crop(self) -> Crop | None:
         return crop_of(self.plan, self.number)
 
-    def _features(self, x: Tensor, noise_of: NoiseOf, *, with_gradients: bool = True, most: int = 1) -> Features:
-        """The unit's channels, or the layer's map, for copies of the image with noise on the reference."""
-        plan, adapter, wrt = self.plan, self.adapter, self.plan.settings.wrt
-        with guarded(x.device, whole_model=self._crop is None), torch.set_grad_enabled(with_gradients):
-            if self._crop is not None:
-                index = [plan.units[self.number].index]
-                try:
-                    (crop,) = plan.model.crops(plan.layer, index, images=len(x), most=most, adapter=adapter)
-                except ErfscopeError as error:
-                    # A copy in float64 fails as such a model does.
-                    raise error.__cause__ or error from error
-                leaf = as_leaf(x + noise_of(x))
-                channels, _ = Forward(crop, adapter.tensors())(leaf)
-                reference = Reference(name=IMAGE, edge=leaf, layout=crop.reference.layout, shape=tuple(leaf.shape))
-                return Features(map=channels, reference=reference)
-            known = plan.model.recording.layouts(plan.layer, wrt)
-            if wrt == IMAGE:
-                return adapter.features(as_leaf(x + noise_of(x)), plan.layer, wrt, known=known)
-            if known is None:
-                raise MeasurementError(
-                    f"how {wrt!r} of {adapter.spec} holds its map is not known, so that no noise can be put on it"
-                )
-            with adapter.shifted(wrt, partial(_plus, noise_of, known[wrt])):
-                return adapter.features(as_leaf(x), plan.layer, wrt, known=known)
+    def _forward(self, images: int = 1, most: int = 1) -> ForwardPass:
+        """The forward pass of so many copies of the image, of at most ``most``."""
+        plan, crop = self.plan, self._crop
+        if crop is None:
+            return ModelForward(self.adapter, plan.question, plan.known)
+        unit = plan.question.units[self.number].index
+        try:
+            (own,) = plan.model.crops(plan.question.layer, [unit], images=images, most=most, adapter=self.adapter)
+        except ErfscopeError as error:
+            # A copy in float64 fails as such a model does.
+            raise error.__cause__ or error from error
+        return GraphForward(Forward(own, self.adapter.tensors()), [low for low, _ in crop.image])
 
     def rounding(self, channels: Tensor) -> float:
         """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""
@@ -153,21 +139,21 @@ class UnitFunction:
 
     def readout(self, channels: Tensor) -> Tensor:
         """The scalar (N,) of channels (N, C)."""
-        random = self.plan.convention.random
-        signs = random_rows(channels, [self.image] * len(channels), self.plan.settings.seed, 0) if random else None
-        return self.plan.convention.readout(channels, signs)
+        random = self.plan.question.convention.random
+        signs = random_rows(channels, [self.image] * len(channels), self.plan.question.seed, 0) if random else None
+        return self.plan.question.convention.readout(channels, signs)
 
     def _channels(self, features: Tensor) -> Tensor:
         """The unit's channels (B, C) of maps (B, C, *space), in double precision."""
-        unit = self.plan.units[self.number]
+        unit = self.plan.question.units[self.number]
         return in_double(unit_channels(features, unit if self._crop is None else replace(unit, index=(0,))))
 
 
 def crop_of(plan: Plan, number: int) -> Crop | None:
     """The part of the image that one unit needs; None where the model itself is run."""
-    if plan.plain_reason is not None or plan.settings.wrt != IMAGE:
+    if plan.plain_reason is not None or plan.question.wrt != IMAGE:
         return None
-    return plan.model.crops(plan.layer, [plan.units[number].index])[0]
+    return plan.model.crops(plan.question.layer, [plan.question.units[number].index])[0]
 
 
 def function_of(plan: Plan, number: int, image: int) -> UnitFunction:
@@ -180,11 +166,6 @@ def function_of(plan: Plan, number: int, image: int) -> UnitFunction:
     crop = crop_of(plan, number)
     x = plan.feed.batch([image], None if crop is None else crop.image).to(device=device, dtype=dtype)
     return UnitFunction(plan=plan, adapter=plan.model.adapter, number=number, image=image, x=x)
-
-
-def _plus(noise_of: NoiseOf, layout: Layout, tensor: Tensor) -> Tensor:
-    """A tensor with noise on the map that it holds, and none beside it."""
-    return tensor + layout.from_map(noise_of(layout.to_map(tensor)), torch.zeros_like(tensor))
 
 
 #: What moves a scalar by more than so many of its rounding errors is no rounding.

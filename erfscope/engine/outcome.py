@@ -52,10 +52,10 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
 
 def pending_result(plan: Plan, number: int) -> Result:
     """The result of one unit before the first image."""
-    trf, unit, settings, adapter = plan.trfs[number], plan.units[number], plan.settings, plan.model.adapter
+    trf, unit, settings, adapter = plan.trfs[number], plan.question.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     return Result(
-        id=slug(plan.model.label, plan.layer, unit.slug),
+        id=slug(plan.model.label, plan.question.layer, unit.slug),
         label=plan.model.label,
         model=adapter.spec,
         status="ok",
@@ -63,18 +63,18 @@ def pending_result(plan: Plan, number: int) -> Result:
         insert=plan.model.insert,
         alpha=plan.model.alpha,
         input=_input_record(plan),
-        layer=plan.layer,
+        layer=plan.question.layer,
         wrt=settings.wrt,
         unit=UnitRecord(
             index=unit.index,
             center_px=trf.center_px,
             center_exact=trf.center_exact,
             stride_px=trf.stride_px,
-            map_shape=tuple(plan.model.layer(plan.layer).shape[1:]),
+            map_shape=tuple(plan.model.layer(plan.question.layer).shape[1:]),
         ),
-        convention=plan.convention.name,
+        convention=plan.question.convention.name,
         method=method,
-        scale=plan.convention.scale,
+        scale=plan.question.convention.scale,
         options=settings.recorded(),
         trf=trf,
         seed=settings.seed,
@@ -97,13 +97,13 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         # Shown only where no image has a gradient.
         zero_cause=_zero_cause(plan) if average.zero_gradient_images and not average.groups else None,
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
-        ratio=1.0 if plan.convention.random and average.groups else sums.ratios.get(number),
+        ratio=1.0 if plan.question.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.text,
         measures=tuple(plan.settings.measure_names()),
         hops=_hops(plan, plan.trfs[number]),
         shard=plan.shard,
         # Only erfscope's own conventions are known where a run goes on.
-        stopped=sums.stopped and CONVENTIONS.get(plan.convention.name) == plan.convention,
+        stopped=sums.stopped and CONVENTIONS.get(plan.question.convention.name) == plan.question.convention,
         enough=plan.settings.until_se if sums.is_precise_enough else None,
     )
 
@@ -115,13 +115,13 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
         text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
         yield Finding(code="fewer_images", text=text)
     yield from _too_uncertain(plan, sums, number)
-    yield from of_recording(plan.model.recording, plan.trfs[number], plan.layer, plan.settings.wrt)
+    yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
     if report.precision_findings:
         yield from report.precision_findings[number]
-    if (path_text := plan.model.needed_numbers(plan.layer)) is not None:
+    if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
     if sums.batch_size < sums.planned:
@@ -138,7 +138,7 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
-    if unproved := list(unproved_operations(plan.model.recording, plan.layer, settings.wrt)):
+    if unproved := list(unproved_operations(plan.model.recording, plan.question.layer, settings.wrt)):
         more = f" and {len(unproved) - 3} more" if len(unproved) > 3 else ""
         text = (
             f"the gradient may not be the model's derivative ({', '.join(unproved[:3])}{more}): --trust tells whether"
@@ -163,7 +163,7 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
     if model.draws_random_numbers:
         text = f"identical passes may differ: the model draws random numbers in its forward pass; {ONE_BY_ONE}"
         yield Finding(code="not_repeatable", text=text)
-    elif model.recording.needs_numbers(plan.layer):
+    elif model.recording.needs_numbers(plan.question.layer):
         why = "the path through the model may depend on the other images"
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
     elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):
@@ -182,14 +182,14 @@ def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
     graph."""
     space = trf.reference_px
     node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
-    return plan.model.adapter.hops(plan.settings.wrt, space, node)
+    return plan.model.adapter.hops(plan.question.wrt, space, node)
 
 
 def _zero_cause(plan: Plan) -> str | None:
     """The operation that lets no gradient through to the unit, and what to do; None where there is none."""
     if plan.model.recording.graph.by == UNRECORDED:
         return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
-    if (cut := gradient_cut(plan.model.recording, plan.layer, plan.settings.wrt)) is None:
+    if (cut := gradient_cut(plan.model.recording, plan.question.layer, plan.question.wrt)) is None:
         return None
     operation, is_switched_off = cut
     if is_switched_off:
@@ -227,7 +227,7 @@ def _input_record(plan: Plan) -> InputRecord:
         size=plan.model.adapter.preprocess.size,
         source=plan.feed.kind,
         n_images=0,
-        n_draws=plan.draws,
+        n_draws=plan.question.draws,
         sha256=plan.feed.sha256,
         transform=shown.text,
         resize=shown.resize_text,

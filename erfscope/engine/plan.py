@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from erfscope.attribution.convention import CONVENTIONS, Convention, convention_of
-from erfscope.attribution.gradient import Draws
+from erfscope.attribution.forward import Draws, ForwardPass, GraphForward, ModelForward, Question
 from erfscope.engine.cost import cropped_giga_multiply_adds, may_cancel, pass_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
+from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit, resolve_units
 from erfscope.graph.run import Crop, Forward
@@ -29,6 +31,8 @@ from erfscope.parallel.process_group import Shard, parse
 from erfscope.results import from_sums
 from erfscope.stimuli.feed import Feed
 
+#: A forward pass, and the units that are read of its map.
+Pass = tuple[ForwardPass, Sequence[Unit]]
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
 Source = Callable[[int], Tensor]
 
@@ -60,28 +64,25 @@ class Plan:
     model: LoadedModel
     feed: Feed
     settings: Settings
-    convention: Convention
-    layer: str
-    units: list[Unit]
+    question: Question
     trfs: list[Trf]
     #: Why the model itself is run, and not its graph; None where the graph is.
     plain_reason: str | None
-    draws: Draws = 1
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
-    _passes: dict[int, list[Forward]] = field(default_factory=dict, init=False)
+    _passes: dict[int, list[Pass]] = field(default_factory=dict, init=False)
 
     @cached_property
     def crops(self) -> list[Crop]:
         """The operations that the units need of one image; none where the model itself is run."""
         if self.plain_reason is not None:
             return []
-        return self.model.crops(self.layer, [unit.index for unit in self.units], self.settings.wrt)
+        return self.model.crops(self.question.layer, [unit.index for unit in self.question.units], self.question.wrt)
 
     @cached_property
     def cropped_gmacs(self) -> list[tuple[float, float]]:
         """Multiply-adds of one image in 10^9, and those of the same operations whole: of each crop, or of the model."""
-        crops = self.crops or [self.model.whole(self.layer, self.settings.wrt)]
+        crops = self.crops or [self.model.whole(self.question.layer, self.question.wrt)]
         return [cropped_giga_multiply_adds(crop) for crop in crops]
 
     @property
@@ -93,23 +94,39 @@ class Plan:
     @cached_property
     def pass_bytes(self) -> int:
         """Bytes that the pass of one image takes."""
-        return max(map(pass_bytes, self.crops or [self.model.whole(self.layer, self.settings.wrt)]))
+        return max(map(pass_bytes, self.crops or [self.model.whole(self.question.layer, self.question.wrt)]))
 
     @cached_property
     def may_cancel(self) -> bool:
         """Whether the readout's gradient may be rounding noise, so that it is compared with one with random signs."""
-        return not self.convention.random and may_cancel(self.model.recording, self.layer, self.settings.wrt)
+        asked = self.question
+        return not asked.convention.random and may_cancel(self.model.recording, asked.layer, asked.wrt)
 
-    @cached_property
-    def _weights(self) -> dict[str, Tensor]:
-        return self.model.adapter.tensors()
+    @property
+    def known(self) -> Mapping[str, Layout] | None:
+        """How the layer and the reference hold their maps; None where a module that runs more than once is one of
+        them."""
+        return self.model.recording.layouts(self.question.layer, self.question.wrt)
 
-    def passes(self, images: int, most: int) -> list[Forward]:
-        """The passes of the graph for a batch of so many images, of at most ``most``, made once."""
+    @property
+    def model_forward(self) -> ModelForward:
+        """The forward pass of the model itself, with autocast where it was asked for."""
+        amp_dtype = self.settings.amp_dtype
+        dtype = None if amp_dtype is None else getattr(torch, amp_dtype)
+        return ModelForward(self.model.adapter, self.question, self.known, dtype)
+
+    def passes(self, images: int, most: int) -> list[Pass]:
+        """The forward passes of a batch of so many images, of at most ``most``, made once."""
+        if not self.crops:
+            return [(self.model_forward, self.question.units)]
         if images not in self._passes:
-            indices, wrt = [unit.index for unit in self.units], self.settings.wrt
-            crops = self.model.crops(self.layer, indices, wrt, images=images, most=most)
-            self._passes[images] = [Forward(crop, self._weights) for crop in crops]
+            asked, tensors = self.question, self.model.adapter.tensors()
+            indices, first = [unit.index for unit in asked.units], [low for low, _ in self.box or ()]
+            crops = self.model.crops(asked.layer, indices, asked.wrt, images=images, most=most)
+            forwards = (GraphForward(Forward(crop, tensors), first) for crop in crops)
+            # A crop has its units in a row.
+            rows = ([replace(asked.units[0], index=(place,)) for place in range(len(crop.units))] for crop in crops)
+            self._passes[images] = list(zip(forwards, rows, strict=True))
         return self._passes[images]
 
     @property
@@ -134,7 +151,7 @@ class Plan:
     def sums(self, images: int | None = None) -> Sums:
         """Return empty sums, of so many images instead of all."""
         n = self.feed.n if images is None else images
-        averages = (MapAccumulator(self.convention, n, trf.reference_px, trf) for trf in self.trfs)
+        averages = (MapAccumulator(self.question.convention, n, trf.reference_px, trf) for trf in self.trfs)
         return Sums(running=[RunningSums(average) for average in averages])
 
 
@@ -177,7 +194,7 @@ class RunReport:
 def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     """Return the map of one unit so far."""
     return from_sums.map_of(
-        sums.averages[number], plan.trfs[number], plan.convention.scale, plan.model.adapter.preprocess.size
+        sums.averages[number], plan.trfs[number], plan.question.convention.scale, plan.model.adapter.preprocess.size
     )
 
 
@@ -212,16 +229,21 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
     units = [replace(unit, channels=settings.channels) for unit in resolve_units(word, space, centre, layer=layer)]
     draws: Draws = 1 if by_removal(settings) else settings.draws or max(1, math.ceil(8 / feed.n))
+    question = Question(
+        layer=layer,
+        wrt=settings.wrt,
+        units=units,
+        convention=convention,
+        seed=settings.seed,
+        draws=draws if convention.random else 1,
+    )
     return Plan(
         model=model,
         feed=feed,
         settings=settings,
-        convention=convention,
-        layer=layer,
+        question=question,
         plain_reason=plain_reason,
-        units=units,
         trfs=[model.trf(layer, unit.index, settings.wrt) for unit in units],
-        draws=draws if convention.random else 1,
         process_group=current(),
     )
 

@@ -43,7 +43,7 @@ def precision_findings(plan: Plan, sums: Sums, seen: Sequence[int]) -> Sequence[
     usable = [index for index in seen if index not in lost]
     if not usable:
         return ()
-    findings: list[list[Finding]] = [[] for _ in plan.units]
+    findings: list[list[Finding]] = [[] for _ in plan.question.units]
     for code, name, finer in without:
         if name is not None:
             for own, text in zip(findings, _changes(plan, usable[0], name, finer), strict=True):
@@ -56,7 +56,7 @@ def _changes(plan: Plan, index: int, name: str, finer: Settings) -> Sequence[str
     try:
         maps = [_maps(plan, index, settings) for settings in (plan.settings, finer)]
     except MeasurementError as error:
-        return (f"what {name} changes is not known: {error}",) * len(plan.units)
+        return (f"what {name} changes is not known: {error}",) * len(plan.question.units)
     return [f"{name} changes the map of the first image by {_change(*pair)}" for pair in zip(*maps, strict=True)]
 
 
@@ -67,7 +67,7 @@ def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
         accumulate(replace(plan, settings=settings), sums, [index], plan.read)
     if not all(average.groups for average in sums.averages):
         raise MeasurementError(f"a gradient in {settings.amp_dtype or device_and_dtype(plan)[1]} is zero or not finite")
-    return [map_of(plan, sums, number) for number in range(len(plan.units))]
+    return [map_of(plan, sums, number) for number in range(len(plan.question.units))]
 
 
 def _change(coarse: ErfMap, fine: ErfMap) -> str:

@@ -37,7 +37,7 @@ class RunningSums:
         """
         average = self._average
         mean = draws[0] if len(draws) == 1 else functools.reduce(operator.add, draws) / len(draws)
-        parts = mean, self._inside(mean, origin)
+        parts = mean, on_box(mean, average.box, origin)
         # The only time that the device is waited for.
         numbers = torch.stack([torch.linalg.vector_norm(part.flatten(1), 1, dim=1) for part in parts]).tolist()
         for place, (image, total, inside) in enumerate(zip(images, *numbers, strict=True)):
@@ -49,9 +49,9 @@ class RunningSums:
                 here = slice(place, place + 1)
                 if average.over == "draws":
                     for number, draw in enumerate(draws):
-                        self._add(number % GROUPS, self._inside(draw[here], origin)[0])
+                        self._add(number % GROUPS, on_box(draw[here], average.box, origin)[0])
                 else:
-                    own = self._inside(mean[here], origin)[0]
+                    own = on_box(mean[here], average.box, origin)[0]
                     self._add(average.group_of(image), own / total if average.convention.per_image else own)
                 # Last, so that an image for which there was no memory is not counted.
                 average.n_images += 1
@@ -82,17 +82,29 @@ class RunningSums:
         self.average().drop_box()
         self._totals.clear()
 
-    def _inside(self, values: Tensor, origin: Sequence[int] | None) -> Tensor:
-        """The part of maps (B, *part) that lies on the box; zero where they do not reach."""
-        box, here, there = self._average.box, [slice(None)], [slice(None)]
-        for part, first, side in zip(box, origin or (0,) * len(box), values.shape[1:], strict=True):
-            low, high = max(part.start, first), max(min(part.stop, first + side), part.start, first)
-            here.append(slice(low - part.start, high - part.start))
-            there.append(slice(low - first, high - first))
-        own = values[tuple(there)]
-        sides = [part.stop - part.start for part in box]
-        if list(own.shape[1:]) == sides:
-            return own
-        found = values.new_zeros((len(values), *sides))
-        found[tuple(here)] = own
-        return found
+
+def on_box(values: Tensor, box: Sequence[slice], origin: Sequence[int] | None) -> Tensor:
+    """The part of maps (B, *part) that lies on a box of the reference; zero where they do not reach.
+
+    Args:
+        values: The maps.
+        box: Along each axis of the reference, with start and stop.
+        origin: The first cell of the maps along each axis; None if they are whole.
+    """
+    here, there = [slice(None)], [slice(None)]
+    for part, first, side in zip(box, origin or (0,) * len(box), values.shape[1:], strict=True):
+        low, high = max(part.start, first), max(min(part.stop, first + side), part.start, first)
+        here.append(slice(low - part.start, high - part.start))
+        there.append(slice(low - first, high - first))
+    own = values[tuple(there)]
+    sides = [part.stop - part.start for part in box]
+    if list(own.shape[1:]) == sides:
+        return own
+    found = values.new_zeros((len(values), *sides))
+    found[tuple(here)] = own
+    return found
+
+
+def on_reference(values: Tensor, space: Sequence[int], origin: Sequence[int] | None) -> Tensor:
+    """Maps (B, *part) on the whole reference, (B, *space); see :func:`on_box`."""
+    return values if origin is None else on_box(values, [slice(0, side) for side in space], origin)

@@ -43,7 +43,7 @@ def sampling_points(plan: Plan, number: int) -> tuple[SamplingPoints, ...]:
         One record for each operation of which the unit needs at most :data:`MOST` cells, in the order of execution.
     """
     recording = plan.model.recording
-    found = recording.crop(plan.layer, [plan.units[number].index], IMAGE, recording.images)
+    found = recording.crop(plan.question.layer, [plan.question.units[number].index], IMAGE, recording.images)
     assert found is not None
     device, dtype = device_and_dtype(plan)
     x = first_readable(plan, plan.indices)[1].to(device=device, dtype=dtype)

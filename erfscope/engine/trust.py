@@ -142,7 +142,7 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
         )
     if not found.disagrees:
         return found
-    unproved = unproved_operations(plan.model.recording, plan.layer, plan.settings.wrt)
+    unproved = unproved_operations(plan.model.recording, plan.question.layer, plan.question.wrt)
     return replace(found, module=next(iter(unproved.values()), None))
 
 
@@ -195,7 +195,7 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch
         scale * gradient.spread * function.normal(gradient.values.shape, draw + 1) for scale in scales for draw in drawn
     )
     moved = torch.cat([function.moved(gradient, noises, batch_size), gradient.channels[None]])
-    values = moved if function.plan.convention.random else function.readout(moved)[:, None]
+    values = moved if function.plan.question.convention.random else function.readout(moved)[:, None]
     by_scale = values[:-1].reshape(len(scales), len(drawn), -1)
     least = ((by_scale[0] - by_scale[1]) / 2 / small).square().sum(1).mean()
     # A step function has moved nowhere yet, and noise as large as the input may lead to NaN: neither has a ratio.
@@ -210,6 +210,6 @@ def _grey_levels(plan: Plan, spread: float) -> float | None:
     """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a
     tensor by others."""
     preprocess = plan.model.adapter.preprocess
-    if plan.settings.wrt != IMAGE or plan.feed.kind == "tensor" or not preprocess.pixelwise:
+    if plan.question.wrt != IMAGE or plan.feed.kind == "tensor" or not preprocess.pixelwise:
         return None
     return 255 * spread * float(np.mean(preprocess.std))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from erfscope.adapter import Adapter
-from erfscope.attribution.gradient import Contribution, GradientRequest, gradient_draws
+from erfscope.attribution.forward import ModelForward
+from erfscope.attribution.gradient import Contribution, of_units
 from erfscope.containers import tensors_in
 from erfscope.copies import cast_module
 from erfscope.engine.batch import device_and_dtype, draws, lacks_for_double
 from erfscope.engine.plan import Plan, Sums
+from erfscope.engine.running_sums import on_reference
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.unit import box_at, inside
 from erfscope.restore import default_dtype
 from erfscope.results.result import Verification
 from erfscope.torch_internals import TorchDispatchMode
@@ -101,7 +101,7 @@ def verify(plan: Plan, sums: Sums) -> list[Verification]:
     Raises:
         MeasurementError: the model cannot be run in float64, or there is no memory for it.
     """
-    counted = plan.model.pass_bytes(plan.layer, plan.settings.wrt)
+    counted = plan.model.pass_bytes(plan.question.layer, plan.question.wrt)
     if lacking := lacks_for_double(plan, counted):
         raise MeasurementError(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
     index, x = first_readable(plan, plan.indices)
@@ -109,7 +109,11 @@ def verify(plan: Plan, sums: Sums) -> list[Verification]:
     part = plan.read(index).to(device=device, dtype=dtype)
     measured = _by_unit(plan, draws(plan, part, [index]))
     double = copy_in_double(plan.model.adapter)
-    plain = run_in_double(partial(_plain, plan, double, x.to(device).double(), index))
+    forward = ModelForward(double, plan.question, plan.known)
+    whole = x.to(device).double()
+    plain = run_in_double(
+        lambda: _by_unit(plan, of_units([(forward, plan.question.units)], whole, plan.question, [index]))
+    )
     pairs = zip(measured, plain, strict=True)
     return [Verification(value=_off(a[0], b[0]), map=_off(a[1], b[1]), allowed=ALLOWED[dtype]) for a, b in pairs]
 
@@ -129,27 +133,17 @@ def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
     raise MeasurementError("no image can be read")
 
 
-def _plain(plan: Plan, double: Adapter, x: Tensor, index: int) -> list[tuple[Tensor, Tensor]]:
-    known = plan.model.recording.layouts(plan.layer, plan.settings.wrt)
-    asked = GradientRequest(convention=plan.convention, images=[index], seed=plan.settings.seed, draws=plan.draws)
-    layer, wrt = plan.layer, plan.settings.wrt
-    return _by_unit(plan, gradient_draws(double, x, plan.units, asked, layer=layer, wrt=wrt, known=known))
-
-
-def _by_unit(plan: Plan, contributions: Iterable[Contribution]) -> list[tuple[Tensor, Tensor]]:
+def _by_unit(plan: Plan, contributions: Iterable[Iterable[Contribution]]) -> list[tuple[Tensor, Tensor]]:
     """By unit its channels (C,), and the mean of its maps of one image over the draws, (*space) of the whole
     reference."""
-    values: dict[int, Tensor] = {}
-    sums = [torch.zeros(trf.reference_px, dtype=torch.float64) for trf in plan.trfs]
-    counts = [0] * len(sums)
-    for each in contributions:
-        found = each.maps[0].double()
-        where = ... if each.origin is None else inside(box_at(each.origin, found.shape))
-        sums[each.unit][where] += found
-        counts[each.unit] += 1
+    found = []
+    for trf, draws_of_unit in zip(plan.trfs, contributions, strict=True):
+        total, count = torch.zeros(trf.reference_px, dtype=torch.float64), 0
+        for each in draws_of_unit:
+            total, count = total + on_reference(each.maps, trf.reference_px, each.origin)[0].cpu(), count + 1
         assert each.value is not None
-        values[each.unit] = each.value[0]
-    return [(values[number], total / counts[number]) for number, total in enumerate(sums)]
+        found.append((each.value[0].cpu(), total / count))
+    return found
 
 
 def _off(measured: Tensor, plain: Tensor) -> float:

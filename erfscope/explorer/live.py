@@ -25,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from erfscope.attribution.convention import CONVENTIONS, random_signs
-from erfscope.attribution.gradient import guarded, in_double
+from erfscope.attribution.forward import guarded
+from erfscope.attribution.gradient import in_double
 from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
@@ -371,7 +372,7 @@ def _explored(live: LiveModel, feed: Feed, settings: Settings, chosen: str) -> E
 
 def _stage(plan: Plan) -> Stage:
     """The geometry of a layer whose units are all there to be asked for."""
-    space = plan.model.layer(plan.layer).shape[2:]
+    space = plan.model.layer(plan.question.layer).shape[2:]
     return stage_of(plan, [range(side) for side in space], _block(plan.trfs[0].reference_px))
 
 

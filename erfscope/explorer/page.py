@@ -83,9 +83,10 @@ def explored_model(plan: Plan) -> ExploredModel:
 
 def _draws(plan: Plan) -> str:
     """What each map is averaged over; "" for a convention without random signs."""
-    if not plan.convention.random:
+    draws = plan.question.draws
+    if not plan.question.convention.random:
         return ""
-    return "all channels" if plan.draws == "all" else f"{plan.draws} random draw{'s' * (plan.draws != 1)} per unit"
+    return "all channels" if draws == "all" else f"{draws} random draw{'s' * (draws != 1)} per unit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,10 +117,10 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     started = time.perf_counter()
     accumulate(plan, sums, [0], plan.read)
     sums.seen, seconds = 1, time.perf_counter() - started
-    chosen = resolve_units(f"grid:{grid}", space, plan.units[0].index, layer=layer)
+    chosen = resolve_units(f"grid:{grid}", space, plan.question.units[0].index, layer=layer)
     along = [sorted({unit.index[axis] for unit in chosen}) for axis in (0, 1)]
     every = fields_of(plan, sums, along)
-    draws = model.layer(layer).shape[1] if plan.draws == "all" else plan.draws
+    draws = model.layer(layer).shape[1] if plan.question.draws == "all" else plan.question.draws
     # A forward pass takes about half as long as a backward pass, and is made once for all units.
     passes, seconds_a_pass = len(every.groups) * draws, seconds / (draws + 0.5)
     return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * seconds_a_pass)
@@ -136,7 +136,7 @@ def costs(models: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
         for stages in models
     ]
     if sum(stage.seconds for stage in every) > LONG:
-        draws = "" if every[0].plan.draws == 1 else " --draws 1 makes each unit cheaper,"
+        draws = "" if every[0].plan.question.draws == 1 else " --draws 1 makes each unit cheaper,"
         half = max(1, grid // 2)
         share = f"--grid {half} takes about {(half / grid) ** 2:.0%} of it"
         lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
@@ -186,18 +186,18 @@ def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
         along: The rows and the columns.
         block: Side of the blocks of their maps, in pixels.
     """
-    middle, trf = plan.units[0].index, plan.trfs[0]
+    middle, trf = plan.question.units[0].index, plan.trfs[0]
 
     def center(axis: int, place: int) -> float | None:
         index = (*middle[:axis], place, *middle[axis + 1 :])
         try:
-            return plan.model.trf(plan.layer, index, plan.settings.wrt).center_px[axis]
+            return plan.model.trf(plan.question.layer, index, plan.question.wrt).center_px[axis]
         except ErfscopeError:  # no path leads to it
             return None
 
     return Stage(
-        name=plan.layer,
-        space=tuple(plan.model.layer(plan.layer).shape[2:]),
+        name=plan.question.layer,
+        space=tuple(plan.model.layer(plan.question.layer).shape[2:]),
         grid=tuple(map(len, along)),
         stride_px=trf.stride_px,
         trf_px=trf.size_px,

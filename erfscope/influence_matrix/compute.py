@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.attribution.gradient import guarded, in_double
+from erfscope.attribution.forward import guarded
+from erfscope.attribution.gradient import in_double
 from erfscope.attribution.readout import as_leaf
 from erfscope.containers import tensors_in
 from erfscope.engine.batch import FLOAT64, OVERHEAD, gib

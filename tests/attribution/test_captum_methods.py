@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import captum_parameters
+from erfscope.attribution import Question, captum_parameters
 from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.errors import ErfscopeError
@@ -32,9 +32,10 @@ SINGLE = 1e-6
 
 def ours(adapter: ModuleAdapter, x: Tensor, method, convention: str = "signed", **options) -> np.ndarray:
     """Contributions of each image, (B, *space)."""
-    chosen = {"layer": "down", "images": list(range(len(x))), **options}
-    draws = list(captum_draws(adapter, x, [UNIT], CONVENTIONS[convention], method=method, **chosen))
-    return np.concatenate([draw.maps.numpy() for draw in draws])
+    images = options.pop("images", range(len(x)))
+    question = Question(layer="down", units=[UNIT], convention=CONVENTIONS[convention], **options)
+    each = (captum_draws(adapter, x[at : at + 1], question, image, method=method) for at, image in enumerate(images))
+    return np.concatenate([draw.maps.numpy() for (draws,) in each for draw in draws])
 
 
 def direct(readout: erfscope.UnitReadout, x: Tensor, method: str, number: int) -> Tensor:

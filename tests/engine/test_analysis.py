@@ -655,12 +655,14 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
 
 @pytest.mark.slow
 def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
-    from erfscope.attribution import GradientRequest, gradient_draws
+    from erfscope.attribution import ModelForward, Question, of_units
 
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():
-        asked = GradientRequest(convention=CONVENTIONS["jacobian"], images=[0], draws=3)
-        draws = gradient_draws(small, x, [Unit(index=(1, 1))], asked, layer="down")
+        units = [Unit(index=(1, 1))]
+        question = Question(layer="down", units=units, convention=CONVENTIONS["jacobian"], draws=3)
+        (draws,) = of_units([(ModelForward(small, question), units)], x, question, [0])
+        assert not torch.is_grad_enabled()
         for _ in draws:
             assert not torch.is_grad_enabled()
     with torch.inference_mode():

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope import attribution
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import GradientRequest
+from erfscope.attribution import ModelForward, Question, of_units
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.geometry.unit import Unit
 from erfscope.maps.erf_map import FloatArray
@@ -21,9 +20,10 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 UNIT = Unit(index=(3, 4))
 
 
-def gradient_draws(adapter, x, units, convention, *, layer, wrt="image", known=None, **asked):
-    request = GradientRequest(convention=convention, **asked)
-    return attribution.gradient_draws(adapter, x, units, request, layer=layer, wrt=wrt, known=known)
+def gradient_draws(adapter, x, units, convention, *, images, known=None, **asked):
+    question = Question(units=units, convention=convention, **asked)
+    forward = ModelForward(adapter, question, known)
+    return [draw for draws in of_units([(forward, units)], x, question, images) for draw in draws]
 
 
 def maps(adapter: ModuleAdapter, x: Tensor, convention: str, **options) -> FloatArray:

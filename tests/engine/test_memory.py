@@ -18,10 +18,11 @@ from torch.nn import functional
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.attribution import Question
 from erfscope.attribution.captum_methods import captum_draws
 from erfscope.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.attribution.gradient import guarded
+from erfscope.attribution.forward import guarded
 from erfscope.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import available_bytes
@@ -300,11 +301,10 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
         return features(*args, **words)
 
     monkeypatch.setattr(adapter, "features", alone)
-    words = {"method": method, "layer": "2", "images": [0], "known": known}
+    question = Question(layer="2", units=[Unit(index=(4, 4))], convention=CONVENTIONS["jacobian"])
     with LiveBytes() as live:
-        list(
-            captum_draws(adapter, torch.randn(1, 3, side, side), [Unit(index=(4, 4))], CONVENTIONS["jacobian"], **words)
-        )
+        (draws,) = captum_draws(adapter, torch.randn(1, 3, side, side), question, 0, method=method, known=known)
+        list(draws)
     # Holes in the heap take as much again: 2.3 to 2.6 times these bytes at 512 x 512, measured as resident memory.
     assert 0.15 < live.peak / found["model"] < 0.8
 

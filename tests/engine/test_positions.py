@@ -159,7 +159,7 @@ def test_one_picture_has_the_draws_of_one_unit(maps):
 @pytest.mark.parametrize("more", [{}, {"draws": "all"}, {"convention": "signed", "plain": True}], ids=str)
 def test_groups_of_units_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
     passes, right = [], every_unit.contributions
-    monkeypatch.setattr(every_unit, "contributions", lambda *asked: passes.append(1) or right(*asked))
+    monkeypatch.setattr(every_unit, "contributions", lambda *asked, **more: passes.append(1) or right(*asked, **more))
     found = check_alone(conv(), maps, [(0, 0), (5, 6), (10, 10)], images=numbers(1, 3, 11, 11), layer="output", **more)
     assert (found.passes, len(passes)) == (25, 7)  # four groups at a time
 
@@ -175,7 +175,7 @@ def test_the_part_of_a_picture_that_no_unit_needs_changes_nothing(wrt, maps):
 @pytest.mark.parametrize("more", [{}, {"convention": "signed", "channels": (1, 6)}, {"draws": "all"}], ids=str)
 def test_units_that_share_no_pass_are_read_in_copies_of_one_picture(more, maps, monkeypatch):
     passes, right = [], every_unit.contributions
-    monkeypatch.setattr(every_unit, "contributions", lambda *asked: passes.append(1) or right(*asked))
+    monkeypatch.setattr(every_unit, "contributions", lambda *asked, **more: passes.append(1) or right(*asked, **more))
     asked = {"images": numbers(1, 3, 12, 20), "layer": "output", **more}
     check_alone(attention(), maps, [(0, 0), (1, 2), (2, 3), (2, 4)], **asked)
     assert len(passes) == 4  # of fifteen units, four at a time

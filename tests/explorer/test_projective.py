@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.models import VisionTransformer
 
 from erfscope.api.models import load_model
-from erfscope.attribution import GradientRequest, gradient_draws
+from erfscope.attribution import ModelForward, Question, of_units
 from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import MeasurementError
@@ -82,13 +82,13 @@ def test_draws_of_signs_converge_to_the_sum_over_pixels(jacobians):
 def test_a_pixel_moves_units_as_much_as_their_maps_have_there(model, size, layers):
     given, x, (row, col) = loaded(model, size), image(size), (size[0] // 2 + 1, size[1] // 3)
     found = projective_fields(given, x, ((row, row + 1), (col, col + 1)), layers, draws=5)
-    request = GradientRequest(convention=CONVENTIONS["energy"], images=[0], draws="all")
     for layer in layers:
         space = given.layer(layer).shape[2:]
         there = row * space[0] // size[0], col * space[1] // size[1]
         units = [Unit(index=index) for index in (there, (0, 0), (space[0] - 1, space[1] // 2))]
-        known = given.recording.layouts(layer)
-        maps = [draw.maps[0] for draw in gradient_draws(given.adapter, x, units, request, layer=layer, known=known)]
+        question = Question(layer=layer, units=units, convention=CONVENTIONS["energy"], draws="all")
+        forward = ModelForward(given.adapter, question, given.recording.layouts(layer))
+        maps = [draw.maps[0] for (draw,) in of_units([(forward, units)], x, question, [0])]
         expected = [float(each[row, col].sqrt()) for each in maps]
         assert found[layer].shape == space
         assert max(expected) > 0

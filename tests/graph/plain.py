@@ -7,8 +7,8 @@ from oracle import load
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
+from erfscope.attribution import GraphForward, Question, of_units
 from erfscope.attribution.convention import convention_of
-from erfscope.attribution.gradient import GradientRequest, graph_draws
 from erfscope.containers import tensors_of
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.errors import ErfscopeError
@@ -75,9 +75,10 @@ def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
 def graph_map(model, crop, x, shape):
     """The same from what one unit needs, put into the whole reference."""
     part, first = x[inside(crop.image)], [low for low, _ in crop.image]
-    asked = GradientRequest(convention=CONVENTION, images=range(len(x)))
-    passes = [Forward(crop, tensors_of(model.adapter.module))]
-    (found,) = graph_draws(passes, part, [Unit(index=crop.units[0])], asked, first=first)
+    units = [Unit(index=(0,))]
+    forward = GraphForward(Forward(crop, tensors_of(model.adapter.module)), first)
+    question = Question(layer="", units=units, convention=CONVENTION)
+    ((found,),) = of_units([(forward, units)], part, question, range(len(x)))
     if found.origin is None:
         return found.maps
     full = torch.zeros(shape, dtype=torch.float64)
