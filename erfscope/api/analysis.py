@@ -13,6 +13,7 @@ from typing import Any, Unpack
 import torch
 
 from erfscope.adapters.requested import name_of, refuse_weights
+from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, feed_of, live, load_model
 from erfscope.api.tile import with_halos
@@ -146,7 +147,8 @@ def measure_with_host(
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer
-                found = measure(model, feed, own, layer=layer, hooks=hooks, earlier=earlier)
+                wanted = additions(own)
+                found = measure(model, feed, own, layer=layer, hooks=hooks, earlier=earlier, additions=wanted)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)
         except RankGone:

@@ -280,6 +280,21 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
     return x.to(device=device, dtype=dtype, non_blocking=True), images
 
 
+def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
+    """Return the first image that can be read, with its index: the whole input (1, C_in, *space) on the CPU.
+
+    Raises:
+        ErfscopeError: an image cannot be read, and is not to be passed over.
+    """
+    for index in indices:
+        try:
+            return index, plan.feed.batch([index])
+        except ErfscopeError:
+            if not plan.settings.keep_going:
+                raise
+    raise MeasurementError("no image can be read")
+
+
 def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Iterator[Contribution]]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
 

@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 from torch import Tensor
 
-from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, plan_batches
-from erfscope.engine.every_unit import positions_of
+from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result, pending_result
 from erfscope.engine.plan import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of, plan_run
-from erfscope.engine.precision_errors import precision_findings
 from erfscope.engine.running_sums import RunningSums
-from erfscope.engine.sampling_points import sampling_points
-from erfscope.engine.trust import check_gradient
-from erfscope.engine.verification import first_readable, verify
 from erfscope.errors import ErfscopeError
-from erfscope.finding import Finding
-from erfscope.geometry.unit import is_every_unit
 from erfscope.maps.accumulator import GROUPS, MIN_GROUPS
-from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import with_errors
-from erfscope.model_errors import wrap_model_errors
-from erfscope.options.settings import Settings, by_removal
+from erfscope.options.settings import Settings
 from erfscope.parallel.process_group import all_reduce_sums
 from erfscope.precision import float32_precision
 from erfscope.restore import one_thread, same_random_numbers
 from erfscope.results.comparability import Use, place_of, short, unlike
-from erfscope.results.from_sums import with_trust
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, Prefetcher
+
+
+def _lacks_nothing(_result: Result) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What is computed of a run's results beside their maps; see :mod:`erfscope.additions`."""
+
+    #: Whether the settings ask for it.
+    is_wanted: Callable[[Settings], bool]
+    #: The results, one per unit, with it.
+    compute: Callable[[Plan, Sums, list[Result], Hooks], list[Result]]
+    #: Whether a finished earlier result lacks it, so that it is measured again.
+    is_missing: Callable[[Result], bool] = _lacks_nothing
 
 
 def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
@@ -128,6 +132,7 @@ def measure(
     layer: str | None = None,
     hooks: Hooks = NO_HOOKS,
     earlier: Sequence[Result] = (),
+    additions: Sequence[Addition] = (),
 ) -> list[Result]:
     """Measure the units of one layer on every input of ``feed``.
 
@@ -139,6 +144,7 @@ def measure(
         hooks: What is called meanwhile.
         earlier: Results of the same settings: those that are finished are not measured again, and those that were
             stopped are added to.
+        additions: What is computed of the results beside their maps, once every image was seen.
 
     Returns:
         One result per unit, in the order asked for; none where the run was stopped before the first image.
@@ -149,9 +155,11 @@ def measure(
     """
     with same_random_numbers():
         plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
+    # Results that lack what is asked for are measured again.
+    earlier = [r for r in earlier if r.part or not r.ok or not any(each.is_missing(r) for each in additions)]
     sums = plan.sums()
     with one_thread() if plan.is_small else contextlib.nullcontext():
-        if (finished := resume_run(plan, sums, _complete(earlier, settings))) is not None:
+        if (finished := resume_run(plan, sums, earlier)) is not None:
             return finished
         with plan.process_group.agreeing() as widths:
             needs = _with_batches(plan, sums)
@@ -169,7 +177,7 @@ def measure(
                 sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
                 if sums.stopped or _is_enough(plan, sums):
                     break
-        return _results(plan, _reduced(plan, sums), layer, hooks)
+        return _results(plan, _reduced(plan, sums), hooks, additions)
 
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
@@ -187,85 +195,19 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     return sums.is_precise_enough
 
 
-def _complete(earlier: Sequence[Result], settings: Settings) -> Sequence[Result]:
-    """Earlier results without those that lack what the settings ask for: the sizes of every unit, or what forward
-    passes say."""
-    every, trust = is_every_unit(settings.unit), settings.trust
-    lacking = [
-        r
-        for r in earlier
-        if r.ok and r.part is None and ((every and r.positions is None) or (trust and r.trust is None))
-    ]
-    return [result for result in earlier if result not in lacking]
-
-
-def _results(plan: Plan, sums: Sums, layer: str | None, hooks: Hooks) -> list[Result]:
+def _results(plan: Plan, sums: Sums, hooks: Hooks, additions: Sequence[Addition]) -> list[Result]:
     """One result per unit of the images seen so far; none before the first."""
     if sums.seen == 0:
         return []
-    model = plan.model
     some_readable = len(sums.unreadable) < sums.seen
     report = RunReport(
-        precision_findings=precision_findings(plan, sums, plan.indices[: sums.seen]),
-        weights_findings=tuple(model.weights_findings()),
-        observed=tuple(model.adapter.examine(lambda: _first(plan))) if some_readable else (),
+        weights_findings=tuple(plan.model.weights_findings()),
+        observed=tuple(plan.model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
-    if sums.stopped:
-        return results
-    if plan.settings.verify:
-        with same_random_numbers(), wrap_model_errors(model.label, model.adapter):
-            compared = verify(plan, sums)
-        results = [replace(result, verification=found) for result, found in zip(results, compared, strict=True)]
-    if plan.settings.show_samples:
-        with wrap_model_errors(model.label, model.adapter):
-            results = [replace(each, sampling_points=sampling_points(plan, i)) for i, each in enumerate(results)]
-    if plan.settings.trust:
-        results = [_with_trust(result, plan, sums, number) for number, result in enumerate(results)]
-    if is_every_unit(plan.settings.unit):
-        return [_with_positions(result, plan, sums, hooks) for result in results]
-    return _beside_gradient(results, plan, layer) if by_removal(plan.settings) else results
-
-
-def _with_trust(result: Result, plan: Plan, sums: Sums, number: int) -> Result:
-    """The result of one unit with what forward passes say of its gradient; a failed one as it is."""
-    if result.status == "error":
-        return result
-    with wrap_model_errors(plan.model.label, plan.model.adapter):
-        trust = check_gradient(plan, sums, number, result.map)
-    found = with_trust(result, replace(trust, accepted=plan.settings.accept == "gradient_disagrees"))
-    return replace(found, seconds=time.perf_counter() - sums.started)
-
-
-def _with_positions(result: Result, plan: Plan, sums: Sums, hooks: Hooks) -> Result:
-    """The result of one unit with the sizes of all units of its layer; a failed one as it is."""
-    if result.status == "error":
-        return result
-    with float32_precision(tf32=plan.settings.tf32):
-        found = positions_of(plan, sums, hooks)
-    if found is None:
-        missing = Finding(
-            code="stopped",
-            text="stopped before every unit was measured; --resume measures them in a run with -o DIR",
-        )
-        return replace(result, findings=(*result.findings, missing))
-    return replace(result, positions=found, seconds=time.perf_counter() - sums.started)
-
-
-def _beside_gradient(results: list[Result], plan: Plan, layer: str | None) -> list[Result]:
-    """Maps of removed nodes with their rank correlation with the gradient's maps of the same images."""
-    gradients = measure(plan.model, plan.feed, replace(plan.settings, method="gradient", until_se=None), layer=layer)
-    pairs = zip(results, gradients, strict=True)
-    return [replace(result, rank_correlation=_rank_correlation(result.map, gradient.map)) for result, gradient in pairs]
-
-
-def _rank_correlation(ours: ErfMap | None, theirs: ErfMap | None) -> float | None:
-    """Spearman's, over the nodes; None where one of the maps is missing or the same everywhere."""
-    if ours is None or theirs is None or np.ptp(ours.magnitude) == 0 or np.ptp(theirs.magnitude) == 0:
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(ours.magnitude.ravel(), theirs.magnitude.ravel()).statistic)
+    for addition in () if sums.stopped else additions:
+        results = addition.compute(plan, sums, results, hooks)
+    return results
 
 
 def _first(plan: Plan) -> Tensor:

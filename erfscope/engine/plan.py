@@ -183,8 +183,6 @@ class Sums:
 class RunReport:
     """Observations on a run that its sums do not hold."""
 
-    #: For each unit, what autocast and TF32 change in its map, where they were asked for.
-    precision_findings: Sequence[Sequence[Finding]] = ()
     #: Findings about the weights that were measured.
     weights_findings: tuple[Finding, ...] = ()
     #: What a forward pass on the first image showed, in sentences.

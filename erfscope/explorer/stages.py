@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from erfscope.additions.every_unit import unit_maps
+from erfscope.additions.unit_fields import Field, UnitFields, fields_of
 from erfscope.engine.batch import accumulate
-from erfscope.engine.every_unit import unit_maps
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Hooks, Plan, Sums, plan_run
-from erfscope.engine.unit_fields import Field, UnitFields, fields_of
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Trf, resolve_units
 from erfscope.maps.drawn import BRIGHTNESS, SHARES

@@ -4,12 +4,13 @@ frames, and published tools."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
+from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import LINEAR_WITHIN, Trust
 from erfscope.printable import number, with_error
 from erfscope.results.json_values import fields
@@ -25,11 +26,11 @@ def trust_text(result: Result) -> str:
     if trust is None:
         return ""
     passes = f"{trust.passes} passes with noise{', some in float64' if trust.is_in_double else ''}"
-    return f"Trust, by {passes}: {'; '.join([_gradient(trust), *_where(trust), *_linear(trust, result.wrt)])}"
+    return f"Trust, by {passes}: {'; '.join([_gradient(trust), *_regions(trust), *_linear(trust, result.wrt)])}"
 
 
 def trust_sentence(results: Sequence[Result]) -> str:
-    """The same of several results for a paper; "" unless all of them were compared."""
+    """The agreement of forward passes with noise and the gradients, for a paper; "" unless all were compared."""
     trusts = [result.trust for result in results if result.trust is not None and result.trust.ratio is not None]
     if not trusts or len(trusts) < len(results):
         return ""
@@ -53,7 +54,7 @@ def _gradient(trust: Trust) -> str:
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 
 
-def _where(trust: Trust) -> Iterator[str]:
+def _regions(trust: Trust) -> Iterator[str]:
     found = [
         f"{region.name} {with_error(100 * region.probe.energy.value, 100 * region.probe.energy.se)} %"
         f" ({100 * region.probe.share:.1f} % by gradient)"
@@ -121,32 +122,9 @@ def extras(result: Result, index: int) -> Iterator[Extra]:
         result: The result.
         index: Its position in the report.
     """
-    where = f"/results/{index}"
-    if result.positions is not None:
-        yield from _positions(result, result.positions, f"{where}/positions")
-    if result.halo is not None:
-        yield from _halo(result.halo, f"{where}/halo")
-    if result.sampling_points is not None:
-        yield from _sampling_points(result, result.sampling_points, where)
-    if text := trust_text(result):
-        yield Extra(head=text)
-    if result.rank_correlation is not None:
-        number = plain_cell(result.rank_correlation, f"{where}/rank_correlation")
-        yield Extra(head="rank correlation with the gradient's map of the same images", items=(("", number),))
-    if result.hops is not None:
-        hops, at = result.hops, f"{where}/hops"
-        items = [
-            ("mean hop", plain_cell(hops.mean_hop, f"{at}/mean_hop")),
-            *_shares(hops.mass.tolist(), f"{at}/mass", "hop"),
-        ]
-        lost = [("out of reach", plain_cell(hops.unreachable, f"{at}/unreachable", percent=True))]
-        yield Extra(head="share of the map by hops along the graph", items=(*items, *lost))
-    if result.frame_mass is not None:
-        items = list(_shares(result.frame_mass, f"{where}/frame_mass", "frame"))
-        yield Extra(head="share of the map in each frame", items=tuple(items))
-    if result.published is not None:
-        head = f"as published tools count: {result.published.get('rule', '')} ({result.published.get('note', '')})"
-        yield Extra(head=head, items=tuple(_leaves(result.published, f"{where}/published")))
+    for name, lines in EXTRAS.items():
+        if (found := getattr(result, name)) is not None:
+            yield from lines(result, found, f"/results/{index}/{name}")
 
 
 def _positions(result: Result, found: Positions, where: str) -> Iterator[Extra]:
@@ -164,7 +142,7 @@ def _positions(result: Result, found: Positions, where: str) -> Iterator[Extra]:
         yield Extra(head=f"one backward pass per unit, since {found.alone}")
 
 
-def _halo(halo: Halo, where: str) -> Iterator[Extra]:
+def _halo(_result: Result, halo: Halo, where: str) -> Iterator[Extra]:
     """What makes tiles impossible, and the halo along each axis."""
     yield from (Extra(head=f"no tiles: {blocker}") for blocker in halo.blockers)
     names = AXES.get(len(halo.px), ()) if len(set(halo.px)) > 1 else ("",)
@@ -187,8 +165,36 @@ def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str
         center = () if result.unit is None else result.unit.center_px
         furthest = max(math.dist(point, center) for point in each.points_px)
         head = f"{each.operation} reads the first image at {len(each.points_px)} points for the unit"
-        at = f"{where}/sampling_points/{place}"
-        yield Extra(head=head, items=(("furthest from the unit's centre (px)", plain_cell(furthest, at)),))
+        furthest_cell = plain_cell(furthest, f"{where}/{place}")
+        yield Extra(head=head, items=(("furthest from the unit's centre (px)", furthest_cell),))
+
+
+def _trust(result: Result, _found: Trust, _where: str) -> Iterator[Extra]:
+    yield Extra(head=trust_text(result))
+
+
+def _rank_correlation(_result: Result, found: float, where: str) -> Iterator[Extra]:
+    number = plain_cell(found, where)
+    yield Extra(head="rank correlation with the gradient's map of the same images", items=(("", number),))
+
+
+def _hops(_result: Result, hops: HopProfile, where: str) -> Iterator[Extra]:
+    items = [
+        ("mean hop", plain_cell(hops.mean_hop, f"{where}/mean_hop")),
+        *_shares(hops.mass.tolist(), f"{where}/mass", "hop"),
+        ("out of reach", plain_cell(hops.unreachable, f"{where}/unreachable", percent=True)),
+    ]
+    yield Extra(head="share of the map by hops along the graph", items=tuple(items))
+
+
+def _frame_mass(_result: Result, shares: Sequence[float], where: str) -> Iterator[Extra]:
+    items = tuple(_shares(shares, where, "frame"))
+    yield Extra(head="share of the map in each frame", items=items)
+
+
+def _published(_result: Result, found: Mapping[str, Any], where: str) -> Iterator[Extra]:
+    head = f"as published tools count: {found.get('rule', '')} ({found.get('note', '')})"
+    yield Extra(head=head, items=tuple(_leaves(found, where)))
 
 
 def _shares(shares: Sequence[float], where: str, name: str) -> Iterator[tuple[str, Cell]]:
@@ -206,3 +212,16 @@ def _leaves(value: Any, where: str, name: str = "") -> Iterator[tuple[str, Cell]
             yield from _leaves(item, f"{where}/{escaped}", f"{name} {key}".strip())
     elif not isinstance(value, str):
         yield name, plain_cell(value, where)
+
+
+#: Field of a result -> the lines of what it holds, by its place in the JSON; in the order in which they are shown.
+EXTRAS: dict[str, Callable[[Result, Any, str], Iterator[Extra]]] = {
+    "positions": _positions,
+    "halo": _halo,
+    "sampling_points": _sampling_points,
+    "trust": _trust,
+    "rank_correlation": _rank_correlation,
+    "hops": _hops,
+    "frame_mass": _frame_mass,
+    "published": _published,
+}

@@ -345,7 +345,8 @@ def test_many_draws_are_counted(monkeypatch):
 
 def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
     monkeypatch.setattr(
-        "erfscope.engine.verification.lacks_for_double", lambda plan, counted: "about 3 GiB of memory, but there are 2"
+        "erfscope.additions.verification.lacks_for_double",
+        lambda plan, counted: "about 3 GiB of memory, but there are 2",
     )
     result = erfscope.analyze(deep(), input_size=(64, 64), layer="4", samples=1, verify=True)
     assert "leave --verify out" in result.error

@@ -9,7 +9,7 @@ from torch import nn
 import erfscope
 from erfscope.adapters import load
 from erfscope.attribution import gradient
-from erfscope.attribution.gradient import CHANNELS_LAST_PAYS, faster_order
+from erfscope.attribution.forward import CHANNELS_LAST_PAYS, faster_order
 
 
 class Does(nn.Module):

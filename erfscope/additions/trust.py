@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,15 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from erfscope.additions.noise import Gradient, Noise, UnitFunction, function_of, of_gradient, probes_of, sigmas
+from erfscope.additions.verification import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.batch import device_and_dtype, lacks_for_double
 from erfscope.engine.cost import unproved_operations
-from erfscope.engine.noise import Gradient, Noise, UnitFunction, function_of, of_gradient, probes_of, sigmas
-from erfscope.engine.plan import Plan, Sums
-from erfscope.engine.verification import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
+from erfscope.engine.plan import Hooks, Plan, Sums
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.trust import LARGEST_ERROR, TENTH_OF_SPREAD, Region, Step, Trust, is_hidden, join
 from erfscope.measures import measure
+from erfscope.model_errors import wrap_model_errors
+from erfscope.results import from_sums
+from erfscope.results.result import Result
 
 
 def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], draws: int, found: Trust) -> Trust:
@@ -108,6 +112,20 @@ class _ImageCheck(NamedTuple):
     further: int
     #: The unit's map; None where there is none.
     erf: ErfMap | None
+
+
+def with_trust(plan: Plan, sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+    """The results, one per unit, with what forward passes say of its gradient; failed ones as they are."""
+    found = []
+    for number, result in enumerate(results):
+        if result.status != "error":
+            with wrap_model_errors(plan.model.label, plan.model.adapter):
+                trust = check_gradient(plan, sums, number, result.map)
+            is_accepted = plan.settings.accept == "gradient_disagrees"
+            checked = from_sums.with_trust(result, replace(trust, accepted=is_accepted))
+            result = replace(checked, seconds=time.perf_counter() - sums.started)
+        found.append(result)
+    return found
 
 
 def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> Trust:

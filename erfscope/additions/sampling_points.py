@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from erfscope.engine.batch import device_and_dtype
-from erfscope.engine.plan import Plan
-from erfscope.engine.verification import first_readable
+from erfscope.engine.batch import device_and_dtype, first_readable
+from erfscope.engine.plan import Hooks, Plan, Sums
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import inside
@@ -24,7 +24,8 @@ from erfscope.graph.places import describe
 from erfscope.graph.recording import FIRST
 from erfscope.graph.rules.reading import Call
 from erfscope.graph.run import Forward, Wanted, crop
-from erfscope.results.result import SamplingPoints
+from erfscope.model_errors import wrap_model_errors
+from erfscope.results.result import Result, SamplingPoints
 
 FloatArray = NDArray[np.floating[Any]]
 Units = Sequence[tuple[int, ...]]
@@ -32,16 +33,14 @@ Units = Sequence[tuple[int, ...]]
 MOST = 400
 
 
-def sampling_points(plan: Plan, number: int) -> tuple[SamplingPoints, ...]:
-    """The points that the operations before a unit read of the first image.
+def with_sampling_points(plan: Plan, _sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+    """The results, one per unit, with the points that the operations before it read of the first image."""
+    with wrap_model_errors(plan.model.label, plan.model.adapter):
+        return [replace(result, sampling_points=_sampling_points(plan, at)) for at, result in enumerate(results)]
 
-    Args:
-        plan: What was measured.
-        number: Which of its units.
 
-    Returns:
-        One record for each operation of which the unit needs at most :data:`MOST` cells, in the order of execution.
-    """
+def _sampling_points(plan: Plan, number: int) -> tuple[SamplingPoints, ...]:
+    """One record for each operation of which the unit needs at most :data:`MOST` cells, in the order of execution."""
     recording = plan.model.recording
     found = recording.crop(plan.question.layer, [plan.question.units[number].index], IMAGE, recording.images)
     assert found is not None

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 
 import erfscope
+from erfscope.additions import every_unit
+from erfscope.additions.unit_fields import colour_units
 from erfscope.cli.main import main
-from erfscope.engine import every_unit
 from erfscope.engine.batch import Need
-from erfscope.engine.unit_fields import colour_units
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import sides
 from erfscope.maps.erf_map import ErfMap

@@ -8,29 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from erfscope.engine.batch import accumulate, device_and_dtype
-from erfscope.engine.plan import Plan, Sums, map_of
+from erfscope.engine.plan import Hooks, Plan, Sums, map_of
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.options.settings import Settings
 from erfscope.precision import float32_precision
+from erfscope.results.result import Result
 
 
-def precision_findings(plan: Plan, sums: Sums, seen: Sequence[int]) -> Sequence[Sequence[Finding]]:
-    """How far autocast and TF32, where asked for, move each unit's map of the first image that can be used.
+def with_precision_errors(plan: Plan, sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+    """The results, one per unit, with a finding on how far autocast and TF32, where asked for, move its map of the
+    first image that can be used.
 
-    The same random signs are drawn in both precisions.
-
-    Args:
-        plan: What is measured.
-        sums: Of the measurement, which are not touched.
-        seen: Indices of the images measured.
-
-    Returns:
-        For each unit, a finding for each of them: the difference of the two maps, each of sum 1, in relative L1, and
-        the change of r50. Empty where neither was asked for, and where no image can be used.
-    """
+    The same random signs are drawn in both precisions. Stated are the difference of the two maps, each of sum 1, in
+    relative L1, and the change of r50. Nothing is added where no image can be used."""
     settings = plan.settings
     without = [
         ("amp_error", settings.amp_dtype, replace(settings, amp_dtype=None)),
@@ -40,15 +33,13 @@ def precision_findings(plan: Plan, sums: Sums, seen: Sequence[int]) -> Sequence[
         *sums.unreadable,
         *(image for average in sums.averages for image in (*average.zero_gradient_images, *average.nan_images)),
     }
-    usable = [index for index in seen if index not in lost]
-    if not usable:
-        return ()
-    findings: list[list[Finding]] = [[] for _ in plan.question.units]
+    index = next((index for index in plan.indices[: sums.seen] if index not in lost), None)
     for code, name, finer in without:
-        if name is not None:
-            for own, text in zip(findings, _changes(plan, usable[0], name, finer), strict=True):
-                own.append(Finding(code=code, text=text))
-    return findings
+        if name is not None and index is not None:
+            texts = _changes(plan, index, name, finer)
+            found = (Finding(code=code, text=text) for text in texts)
+            results = [replace(r, findings=(*r.findings, each)) for r, each in zip(results, found, strict=True)]
+    return results
 
 
 def _changes(plan: Plan, index: int, name: str, finer: Settings) -> Sequence[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -14,13 +15,14 @@ from erfscope.attribution.forward import ModelForward
 from erfscope.attribution.gradient import Contribution, of_units
 from erfscope.containers import tensors_in
 from erfscope.copies import cast_module
-from erfscope.engine.batch import device_and_dtype, draws, lacks_for_double
-from erfscope.engine.plan import Plan, Sums
+from erfscope.engine.batch import device_and_dtype, draws, first_readable, lacks_for_double
+from erfscope.engine.plan import Hooks, Plan, Sums
 from erfscope.engine.running_sums import on_reference
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.restore import default_dtype
-from erfscope.results.result import Verification
+from erfscope.model_errors import wrap_model_errors
+from erfscope.restore import default_dtype, same_random_numbers
+from erfscope.results.result import Result, Verification
 from erfscope.torch_internals import TorchDispatchMode
 
 T = TypeVar("T")
@@ -87,20 +89,23 @@ def _floating_types(value: Any) -> list[torch.dtype]:
 ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-2}
 
 
-def verify(plan: Plan, sums: Sums) -> list[Verification]:
+def with_verification(plan: Plan, _sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
     """Compare each unit's value and map of the first image with the plain model: plain autograd, no crop, no fold, no
     batch, float64.
 
-    Args:
-        plan: What was measured.
-        sums: How its batches were computed.
-
     Returns:
-        One record per unit: relative L1 differences of the unit's channels and of its map.
+        The results, one per unit, with relative L1 differences of the unit's channels and of its map.
 
     Raises:
         MeasurementError: the model cannot be run in float64, or there is no memory for it.
     """
+    with same_random_numbers(), wrap_model_errors(plan.model.label, plan.model.adapter):
+        found = _verify(plan)
+    return [replace(result, verification=each) for result, each in zip(results, found, strict=True)]
+
+
+def _verify(plan: Plan) -> list[Verification]:
+    """One record per unit."""
     counted = plan.model.pass_bytes(plan.question.layer, plan.question.wrt)
     if lacking := lacks_for_double(plan, counted):
         raise MeasurementError(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
@@ -116,21 +121,6 @@ def verify(plan: Plan, sums: Sums) -> list[Verification]:
     )
     pairs = zip(measured, plain, strict=True)
     return [Verification(value=_off(a[0], b[0]), map=_off(a[1], b[1]), allowed=ALLOWED[dtype]) for a, b in pairs]
-
-
-def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
-    """Return the first image that can be read, with its index: the whole input (1, C_in, *space) on the CPU.
-
-    Raises:
-        ErfscopeError: an image cannot be read, and is not to be passed over.
-    """
-    for index in indices:
-        try:
-            return index, plan.feed.batch([index])
-        except ErfscopeError:
-            if not plan.settings.keep_going:
-                raise
-    raise MeasurementError("no image can be read")
 
 
 def _by_unit(plan: Plan, contributions: Iterable[Iterable[Contribution]]) -> list[tuple[Tensor, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -12,21 +13,23 @@ import torch
 from torch import Tensor
 
 from erfscope.adapter import Features
+from erfscope.additions.unit_fields import UnitFields, fields_of
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.forward import ForwardPass, GraphForward
 from erfscope.attribution.gradient import contributions
 from erfscope.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
 from erfscope.engine.plan import Hooks, Plan, Sums
 from erfscope.engine.running_sums import on_reference
-from erfscope.engine.unit_fields import UnitFields, fields_of
 from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError
+from erfscope.finding import Finding
 from erfscope.graph.run import Forward
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Geometry, Prepared, value_of
 from erfscope.model_errors import model_failed
+from erfscope.precision import float32_precision
 from erfscope.results.from_sums import noise_floor
-from erfscope.results.result import MEASURED, Positions
+from erfscope.results.result import MEASURED, Positions, Result
 
 #: Cells of the geometries that are kept at most: one for all units whose fields lie inside, and some for those at the
 #: border. Three numbers each, 100 MB in all.
@@ -121,6 +124,22 @@ class _Run:
     kept: Features | None = None
     #: By the number of images and copies that go through.
     forwards: dict[int, ForwardPass] = field(default_factory=dict)
+
+
+def with_positions(plan: Plan, sums: Sums, results: list[Result], hooks: Hooks) -> list[Result]:
+    """The result of one unit with the sizes of all units of its layer; a failed one as it is."""
+    (result,) = results
+    if result.status == "error":
+        return results
+    with float32_precision(tf32=plan.settings.tf32):
+        found = positions_of(plan, sums, hooks)
+    if found is not None:
+        return [replace(result, positions=found, seconds=time.perf_counter() - sums.started)]
+    missing = Finding(
+        code="stopped",
+        text="stopped before every unit was measured; --resume measures them in a run with -o DIR",
+    )
+    return [replace(result, findings=(*result.findings, missing))]
 
 
 def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
