@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import operator
-import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,62 +14,17 @@ from torch import Tensor
 from erfscope.attribution.forward import guarded
 from erfscope.attribution.gradient import in_double
 from erfscope.attribution.readout import as_leaf
-from erfscope.containers import tensors_in
-from erfscope.engine.batch import FLOAT64, OVERHEAD, gib
-from erfscope.environment import available_bytes
+from erfscope.engine.batch import FLOAT64, gib
+from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.influence_matrix.result import Influence
 from erfscope.maps.erf_map import FloatArray
 from erfscope.precision import float32_precision
 from erfscope.restore import drawn_since, random_states
-from erfscope.torch_internals import TorchDispatchMode
 
-
-class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it the storages that operations make are counted for as long as they live; views and inputs add
-    nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
-        #: The largest sum of bytes alive at once so far.
-        self.peak = 0
-        self._seen: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        for storage in _storages((args, kwargs)):
-            self._seen.setdefault(storage, None)
-        out = func(*args, **(kwargs or {}))
-        for storage in _storages(out):
-            if storage not in self._seen:
-                self._seen[storage] = None
-                size = storage.nbytes()
-                self.now += size
-                weakref.finalize(storage, self._free, size)
-        self.peak = max(self.peak, self.now)
-        return out
-
-    def _free(self, size: int) -> None:
-        self.now -= size
-
-
-def _storages(values: object) -> Iterator[torch.UntypedStorage]:
-    for _, value in tensors_in(values):
-        if value.layout is torch.strided:
-            yield value.untyped_storage()
-
-
-#: Bytes that products taken together may use at once. Larger groups leave the processor's caches and are no faster.
-BUDGET = 64 * 2**20
-#: How many products at most are taken both ways, to see which way is faster.
-PROBE = 16
-#: Below this many seconds products taken together are timed a second time: the first may have been slow to start.
-BRIEF = 0.5
-#: Products that take fewer seconds than this in all are looped: only loading what counts memory takes longer.
-TRIFLE = 0.2
-#: What PyTorch says where it takes products one by one behind the scenes, which the stop-watch sees.
+#: Products that are taken together at most. More leave the processor's caches and are no faster.
+TOGETHER = 32
+#: What PyTorch says where it takes products one by one behind the scenes.
 NOT_BATCHED = "There is a performance drop because we have not yet implemented the batching rule"
 
 
@@ -132,74 +84,38 @@ class Products:
 
 
 @dataclass(slots=True)
-class Pace:
-    """How many products are taken together; found out at the first forward pass, and kept for those of further
-    samples."""
+class Groups:
+    """How many products are taken together: decided at the first forward pass, and fewer once memory has run out."""
 
-    #: Samples that the same function will be applied to.
-    samples: int = 1
-    #: 1 means one by one; None, not known yet.
-    size: int | None = field(default=None, init=False)
+    #: 1 means one by one; 0, not known yet.
+    size: int = 0
 
     def run(self, products: Products) -> Iterator[tuple[Tensor, Tensor]]:
-        """All products, piece by piece: (owners (k,), products (k, n, c))."""
-        if self.size is None:
-            self.size = fastest(products, self.samples)
-        for start in range(0, len(products), self.size):
-            numbers = range(start, min(start + self.size, len(products)))
-            take = products.together if self.size > 1 else products.looped
-            yield products.owners(numbers), take(numbers)
+        """All products, group by group: (owners (k,), products (k, n, c))."""
+        self.size = self.size or (TOGETHER if can_be_taken_together(products) else 1)
+        done = 0
+        while done < len(products):
+            numbers = range(done, min(done + self.size, len(products)))
+            try:
+                found = products.together(numbers) if self.size > 1 else products.looped(numbers)
+            except Exception as error:
+                if self.size == 1 or not ran_out(error):
+                    raise
+                self.size //= 2
+                continue
+            yield products.owners(numbers), found
+            done = numbers.stop
 
 
-def fastest(products: Products, samples: int = 1) -> int:
-    """How many products to take together: 1, or as many as fit into the memory there is for it where that was faster.
-
-    A few products of this very function are taken both ways. They are looped where they are too few or too quick to
-    repay that, where two do not fit into the memory, or where the batched backward pass fails, is slower, or gives
-    other numbers.
-
-    Args:
-        products: Of the first sample.
-        samples: How many samples there are in all.
-    """
-    total = len(products) * samples
-    # Taken twice: not more than a quarter of all.
-    probe = range(min(len(products), PROBE, total // 4))
-    if len(probe) < 2:
-        return 1
-    products.looped(probe[:1])  # the first one is slower than the others
-    one_by_one, slow = _timed(products.looped, probe)
-    if slow * total < TRIFLE * len(probe):
-        return 1
-    most = min(len(products), _fitting(products))
-    part = probe[:most]
-    if len(part) < 2:
-        return 1
+def can_be_taken_together(products: Products) -> bool:
+    """Whether two products are the same from one batched backward pass as one by one: that of some operations cannot be
+    batched, or gives other numbers then."""
+    pair = range(min(2, len(products)))
+    one_by_one = products.looped(pair)
     try:
-        together, quick = _timed(products.together, part)
-        if quick < BRIEF:
-            _, quick = _timed(products.together, part)
+        return len(pair) == 2 and _alike(one_by_one, products.together(pair))
     except Exception:  # the loop has just shown that the function itself can be differentiated: only batching it fails
-        return 1
-    return most if quick * len(probe) < slow * len(part) and _alike(one_by_one[:most], together) else 1
-
-
-def _fitting(products: Products) -> int:
-    """How many products fit into the memory there is for them."""
-    live = LiveBytes()
-    with live:
-        products.looped(range(1))
-    there = available_bytes(products.x.device)
-    room = BUDGET if there is None else min(BUDGET, there // 4)
-    return int(room // max(OVERHEAD * live.peak, 1))
-
-
-def _timed(take: Callable[[range], Tensor], numbers: range) -> tuple[Tensor, float]:
-    """Products, and the seconds they took. Adding them up waits for an accelerator."""
-    start = time.perf_counter()
-    found = take(numbers)
-    float(found.sum())
-    return found, time.perf_counter() - start
+        return False
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -274,7 +190,7 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     if convention not in RULES:
         raise unknown("convention", str(convention), RULES, where="influence matrices")
     samples = _samples(x)
-    run = _Run(fn=fn, rule=RULES[convention], asked=outputs, pace=Pace(samples=len(samples)))
+    run = _Run(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples))
     mean = _Mean()
     for number, sample in enumerate(samples):
         with float32_precision(tf32=False):
@@ -296,7 +212,8 @@ class _Run:
     fn: NodeMap
     rule: Rule
     asked: Sequence[int] | None
-    pace: Pace
+    samples: int
+    groups: Groups = field(default_factory=Groups)
     #: How many outputs there are; 0 before the first sample.
     outputs: int = 0
     #: Which of them are rows of the matrix.
@@ -320,7 +237,7 @@ class _Run:
             self._count(_checked(y, place), len(x), place)
             total = torch.zeros((len(self.rows), len(x)), dtype=torch.float64)
             if y.requires_grad:
-                for owners, g in self.pace.run(Products(x=x, y=y, outputs=self.rows, exact=self.rule.exact)):
+                for owners, g in self.groups.run(Products(x=x, y=y, outputs=self.rows, exact=self.rule.exact)):
                     total.index_add_(0, owners, self.rule.contribution(in_double(g)).cpu())
             else:
                 text = (
@@ -344,7 +261,7 @@ class _Run:
         if not self.outputs:
             self.outputs, self.rows = len(y), _rows(self.asked, len(y))
             # The matrix, a mask and its root; with samples, their mean, spread and differences too.
-            needed, there = FLOAT64 * len(self.rows) * n * (6 if self.pace.samples > 1 else 3), available_bytes()
+            needed, there = FLOAT64 * len(self.rows) * n * (6 if self.samples > 1 else 3), available_bytes()
             if there is not None and needed > there:
                 size = f"{len(self.rows)} x {n}"
                 text = f"a matrix of {size} needs about {gib(needed)} of memory, but there are {gib(there)}"

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
+from live_bytes import LiveBytes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,7 +29,6 @@ from erfscope.engine.model import LoadedModel
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
 from erfscope.geometry.unit import Unit
-from erfscope.influence_matrix.compute import LiveBytes
 
 CPU = torch.device("cpu")
 GIB = 2**30

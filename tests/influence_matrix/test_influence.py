@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.influence_matrix import compute as products
 from erfscope.influence_matrix import influence
-from erfscope.influence_matrix.compute import Products, fastest
+from erfscope.influence_matrix.compute import Products, can_be_taken_together
 
 DOUBLE = torch.float64
 #: Sums over the channels of the full Jacobian J[p, r, i, s], as docs/theory.md defines them.
@@ -58,7 +57,7 @@ def test_influence_is_the_sum_over_channels_of_the_full_jacobian(fn, convention)
 @pytest.mark.parametrize("convention", DEFINED)
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_products_taken_together_in_any_number_give_the_same(convention, size, monkeypatch):
-    monkeypatch.setattr("erfscope.influence_matrix.compute.fastest", lambda *_: size)
+    monkeypatch.setattr("erfscope.influence_matrix.compute.TOGETHER", size)
     x = normal(6, 3)
     np.testing.assert_allclose(
         influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12
@@ -212,24 +211,25 @@ def made(fn, n: int = 20) -> Products:
     return Products(x=x, y=fn(x), outputs=range(n), exact=True)
 
 
-@pytest.fixture
-def stopwatch(monkeypatch):
-    """Makes one way of taking products look fast, whatever this machine is busy with."""
-
-    def rig(faster: str) -> None:
-        def timed(take, numbers):
-            return take(numbers), 1.0 if take.__name__ == faster else 2.0
-
-        monkeypatch.setattr(products, "_timed", timed)
-
-    return rig
-
-
 @pytest.mark.parametrize("function", [Plain, Wrong])
-def test_products_that_cannot_be_taken_together_are_looped(function, stopwatch):
-    stopwatch("together")
-    assert fastest(made(function.apply)) == 1
+def test_products_that_cannot_be_taken_together_are_looped(function):
+    assert not can_be_taken_together(made(function.apply))
     np.testing.assert_allclose(influence(function.apply, normal(20, 2), "signed").values, 6 * np.eye(20), rtol=1e-15)
+
+
+def test_products_that_do_not_fit_into_memory_together_are_taken_fewer_at_a_time(monkeypatch):
+    taken, right = [], Products.together
+
+    def small(own, numbers):
+        taken.append(len(numbers))
+        if len(numbers) > 8:
+            raise MemoryError
+        return right(own, numbers)
+
+    monkeypatch.setattr(Products, "together", small)
+    x = normal(6, 3)
+    np.testing.assert_allclose(influence(attend, x).values, expected(attend, x, "jacobian"), rtol=0, atol=1e-12)
+    assert taken == [2, 24, 16, 8, 8, 8]
 
 
 def test_a_matrix_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch):
