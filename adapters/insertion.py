@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.state import borrowed, device_of, dtype_of, shared_copy
+from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, shared_copy
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.weights import sha256
 from erfscope.copies import cast_module
@@ -109,7 +109,7 @@ def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
         elif seen.calls > 1:
             found[name] = f"runs {seen.calls} times per forward pass, so that the block would too"
         else:
-            layout = recording.reading_of(seen).layout
+            layout = recording.reading_of_tensor(seen).layout
             space = () if layout is None else layout.space(seen.shape)
             is_map = layout is not None and max(space) > 1
             found[name] = (
@@ -416,7 +416,7 @@ def _changes_nothing(block: nn.Module, place: Place, request: BlockRequest) -> b
     x = torch.zeros(1, place.channels, *place.space, dtype=dtype_of(block))
     x = x.normal_(generator=torch.Generator().manual_seed(0)).to(device)
     about = f"{request.text} fails on a map of {place.channels} channels at {'x'.join(map(str, place.space))}"
-    with errors_as_one_line(about), borrowed(block), torch.no_grad():
+    with errors_as_one_line(about), evaluation_mode(block), torch.no_grad():
         y = block(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__

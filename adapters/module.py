@@ -20,7 +20,7 @@ from erfscope.adapter import Features, Reference
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
-from erfscope.adapters.state import borrowed, device_of, dtype_of, hooked
+from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, hooked
 from erfscope.containers import tensors_at
 from erfscope.copies import cast_module
 from erfscope.default_layer import default_layer
@@ -145,7 +145,7 @@ class ModuleAdapter:
             known = self.layouts(x, layer, wrt) or {}
         taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
         output: Any = None
-        with borrowed(self.module), hooked(_handles(taps)), contextlib.suppress(_Reached):
+        with evaluation_mode(self.module), hooked(_handles(taps)), contextlib.suppress(_Reached):
             output = self._stage(x, layer) if is_stage else self.forward(self.module, x)
             _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
@@ -165,7 +165,7 @@ class ModuleAdapter:
         """The maps of several layers from one pass; see :class:`erfscope.adapter.Adapter`."""
         hooks = [name for name in layers if name not in self.stages]
         taps = {name: _Tap(name, self._target(name), known.get(name), None) for name in hooks}
-        with borrowed(self.module), hooked(_handles(taps)):
+        with evaluation_mode(self.module), hooked(_handles(taps)):
             output, stages = self.outputs(self.module, x)
             _keep_returned(taps.values(), output)
         return {name: taps[name].found(self.spec)[0] if name in taps else stages[name] for name in layers}
@@ -192,14 +192,14 @@ class ModuleAdapter:
 
     def run(self, x: Tensor) -> None:
         """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`."""
-        with borrowed(self.module):
+        with evaluation_mode(self.module):
             self.outputs(self.module, x)
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
         """Describe what a pass on an input shows and a reader must know; see :class:`erfscope.adapter.Adapter`."""
 
         def run() -> None:
-            with borrowed(self.module):
+            with evaluation_mode(self.module):
                 self.forward(self.module, first())
 
         return tuple(dead_attention(self.module, run))

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters.state import borrowed, device_of, dtype_of
+from erfscope.adapters.state import device_of, dtype_of, evaluation_mode
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
@@ -110,7 +110,7 @@ def _recorded(adapter: RecordableModel) -> Recording:
             return Recording(graph, adapter.tensors(), partial(guess, images=images), why)
     why = first_line(failures[-1].__cause__ or failures[-1])
     try:
-        with borrowed(adapter.module):
+        with evaluation_mode(adapter.module):
             x = _input(adapter, 1, device_of(adapter.module))
             graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
     except Exception:  # the model itself fails
@@ -141,7 +141,7 @@ def _refused(adapter: RecordableModel, error: Exception) -> ErfscopeError:
 
 def _record(adapter: RecordableModel, x: Tensor) -> Graph:
     before = random_states()
-    with borrowed(adapter.module):
+    with evaluation_mode(adapter.module):
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))
     # Draws of PyTorch's own generators are recorded operations.
     drawn = {"Python's", "NumPy's"} & {*drawn_since(before)}

@@ -17,7 +17,7 @@ from erfscope.restore import restoring_module, set_training
 
 
 @contextlib.contextmanager
-def borrowed(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, :func:`eager` and parameters outside the autograd graph, for the time of the block.
 
     BatchNorm in training mode would mix the images of a batch and change its own statistics; gradients of parameters

@@ -26,7 +26,7 @@ from torch import Tensor
 from erfscope.adapters import load
 from erfscope.engine.measure import measure
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import NO_HOOKS, Hooks
+from erfscope.engine.plan import NO_CALLBACKS, Callbacks
 from erfscope.errors import ErfscopeError
 from erfscope.maps.erf_map import FloatArray
 from erfscope.options.settings import Settings
@@ -148,7 +148,9 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 def ours(case: Case, feed: TensorFeed, done: Callable[[int, int], None] | None = None) -> Result:
     """erfscope's result; its unit must be the one that the others take."""
-    (result,) = measure(case.loaded, feed, SETTINGS, hooks=NO_HOOKS if done is None else Hooks(progress=done))
+    (result,) = measure(
+        case.loaded, feed, SETTINGS, callbacks=NO_CALLBACKS if done is None else Callbacks(progress=done)
+    )
     if result.map is None or result.unit is None:
         raise ErfscopeError(f"{result.label} has no map: {result.error}")
     if result.unit.index != tuple(side // 2 for side in result.unit.map_shape[1:]):

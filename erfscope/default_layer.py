@@ -46,14 +46,14 @@ def default_layer(recording: Recording, spec: str) -> str:
     meant = next(iter(separate or outputs), None)
     found = _below_output(recording, _without_final_norms(recording, named), meant)
     trunk = _trunk(recording, list(outputs.values()))
-    dense = any(recording.reading_of(seen[name]).layout is not None for name in seen if _is_output(name))
+    dense = any(recording.reading_of_tensor(seen[name]).layout is not None for name in seen if _is_output(name))
     chosen = _choose_layer(recording, found, trunk, dense=dense)
     items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
     chosen = _item_beyond(recording, chosen, separate[:1] or items) or chosen
     unplaced = [
         name
         for name, each in seen.items()
-        if recording.reading_of(each).layout is None and _is_live(recording, each) and _looks_spatial(each.shape)
+        if recording.reading_of_tensor(each).layout is None and _is_live(recording, each) and _looks_spatial(each.shape)
         if (each.node in trunk or name == meant) and (chosen is None or each.order > seen[chosen].order)
     ]
     if unplaced:
@@ -95,7 +95,7 @@ def separate_outputs(recording: Recording) -> list[str]:
     ]
 
     def count_positions(name: str) -> int:
-        layout = recording.reading_of(seen[name]).layout
+        layout = recording.reading_of_tensor(seen[name]).layout
         return 0 if layout is None else math.prod(layout.space(seen[name].shape))
 
     return sorted((name for name in maps if name in alone), key=count_positions)
@@ -111,7 +111,7 @@ def passed_over(recording: Recording, chosen: str) -> list[str]:
         name
         for name, each in recording.modules.items()
         if each.calls > 1 and not name.endswith(INPUT) and "[" not in name and _is_live(recording, each)
-        if recording.reading_of(each).layout is not None
+        if recording.reading_of_tensor(each).layout is not None
         if order[each.node] > order[last.node] and _looks_further(recording, each, last)
     ]
 
@@ -126,7 +126,7 @@ def _is_live(recording: Recording, seen: NamedTensor) -> bool:
 
 def _is_usable(recording: Recording, seen: NamedTensor) -> bool:
     """Whether a tensor is a map of more than one position, made once."""
-    layout = recording.reading_of(seen).layout
+    layout = recording.reading_of_tensor(seen).layout
     if layout is None or not _is_live(recording, seen) or seen.calls > 1:
         return False
     # A clip may be down to one frame; a plane of one row is a line of text, say.
@@ -228,7 +228,7 @@ def _item_beyond(recording: Recording, chosen: str | None, items: Sequence[str])
 
 def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
     """Whether a unit of a layer reads more than one cell of another layer, with what mixes all positions left out."""
-    mine, theirs = recording.reading_of(seen).layout, recording.reading_of(other).layout
+    mine, theirs = recording.reading_of_tensor(seen).layout, recording.reading_of_tensor(other).layout
     if mine is None or theirs is None:
         return False
     unit = tuple(side // 2 for side in mine.space(seen.shape))

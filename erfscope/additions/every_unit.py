@@ -18,7 +18,7 @@ from erfscope.attribution.convention import Convention
 from erfscope.attribution.forward import ForwardPass, GraphForward
 from erfscope.attribution.gradient import contributions
 from erfscope.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
-from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.engine.running_sums import on_reference
 from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError
@@ -126,13 +126,13 @@ class _Run:
     forwards: dict[int, ForwardPass] = field(default_factory=dict)
 
 
-def with_positions(plan: Plan, sums: Sums, results: list[Result], hooks: Hooks) -> list[Result]:
+def with_positions(plan: Plan, sums: Sums, results: list[Result], callbacks: Callbacks) -> list[Result]:
     """The result of one unit with the sizes of all units of its layer; a failed one as it is."""
     (result,) = results
     if result.status == "error":
         return results
     with float32_precision(tf32=plan.settings.tf32):
-        found = positions_of(plan, sums, hooks)
+        found = positions_of(plan, sums, callbacks)
     if found is not None:
         return [replace(result, positions=found, seconds=time.perf_counter() - sums.started)]
     missing = Finding(
@@ -142,13 +142,13 @@ def with_positions(plan: Plan, sums: Sums, results: list[Result], hooks: Hooks) 
     return [replace(result, findings=(*result.findings, missing))]
 
 
-def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
+def positions_of(plan: Plan, sums: Sums, callbacks: Callbacks) -> Positions | None:
     """r50 and context_r50 of every unit of the layer, over the images that were measured.
 
     Args:
         plan: What was measured: one unit of the layer.
         sums: Over which images, and what came out of it.
-        hooks: What is called meanwhile.
+        callbacks: What is called meanwhile.
 
     Returns:
         The sizes; None where the run was stopped.
@@ -162,16 +162,16 @@ def positions_of(plan: Plan, sums: Sums, hooks: Hooks) -> Positions | None:
     # Units that stand alike in fields of the same size share one.
     largest = max((math.prod(last - first + 1 for first, last in field) for field in every.fields), default=1)
     geometry_of = lru_cache(maxsize=max(1, KEPT_CELLS // max(largest, 1)))(_geometry)
-    for number, erf in unit_maps(plan, sums, every, hooks):
+    for number, erf in unit_maps(plan, sums, every, callbacks):
         for name, value in sizes(erf, geometry_of).items():
             found[name][number] = value
-    if hooks.stop():
+    if callbacks.stop():
         return None
     shaped = {name: values.reshape(every.space) for name, values in found.items()}
     return Positions(inside=every.inside, passes=len(every.groups), alone=every.alone, **shaped)
 
 
-def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterator[tuple[int, ErfMap | None]]:
+def unit_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) -> Iterator[tuple[int, ErfMap | None]]:
     """The map of each unit on its TRF, in the order of the groups; None for one without a gradient. Ends early where it
     is stopped.
 
@@ -180,10 +180,10 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
     run = _prepared(plan, sums, every)
     floor = noise_floor((plan.settings.amp_dtype or str(device_and_dtype(plan)[1])).removeprefix("torch."))
     portions, done, convention = _portions(run), 0, plan.question.convention
-    hooks.tell(f"{plan.model.label} · {plan.question.layer}: {_estimate(run, len(portions))}")
+    callbacks.tell(f"{plan.model.label} · {plan.question.layer}: {_estimate(run, len(portions))}")
     for portion in portions:
         try:
-            totals = _summed(run, portion, hooks)
+            totals = _summed(run, portion, callbacks)
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
@@ -196,7 +196,7 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, hooks: Hooks) -> Iterat
             erf = total.map(trf.center_px, trf.stride_px, convention) if usable and trf is not None else None
             yield number, erf
         done += len(totals)
-        hooks.progress(done, len(every.units))
+        callbacks.progress(done, len(every.units))
 
 
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
@@ -263,7 +263,7 @@ def _estimate(run: _Run, portions: int) -> str:
     )
 
 
-def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[int, FieldSum] | None:
+def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -> dict[int, FieldSum] | None:
     """The sums of some groups over all images; None where the run was stopped. What fails is tried again with fewer
     copies, and what does not fit with smaller batches."""
     while True:
@@ -273,7 +273,7 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], hooks: Hooks) -> dict[i
                 images = list(run.images[first : first + run.batch_size])
                 features = _forward(run, images)
                 for first_group in range(0, len(portion), run.copies):
-                    if hooks.stop():
+                    if callbacks.stop():
                         return None
                     _add(run, features, images, portion[first_group : first_group + run.copies], totals)
                 del features  # its graph is freed before the next one is made

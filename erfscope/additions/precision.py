@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from erfscope.engine.batch import accumulate, device_and_dtype
-from erfscope.engine.plan import Hooks, Plan, Sums, map_of
+from erfscope.engine.plan import Callbacks, Plan, Sums, map_of
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
@@ -18,7 +18,7 @@ from erfscope.precision import float32_precision
 from erfscope.results.result import Result
 
 
-def with_precision_errors(plan: Plan, sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+def with_precision_errors(plan: Plan, sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with a finding on how far autocast and TF32, where asked for, move its map of the
     first image that can be used.
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from erfscope.engine.measure import measure
-from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.result import Result
 
 
-def with_rank_correlation(plan: Plan, _sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+def with_rank_correlation(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with Spearman's rank correlation over the nodes."""
     settings = replace(plan.settings, method="gradient", until_se=None)
     gradients = measure(plan.model, plan.feed, settings, layer=plan.question.layer)

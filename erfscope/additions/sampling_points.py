@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from erfscope.engine.batch import device_and_dtype, first_readable
-from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import inside
@@ -33,7 +33,7 @@ Units = Sequence[tuple[int, ...]]
 MOST = 400
 
 
-def with_sampling_points(plan: Plan, _sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+def with_sampling_points(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with the points that the operations before it read of the first image."""
     with wrap_model_errors(plan.model.label, plan.model.adapter):
         return [replace(result, sampling_points=_sampling_points(plan, at)) for at, result in enumerate(results)]

@@ -16,7 +16,7 @@ from erfscope.additions.noise import Gradient, Noise, UnitFunction, function_of,
 from erfscope.additions.verification import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.batch import device_and_dtype, lacks_for_double
 from erfscope.engine.cost import unproved_operations
-from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.trust import LARGEST_ERROR, TENTH_OF_SPREAD, Region, Step, Trust, is_hidden, join
@@ -114,7 +114,7 @@ class _ImageCheck(NamedTuple):
     erf: ErfMap | None
 
 
-def with_trust(plan: Plan, sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+def with_trust(plan: Plan, sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with what forward passes say of its gradient; failed ones as they are."""
     found = []
     for number, result in enumerate(results):

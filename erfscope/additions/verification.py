@@ -16,7 +16,7 @@ from erfscope.attribution.gradient import Contribution, of_units
 from erfscope.containers import tensors_in
 from erfscope.copies import cast_module
 from erfscope.engine.batch import device_and_dtype, draws, first_readable, lacks_for_double
-from erfscope.engine.plan import Hooks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.engine.running_sums import on_reference
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -89,7 +89,7 @@ def _floating_types(value: Any) -> list[torch.dtype]:
 ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-2}
 
 
-def with_verification(plan: Plan, _sums: Sums, results: list[Result], _hooks: Hooks) -> list[Result]:
+def with_verification(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """Compare each unit's value and map of the first image with the plain model: plain autograd, no crop, no fold, no
     batch, float64.
 

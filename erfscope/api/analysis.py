@@ -15,12 +15,12 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, feed_of, live, load_model
+from erfscope.api.models import Model, are_paths, caller_modules, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
-from erfscope.engine.plan import Hooks
+from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
@@ -30,7 +30,7 @@ from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth
 from erfscope.results.comparability import short
-from erfscope.results.findings import of_choice
+from erfscope.results.findings import layer_choice_findings
 from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
@@ -80,7 +80,7 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
     if request.is_growing:
         _refuse_growth(request)
-    with restored(*live(model)), torch.inference_mode(False):
+    with restored(*caller_modules(model)), torch.inference_mode(False):
         request = with_earlier(request)
         refuse_weights(model, request)
         growth = Growth() if request.is_growing else None
@@ -143,12 +143,12 @@ def measure_with_host(
         if any(current().all_gather(request.stop)):
             break
         is_new = True
-        hooks = Hooks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
+        callbacks = Callbacks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer
                 wanted = additions(own)
-                found = measure(model, feed, own, layer=layer, hooks=hooks, earlier=earlier, additions=wanted)
+                found = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=wanted)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)
         except RankGone:
@@ -198,7 +198,7 @@ def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Req
 def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
-    findings = tuple(of_choice(model.recording, model.default_layer)) if chosen and rows else ()
+    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if chosen and rows else ()
     return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
 
 

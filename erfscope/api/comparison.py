@@ -16,7 +16,7 @@ from erfscope.adapters.sources.catalogue import model_names
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, feed_of, live, load_model
+from erfscope.api.models import Model, caller_modules, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel
@@ -65,7 +65,7 @@ def compare(
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
     entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
-    with restored(*live(*(model for _, model in entries))):
+    with restored(*caller_modules(*(model for _, model in entries))):
         return compared(entries, Request.parse(options), of=of)
 
 

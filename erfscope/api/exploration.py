@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import asked_layers
-from erfscope.api.models import Model, feed_of, live, load_model
+from erfscope.api.models import Model, caller_modules, feed_of, load_model
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Hooks
+from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.explorer.page import ExploredModel, Explorer, explored_model
@@ -61,7 +61,7 @@ def explore(
     """
     models = _models(model, grid)
     request = _request(models, image, options)
-    with restored(*live(*(each for _, each in models))), torch.inference_mode(False):
+    with restored(*caller_modules(*(each for _, each in models))), torch.inference_mode(False):
         plans = [_plans(_load(each, label, request), request, grid) for label, each in models]
         blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes))
         for line in costs(plans, grid):
@@ -101,7 +101,7 @@ def serve(
         raise ErfscopeError("--serve needs starlette and uvicorn; pip install 'erfscope[explore]'") from error
     models = _models(model, 1)
     request = _request(models, image, options)
-    modules = live(*(each for _, each in models))
+    modules = caller_modules(*(each for _, each in models))
     with restored(*modules), torch.inference_mode(False):
         loaded = [_live(_load(each, label, request), request) for label, each in models]
         explorer = LiveExplorer(loaded, modules, _colours())
@@ -178,5 +178,5 @@ def _explored(stages: Sequence[tuple[StagePlan, int]], request: Request) -> Expl
     explored = []
     for stage, block in stages:
         text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
-        explored.append(explore_stage(stage, block, Hooks(progress=partial(request.progress, text))))
+        explored.append(explore_stage(stage, block, Callbacks(progress=partial(request.progress, text))))
     return replace(explored_model(plan), stages=tuple(explored))

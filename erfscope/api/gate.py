@@ -13,7 +13,7 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, bare, feed_of, live, load_model
+from erfscope.api.models import Model, caller_modules, feed_of, load_model, load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -151,7 +151,7 @@ def check_all(
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for check, (request, allowed) in zip(requests, prepared, strict=True):
-        with restored(*live(check.model)):
+        with restored(*caller_modules(check.model)):
             obtained, result = _observe(check.model, request, allowed, trf_only=trf_only)
         asked = {"name": check.name, "accept": check.accept}
         found = compare(obtained, known.get(check.name), tolerances=allowed, structure_only=trf_only, **asked)
@@ -197,7 +197,7 @@ def _observe(
     except ErfscopeError as error:
         reason = str(error)
     try:
-        variant = bare(model, request) if loaded is None else variant_of(loaded, request)
+        variant = load_structure(model, request) if loaded is None else variant_of(loaded, request)
         geometry = _structure(variant, request)
     except ErfscopeError as error:
         return BaselineEntry(unusable=reason or str(error)), None

@@ -30,7 +30,7 @@ from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
 
-__all__ = ["Model", "bare", "feed_of", "layers", "live", "load_model", "theoretical"]
+__all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 
 
 def load_model(
@@ -48,7 +48,7 @@ def load_model(
     )
 
 
-def live(*models: object) -> list[nn.Module]:
+def caller_modules(*models: object) -> list[nn.Module]:
     """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
     return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
 
@@ -110,8 +110,8 @@ def layers(
     Raises:
         ErfscopeError: unknown model, layer or reference.
     """
-    with restored(*live(model)):
-        return layer_table(bare(model, Request.parse(options)), layer=layer, unit=unit, wrt=wrt)
+    with restored(*caller_modules(model)):
+        return layer_table(load_structure(model, Request.parse(options)), layer=layer, unit=unit, wrt=wrt)
 
 
 @torch.inference_mode(False)
@@ -136,8 +136,8 @@ def theoretical(
             one unit in its map.
         MeasurementError: the layer has no spatial map, or the model fails.
     """
-    with restored(*live(model)):
-        loaded = bare(model, Request.parse(options))
+    with restored(*caller_modules(model)):
+        loaded = load_structure(model, Request.parse(options))
         table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(
@@ -149,7 +149,7 @@ def theoretical(
     return table.rows[0].trf
 
 
-def bare(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:
+def load_structure(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:
     """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
     there, unless it is to have numbers, such as those of masks.
 

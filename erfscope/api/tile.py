@@ -14,7 +14,7 @@ from torch import nn
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, bare, live, load_model
+from erfscope.api.models import Model, caller_modules, load_model, load_structure
 from erfscope.attribution.readout import BATCH_NORMS
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -69,12 +69,12 @@ def plan_of(
     def open_at(size: tuple[int, ...] | None) -> LoadedModel:
         own = request if size is None else replace(request, sizes=(size,))
         sized = model.at_size(size) if isinstance(model, ModuleAdapter) and size is not None else model
-        loaded = bare(sized, own)
+        loaded = load_structure(sized, own)
         # The masks of shifted windows are known by their numbers.
         is_rolled = isinstance(model, str) and any(name_of(node) == "roll" for node in loaded.recording.graph.live)
-        return bare(model, own, has_numbers=True) if is_rolled else loaded
+        return load_structure(model, own, has_numbers=True) if is_rolled else loaded
 
-    modules = live(model)
+    modules = caller_modules(model)
     known = [
         f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
         for name, part in (modules[0].named_modules() if modules else ())
@@ -150,5 +150,5 @@ def tile_file(
         loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
         return variant_of(loaded, request).adapter.module
 
-    with restored(*live(model)):
+    with restored(*caller_modules(model)):
         run_file(open_module, plan, source, target, goes_on=goes_on, called=called)

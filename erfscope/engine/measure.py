@@ -11,7 +11,7 @@ from torch import Tensor
 from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result, pending_result
-from erfscope.engine.plan import NO_HOOKS, Hooks, Plan, RunReport, Source, Sums, map_of, plan_run
+from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
 from erfscope.maps.accumulator import GROUPS, MIN_GROUPS
@@ -36,7 +36,7 @@ class Addition:
     #: Whether the settings ask for it.
     is_wanted: Callable[[Settings], bool]
     #: The results, one per unit, with it.
-    compute: Callable[[Plan, Sums, list[Result], Hooks], list[Result]]
+    compute: Callable[[Plan, Sums, list[Result], Callbacks], list[Result]]
     #: Whether a finished earlier result lacks it, so that it is measured again.
     is_missing: Callable[[Result], bool] = _lacks_nothing
 
@@ -130,7 +130,7 @@ def measure(
     settings: Settings,
     *,
     layer: str | None = None,
-    hooks: Hooks = NO_HOOKS,
+    callbacks: Callbacks = NO_CALLBACKS,
     earlier: Sequence[Result] = (),
     additions: Sequence[Addition] = (),
 ) -> list[Result]:
@@ -141,7 +141,7 @@ def measure(
         feed: The inputs.
         settings: Layer, units, convention, method and all other options.
         layer: Layer name; the settings' or the model's default layer if None.
-        hooks: What is called meanwhile.
+        callbacks: What is called meanwhile.
         earlier: Results of the same settings: those that are finished are not measured again, and those that were
             stopped are added to.
         additions: What is computed of the results beside their maps, once every image was seen.
@@ -164,20 +164,20 @@ def measure(
         with plan.process_group.agreeing() as widths:
             needs = _with_batches(plan, sums)
             widths.own = sums.planned
-        hooks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
+        callbacks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
         rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         shares = [index for first, last in rounds for index in _share(plan, first, last)]
         with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
             for first, last in rounds:
                 with plan.process_group.agreeing() as stops:
                     accumulate(plan, sums, _share(plan, first, last), read)
-                    stops.own = hooks.stop()
+                    stops.own = callbacks.stop()
                 sums.seen = last
-                hooks.progress(sums.seen, len(plan.indices))
+                callbacks.progress(sums.seen, len(plan.indices))
                 sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
                 if sums.stopped or _is_enough(plan, sums):
                     break
-        return _results(plan, _reduced(plan, sums), hooks, additions)
+        return _results(plan, _reduced(plan, sums), callbacks, additions)
 
 
 def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
@@ -195,7 +195,7 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     return sums.is_precise_enough
 
 
-def _results(plan: Plan, sums: Sums, hooks: Hooks, additions: Sequence[Addition]) -> list[Result]:
+def _results(plan: Plan, sums: Sums, callbacks: Callbacks, additions: Sequence[Addition]) -> list[Result]:
     """One result per unit of the images seen so far; none before the first."""
     if sums.seen == 0:
         return []
@@ -206,7 +206,7 @@ def _results(plan: Plan, sums: Sums, hooks: Hooks, additions: Sequence[Addition]
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
     for addition in () if sums.stopped else additions:
-        results = addition.compute(plan, sums, results, hooks)
+        results = addition.compute(plan, sums, results, callbacks)
     return results
 
 

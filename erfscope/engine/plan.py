@@ -43,7 +43,7 @@ SMALL_GMACS, SMALL_BYTES = 0.005, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hooks:
+class Callbacks:
     """Callbacks of a run; by default they do nothing."""
 
     #: Called after every batch with (images done, images in all).
@@ -54,7 +54,7 @@ class Hooks:
     tell: Callable[[str], None] = lambda _line: None
 
 
-NO_HOOKS = Hooks()
+NO_CALLBACKS = Callbacks()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from erfscope.additions.every_unit import unit_maps
 from erfscope.additions.unit_fields import Field, UnitFields, fields_of
 from erfscope.engine.batch import accumulate
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Hooks, Plan, Sums, plan_run
+from erfscope.engine.plan import Callbacks, Plan, Sums, plan_run
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Trf, resolve_units
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
@@ -163,14 +163,14 @@ def block_sizes(stages: Sequence[StagePlan], page_bytes: int) -> list[int]:
     return sizes
 
 
-def explore_stage(stage: StagePlan, block: int, hooks: Hooks) -> Stage:
+def explore_stage(stage: StagePlan, block: int, callbacks: Callbacks) -> Stage:
     """Measure all units of one layer's grid.
 
     Raises:
         MeasurementError: the model fails.
     """
     every = stage.every
-    maps = dict(unit_maps(stage.plan, stage.sums, every, hooks))
+    maps = dict(unit_maps(stage.plan, stage.sums, every, callbacks))
     units = tuple(
         explored_unit(unit.index, seen, field, maps.get(number), block)
         for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))

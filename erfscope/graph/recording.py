@@ -80,7 +80,7 @@ class Recording(Pass):
         return self._record(name, seen)
 
     def _record(self, name: str, seen: NamedTensor) -> LayerRecord | None:
-        layout = self.reading_of(seen).layout
+        layout = self.reading_of_tensor(seen).layout
         if layout is None:
             return None
         shape = (1, *layout.map_shape(seen.shape)[1:])
@@ -105,9 +105,9 @@ class Recording(Pass):
         Raises:
             ErfscopeError: unknown layer.
         """
-        return self.reading_of(self._known(name))
+        return self.reading_of_tensor(self._known(name))
 
-    def reading_of(self, seen: NamedTensor) -> Reading:
+    def reading_of_tensor(self, seen: NamedTensor) -> Reading:
         """The same of a tensor."""
         if seen not in self._readings:
             self._readings[seen] = self._read(seen)
@@ -163,7 +163,9 @@ class Recording(Pass):
         names = {name for name in (layer, wrt) if name in self.modules and (name == wrt or name not in self.stages)}
         if not all(self.modules[name].calls == 1 for name in names):
             return None
-        return {name: layout for name in names if (layout := self.reading_of(self.modules[name]).layout) is not None}
+        return {
+            name: layout for name in names if (layout := self.reading_of_tensor(self.modules[name]).layout) is not None
+        }
 
     def crop(
         self, layer: str, units: Sequence[tuple[int, ...]], wrt: str, images: int, of: Pass | None = None
@@ -271,7 +273,7 @@ class Recording(Pass):
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
         seen = self._known(name)
-        reading = self.reading_of(seen)
+        reading = self.reading_of_tensor(seen)
         if reading.layout is None:
             raise MeasurementError(f"layer {name!r} {reading.reason}")
         if seen.node not in self.graph.live:
@@ -291,9 +293,9 @@ class Recording(Pass):
         if not candidates:
             known = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
             raise self._not_found("reference", wrt, [IMAGE, *known])
-        maps = [(seen, layout) for seen in candidates if (layout := self.reading_of(seen).layout) is not None]
+        maps = [(seen, layout) for seen in candidates if (layout := self.reading_of_tensor(seen).layout) is not None]
         if not maps:
-            raise ErfscopeError(f"reference {wrt!r} {self.reading_of(candidates[0]).reason}")
+            raise ErfscopeError(f"reference {wrt!r} {self.reading_of_tensor(candidates[0]).reason}")
         for seen, layout in maps:
             if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
                 break

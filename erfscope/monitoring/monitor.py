@@ -16,7 +16,7 @@ from torch import nn
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host
-from erfscope.api.models import feed_of, live, load_model
+from erfscope.api.models import caller_modules, feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.request import Request
@@ -109,7 +109,7 @@ class ErfMonitor:
         Raises:
             ErfscopeError: an option that does not exist, or that a monitor does not have.
         """
-        if not live(model):
+        if not caller_modules(model):
             raise ErfscopeError(
                 f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec"
             )
@@ -139,7 +139,7 @@ class ErfMonitor:
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with restored(*live(_inner(self.model))), torch.inference_mode(False):
+        with restored(*caller_modules(_inner(self.model))), torch.inference_mode(False):
             result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))

@@ -135,7 +135,7 @@ def _keeps_pixels(recording: Recording, node: fx.Node) -> bool:
     return True
 
 
-def of_choice(recording: Recording, layer: str) -> Iterator[Finding]:
+def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]:
     """The findings on a default layer: the layers that it leaves out."""
     if names := passed_over(recording, layer):
         several = f"{', '.join(names[:3])} look{'s' * (len(names) == 1)} further than {layer}"

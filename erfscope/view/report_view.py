@@ -45,7 +45,7 @@ class Row:
     #: Its label with what tells it from other rows of that label.
     name: str
     #: Names of the conditions in that difference.
-    told_apart_by: tuple[str, ...]
+    distinguishing: tuple[str, ...]
     cells: Mapping[str, Cell]
     #: Position of the row to which it has differences; None for none.
     partner: int | None
@@ -193,7 +193,7 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
             index=index,
             result=result,
             name=names[index],
-            told_apart_by=tuple(apart[index]),
+            distinguishing=tuple(apart[index]),
             cells=cells,
             partner=partner,
             minus=minus if differences[index] else "",

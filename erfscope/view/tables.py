@@ -198,7 +198,7 @@ def _has_column(view: ReportView, column: Column) -> bool:
         return True
     if column.name == "unit":
         # Indices of units of different layers differ anyway, so that they only matter within a layer.
-        return any("unit" in row.told_apart_by for row in view.rows)
+        return any("unit" in row.distinguishing for row in view.rows)
     return column.differs and column.name not in LEFT_OUT
 
 

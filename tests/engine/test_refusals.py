@@ -14,7 +14,7 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.api.models import bare
+from erfscope.api.models import load_structure
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import input_size, input_sizes
 from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed
@@ -137,10 +137,10 @@ def test_a_live_model_runs_at_another_size_exactly_when_its_own_forward_does(nam
     if takes:
         adapter = erfscope.wrap(model, input_size=(96, 160))
         assert adapter.preprocess.size == (96, 160)
-        assert bare(adapter, Request.parse({})).recording.layers
+        assert load_structure(adapter, Request.parse({})).recording.layers
     else:
         with pytest.raises(MeasurementError, match=r"fails on an input of 3 channels at 96x160: \S+"):
-            _ = bare(erfscope.wrap(model, input_size=(96, 160)), Request.parse({})).recording
+            _ = load_structure(erfscope.wrap(model, input_size=(96, 160)), Request.parse({})).recording
 
 
 # --- Sequences ------------------------------------------------------------------------------------
