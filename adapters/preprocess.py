@@ -199,7 +199,7 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
     return replace(
         steps,
         crop=lambda picture: np.array(picture.convert("RGB"), dtype=np.uint8),
-        normalise=_through(transform),
+        normalise=_through(transform, (config.channels, *config.size)),
         pixelwise=False,
         resize_text="the user's own transform",
         scale_text="",
@@ -294,8 +294,8 @@ def _normalise_of(config: InputConfig) -> Callable[[NDArray[np.uint8]], Tensor]:
     return normalise
 
 
-def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """The user's transform, image by image."""
+def _through(transform: Callable[[Image], Tensor], shape: tuple[int, ...]) -> Callable[[NDArray[np.uint8]], Tensor]:
+    """The user's transform, image by image, to inputs of a shape (C, *space)."""
 
     def normalise(pixels: NDArray[np.uint8]) -> Tensor:
         from PIL import Image as images
@@ -309,6 +309,12 @@ def _through(transform: Callable[[Image], Tensor]) -> Callable[[NDArray[np.uint8
             raise ErfscopeError(
                 f"transform= returned {', '.join(map(str, made))}; it must turn every image into a tensor of one shape"
                 " (C, H, W)"
+            )
+        if made != {shape}:
+            given, wanted = ("x".join(map(str, each)) for each in (inputs[0].shape, shape))
+            raise ErfscopeError(
+                f"transform= returned a tensor of {given}, and the model is measured on {wanted}; let it resize to that,"
+                " or give input_size= and in_chans= as it makes them"
             )
         return torch.stack(inputs).to(torch.float64)
 
