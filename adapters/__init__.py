@@ -1,6 +1,6 @@
 """Specs, weights, layers and blocks of models; the one door to timm, torchvision and transformers.
 
-May import: ``options``, ``attribution.sound_kernels``, ``graph``, ``copies``, ``restore``, ``model_errors``,
+May import: ``options``, ``attribution.readout``, ``graph``, ``copies``, ``restore``, ``model_errors``,
 ``adapter``, ``geometry`` and ``errors``, ``environment``, ``finding``, ``printable``."""
 
 from __future__ import annotations

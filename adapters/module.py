@@ -149,7 +149,7 @@ class ModuleAdapter:
             output = self._stage(x, layer) if is_stage else self.forward(self.module, x)
             _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
-        image = Reference(name=IMAGE, edge=x, layout=Layout(), shape=tuple(x.shape))
+        image = Reference(edge=x, layout=Layout(), shape=tuple(x.shape))
         tensor: Tensor = output if is_stage else found[layer][0]
         if tensor.shape[0] != x.shape[0]:
             text = (
@@ -330,7 +330,7 @@ class _Tap:
             return
         # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
-        reference = Reference(name=self._text, edge=edge, layout=self._layout, shape=self._shape)
+        reference = Reference(edge=edge, layout=self._layout, shape=self._shape)
         self._found = self._layout.to_map(tensor), reference
         if self._awaited is not None:
             self._awaited.discard(self._text)

@@ -313,8 +313,8 @@ def _through(transform: Callable[[Image], Tensor], shape: tuple[int, ...]) -> Ca
         if made != {shape}:
             given, wanted = ("x".join(map(str, each)) for each in (inputs[0].shape, shape))
             raise ErfscopeError(
-                f"transform= returned a tensor of {given}, and the model is measured on {wanted}; let it resize to that,"
-                " or give input_size= and in_chans= as it makes them"
+                f"transform= returned a tensor of {given}, and the model is measured on {wanted}; let it make that, or"
+                " give the size and channels that it makes as input_size= and in_chans="
             )
         return torch.stack(inputs).to(torch.float64)
 

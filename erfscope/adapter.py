@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 class Reference:
     """The tensor X that a unit is differentiated with respect to."""
 
-    #: "image", "NAME" (a module's output) or "NAME:in" (its input).
-    name: str
     #: What ``torch.autograd.grad`` takes as its input. An edge of the graph rather than the tensor: after an in-place
     #: operation the tensor object itself stands for something else.
     edge: Tensor | GradientEdge
     layout: Layout
     #: Shape of the tensor as the model holds it.
     shape: tuple[int, ...]
-    #: The first cell of it along each axis of the map, where it is a part of what ``name`` names; None if it is whole.
+    #: The first cell of it along each axis of the map, where it is a part of the image; None if it is whole.
     origin: tuple[int, ...] | None = None
 
     @property

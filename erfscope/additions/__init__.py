@@ -1,5 +1,10 @@
 """What is computed of a measured unit beside its map and its sizes, one file for each; the registry of these.
 
+A new one is a file with its function, a row here, a field of :class:`erfscope.results.result.Result`, its name in
+``storage/documents.py`` and its lines in ``view/extras.py``; its option is a field of
+:class:`erfscope.options.settings.Settings`. ``noise.py`` and ``double.py`` belong to trust and verification,
+``unit_fields.py`` to every unit.
+
 May import: ``engine`` and below, not ``tiling``.
 """
 
@@ -15,20 +20,17 @@ from erfscope.engine.measure import Addition
 from erfscope.geometry.unit import is_every_unit
 from erfscope.options.settings import Settings, by_removal
 
-#: In the order in which they are computed, by name. What an addition finds is a field of
-#: :class:`erfscope.results.result.Result` and has its lines in :data:`erfscope.view.extras.EXTRAS`, or is a finding.
-ADDITIONS: dict[str, Addition] = {
-    "precision": Addition(lambda settings: settings.amp_dtype is not None or settings.tf32, with_precision_errors),
-    "verification": Addition(lambda settings: settings.verify, with_verification),
-    "sampling_points": Addition(lambda settings: settings.show_samples, with_sampling_points),
-    "trust": Addition(lambda settings: settings.trust, with_trust, lambda result: result.trust is None),
-    "positions": Addition(
-        lambda settings: is_every_unit(settings.unit), with_positions, lambda result: result.positions is None
-    ),
-    "rank_correlation": Addition(by_removal, with_rank_correlation),
-}
+#: In the order in which they are computed.
+ADDITIONS = (
+    Addition("", lambda settings: settings.amp_dtype is not None or settings.tf32, with_precision_errors),
+    Addition("verification", lambda settings: settings.verify, with_verification),
+    Addition("sampling_points", lambda settings: settings.show_samples, with_sampling_points),
+    Addition("trust", lambda settings: settings.trust, with_trust),
+    Addition("positions", lambda settings: is_every_unit(settings.unit), with_positions),
+    Addition("rank_correlation", by_removal, with_rank_correlation),
+)
 
 
 def additions(settings: Settings) -> list[Addition]:
     """Those that the settings ask for."""
-    return [addition for addition in ADDITIONS.values() if addition.is_wanted(settings)]
+    return [addition for addition in ADDITIONS if addition.is_wanted(settings)]

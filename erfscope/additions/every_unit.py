@@ -1,9 +1,8 @@
-"""The mean contribution to one of many units, on its theoretical receptive field (TRF) alone."""
+"""``--unit all``: the sizes of every unit of a layer, of maps on their theoretical receptive fields (TRF) alone."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -134,7 +133,7 @@ def with_positions(plan: Plan, sums: Sums, results: list[Result], callbacks: Cal
     with float32_precision(tf32=plan.settings.tf32):
         found = positions_of(plan, sums, callbacks)
     if found is not None:
-        return [replace(result, positions=found, seconds=time.perf_counter() - sums.started)]
+        return [replace(result, positions=found)]
     missing = Finding(
         code="stopped",
         text="stopped before every unit was measured; --resume measures them in a run with -o DIR",
@@ -162,10 +161,12 @@ def positions_of(plan: Plan, sums: Sums, callbacks: Callbacks) -> Positions | No
     # Units that stand alike in fields of the same size share one.
     largest = max((math.prod(last - first + 1 for first, last in field) for field in every.fields), default=1)
     geometry_of = lru_cache(maxsize=max(1, KEPT_CELLS // max(largest, 1)))(_geometry)
+    done = 0
     for number, erf in unit_maps(plan, sums, every, callbacks):
         for name, value in sizes(erf, geometry_of).items():
             found[name][number] = value
-    if callbacks.stop():
+        done += 1
+    if done < sum(map(len, every.groups)):
         return None
     shaped = {name: values.reshape(every.space) for name, values in found.items()}
     return Positions(inside=every.inside, passes=len(every.groups), alone=every.alone, **shaped)
@@ -268,6 +269,7 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
     copies, and what does not fit with smaller batches."""
     while True:
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
+        features: Features | None = None
         try:
             for first in range(0, len(run.images), run.batch_size):
                 images = list(run.images[first : first + run.batch_size])
@@ -276,15 +278,16 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
                     if callbacks.stop():
                         return None
                     _add(run, features, images, portion[first_group : first_group + run.copies], totals)
-                del features  # its graph is freed before the next one is made
+                features = None  # its graph is freed before the next one is made
             return totals
         except Exception as error:
-            run.kept = None
+            run.kept = features = None
             if run.copies > 1:
                 # As a model that takes so many images at most.
                 run.copies //= 2
             elif ran_out(error) and run.batch_size > 1:
                 run.batch_size //= 2
+                run.forwards.clear()
             else:
                 raise
 
@@ -328,18 +331,18 @@ def _add(
     units += units[-1:] * (run.copies - len(units))
     rows = [[totals[number] for number in group] for group in groups for _ in images]
     compare = plan.may_cancel and any(total.ratio is None for row in rows for total in row)
-    space, mean, count = plan.trfs[0].reference_px, torch.zeros(()), 0
+    space, total, count = plan.trfs[0].reference_px, None, 0
     for found in contributions(features, units, plan.question, images, compare=compare, keep=True):
-        mean, count = mean + found.maps if count else found.maps, count + 1
+        total, count = found.maps if total is None else total + found.maps, count + 1
         squares = [on_reference(each, space, found.origin) for each in found.squares or ()]
         _compare_with_noise(squares, rows)
-    assert found.value is not None
-    maps: FloatArray = on_reference(mean / count, space, found.origin).cpu().numpy()
+    assert total is not None
+    maps: FloatArray = on_reference(total / count, space, found.origin).cpu().numpy()
     is_finite = iter(found.value.isfinite().all(1).tolist())
     for row, values in zip(rows, maps, strict=False):
-        for total in row:
+        for own in row:
             if next(is_finite):
-                total.add(values[total.part], plan.question.convention)
+                own.add(values[own.part], plan.question.convention)
 
 
 def _compare_with_noise(squares: Sequence[Tensor], rows: Sequence[Sequence[FieldSum]]) -> None:

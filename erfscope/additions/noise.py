@@ -15,7 +15,7 @@ from torch import Tensor
 
 from erfscope.adapter import Adapter
 from erfscope.attribution.forward import ForwardPass, GraphForward, ModelForward, guarded
-from erfscope.attribution.gradient import in_double, random_rows, reference_shape
+from erfscope.attribution.gradient import backward, in_double, random_rows
 from erfscope.attribution.readout import unit_channels
 from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.plan import Plan
@@ -79,19 +79,14 @@ class UnitFunction:
 
         def near(values: Tensor) -> Tensor:
             nonlocal spread, jitter
-            spread = float(in_double(values.detach()).std()) or 1.0
+            spread = float(in_double(values.detach()).std(correction=min(1, values.numel() - 1))) or 1.0
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
             return jitter.to(values).expand(values.shape)
 
         features = self._forward()(self.x, near)
         with guarded(self.x.device):
             channels = self._channels(features.map)
-            scalar, g = self.readout(channels), None
-            if scalar.requires_grad:
-                (g,) = torch.autograd.grad(scalar.sum(), features.reference.edge, allow_unused=True)
-        values = torch.zeros(reference_shape(features), dtype=torch.float64)
-        if g is not None:
-            values = in_double(features.reference.layout.to_map(g)).cpu()
+            values = backward(features, self.readout(channels), keep=False).cpu()
         origin = features.reference.origin or (0,) * (values.dim() - 2)
         return Gradient(
             values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
@@ -222,7 +217,7 @@ def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise
     both = (sign * step * normal for step, normal in zip(steps, normals, strict=True) for sign in (1, -1))
     scalars = function.readout(function.moved(gradient, both, batch_size)).reshape(-1, 2)
     norm = gradient.norm or 1.0
-    found = ((scalars[:, 0] - scalars[:, 1]) / 2 / norm / torch.tensor(steps)).tolist()
+    found = ((scalars[:, 0] - scalars[:, 1]) / 2 / norm / torch.tensor(steps, dtype=torch.float64)).tolist()
     predicted = [float((gradient.values * normal).sum()) / norm for normal in normals]
     for noise in noises:
         here = [at for at, (other, _) in enumerate(drawn) if other is noise]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
+from erfscope.attribution.forward import guarded
 from erfscope.engine.batch import device_and_dtype, first_readable
 from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.geometry.layout import Layout
@@ -36,16 +37,16 @@ MOST = 400
 def with_sampling_points(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with the points that the operations before it read of the first image."""
     with wrap_model_errors(plan.model.label, plan.model.adapter):
-        return [replace(result, sampling_points=_sampling_points(plan, at)) for at, result in enumerate(results)]
+        device, dtype = device_and_dtype(plan)
+        x = first_readable(plan, plan.indices)[1].to(device=device, dtype=dtype)
+        return [replace(result, sampling_points=_sampling_points(plan, at, x)) for at, result in enumerate(results)]
 
 
-def _sampling_points(plan: Plan, number: int) -> tuple[SamplingPoints, ...]:
+def _sampling_points(plan: Plan, number: int, x: Tensor) -> tuple[SamplingPoints, ...]:
     """One record for each operation of which the unit needs at most :data:`MOST` cells, in the order of execution."""
     recording = plan.model.recording
     found = recording.crop(plan.question.layer, [plan.question.units[number].index], IMAGE, recording.images)
     assert found is not None
-    device, dtype = device_and_dtype(plan)
-    x = first_readable(plan, plan.indices)[1].to(device=device, dtype=dtype)
     x = x.expand(recording.images, *x.shape[1:])
     fields, points = recording.fields(recording.positions.image, FIRST, IMAGE), []
     for step in found.steps:
@@ -102,6 +103,6 @@ def _values(plan: Plan, node: fx.Node, layout: Layout, units: Units, x: Tensor) 
     ends = Wanted(node, layout), Wanted(recording.graph.inputs[0], FIRST)
     needed = crop(recording.graph, recording.numbers, *ends, units, recording.images)
     assert needed is not None
-    with torch.no_grad():
+    with guarded(x.device, whole_model=False), torch.no_grad():
         values, _ = Forward(needed, tensors)(x[inside(needed.image)])
     return values[0].T.double().cpu().numpy()

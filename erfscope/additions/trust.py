@@ -1,9 +1,8 @@
-"""Passes with noise on a copy of a model in float64, for gradients that rounding errors hide from passes in float32."""
+"""``--trust``: the gradient beside what forward passes with noise find, in float64 where rounding errors hide it."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from erfscope.additions.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.additions.noise import Gradient, Noise, UnitFunction, function_of, of_gradient, probes_of, sigmas
-from erfscope.additions.verification import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.engine.batch import device_and_dtype, lacks_for_double
 from erfscope.engine.cost import unproved_operations
 from erfscope.engine.plan import Callbacks, Plan, Sums
@@ -122,8 +121,7 @@ def with_trust(plan: Plan, sums: Sums, results: list[Result], _callbacks: Callba
             with wrap_model_errors(plan.model.label, plan.model.adapter):
                 trust = check_gradient(plan, sums, number, result.map)
             is_accepted = plan.settings.accept == "gradient_disagrees"
-            checked = from_sums.with_trust(result, replace(trust, accepted=is_accepted))
-            result = replace(checked, seconds=time.perf_counter() - sums.started)
+            result = from_sums.with_trust(result, replace(trust, accepted=is_accepted))
         found.append(result)
     return found
 

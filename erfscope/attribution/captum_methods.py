@@ -106,7 +106,9 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             readout = UnitReadout(
                 self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={}
             )
-            (g,) = torch.autograd.grad(readout.read(features.map).sum(), features.reference.edge, allow_unused=True)
+            scalar, g = readout.read(features.map).sum(), None
+            if scalar.requires_grad:
+                (g,) = torch.autograd.grad(scalar, features.reference.edge, allow_unused=True)
         return g if g is not None else torch.zeros(features.reference.shape, dtype=inputs.dtype, device=inputs.device)
 
 
@@ -151,7 +153,7 @@ def captum_draws(
             if compare and draw == 0 and not convention.random:
                 other, _ = attribution(unit, _randomise_signs(convention), 0)
                 squares = remaining_squares(convention, g, maps), other.square().sum(1)
-            yield Contribution(maps=without_nonfinite(maps, y), squares=squares)
+            yield Contribution(maps=without_nonfinite(maps, y), value=in_double(y.detach()), squares=squares)
 
     return map(draws, question.units)
 

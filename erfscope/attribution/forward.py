@@ -127,7 +127,6 @@ class GraphForward:
                 image = as_leaf(image, faster_order(image))
             found, reference = self.operations(image)
         edge = Reference(
-            name="",
             edge=reference,
             layout=plan.reference.layout,
             shape=tuple(reference.shape),

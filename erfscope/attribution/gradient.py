@@ -24,13 +24,13 @@ class Contribution:
     #: (B, *space) float64, where the gradient is (on the CPU where the device has none); a part of the reference where
     #: ``origin`` is given. Of several units, the contribution to the one whose TRF a cell lies in.
     maps: Tensor
+    #: The units' channels in the order of :func:`unit_rows`, (N, C) float64.
+    value: Tensor
     #: The first cell of the maps along each axis of the reference; None if they are whole.
     origin: tuple[int, ...] | None = None
     #: Squared norm of the gradient over channels at each cell, as ``maps``, see :func:`remaining_squares`; and the same
     #: with random signs on the readout's weights. None where these have random signs, or it was not asked for.
     squares: tuple[Tensor, Tensor] | None = None
-    #: The units' channels in the order of :func:`unit_rows`, (N, C) float64; None of Captum's methods.
-    value: Tensor | None = None
 
 
 def of_units(
@@ -51,7 +51,8 @@ def of_units(
         compare: As for :func:`contributions`.
 
     Yields:
-        For each unit its draws, made as they are asked for: before the next unit's.
+        For each unit its draws, made as they are asked for. They must be used up before the next unit is asked for,
+        since the last one frees the graph.
     """
     for forward, units in passes:
         features = forward(x)
@@ -172,21 +173,14 @@ def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
 
     Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own
     gradient. float64 comes before squares are taken: a float32 gradient of 1e-30 would have the square 0."""
-    reference = features.reference
-    if not scalars.requires_grad:
-        return torch.zeros(reference_shape(features), dtype=torch.float64)
-    g: Tensor | None = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=keep, allow_unused=True)[0]
+    reference, g = features.reference, None
+    if scalars.requires_grad:
+        (g,) = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=keep, allow_unused=True)
     if g is None:
-        return torch.zeros(reference_shape(features), dtype=torch.float64)
+        return in_double(features.map.new_zeros(reference.layout.map_shape(reference.shape)))
     return in_double(reference.layout.to_map(g.detach()))
 
 
 def in_double(g: Tensor) -> Tensor:
     """In float64, on the CPU where the device has none."""
     return (g.cpu() if g.device.type == "mps" else g).double()
-
-
-def reference_shape(features: Features) -> tuple[int, ...]:
-    """Shape of the reference as a map, (B, C_X, *space)."""
-    reference = features.reference
-    return reference.layout.map_shape(reference.shape)

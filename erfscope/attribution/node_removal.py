@@ -55,10 +55,9 @@ def removal_draws(
             f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method"
             " gradient"
         )
-    features = ModelForward(adapter, question, known)(x)
-    whole = [unit_channels(features.map, unit).detach() for unit in question.units]
+    features = ModelForward(adapter, question, known)(x, with_gradients=False)
+    whole = [unit_channels(features.map, unit) for unit in question.units]
     layout, space = features.reference.layout, features.reference.space
-    del features  # its graph is not needed
     removal = partial(_without, module, layout=layout, is_input=wrt.endswith(":in"))
     # What is run with a node removed is read at the layer alone.
     forward = ModelForward(adapter, replace(question, wrt=IMAGE), known)
@@ -66,7 +65,7 @@ def removal_draws(
         removed = _without_nodes(forward, x, unit, removal, math.prod(space))
         g = _as_gradients(convention, y, in_double(y - removed), space)
         maps = torch.stack([convention.contribution(each) for each in g]).sum(0)
-        yield iter([Contribution(maps=without_nonfinite(maps, y))])
+        yield iter([Contribution(maps=without_nonfinite(maps, y), value=in_double(y))])
 
 
 def _without_nodes(

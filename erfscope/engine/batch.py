@@ -230,12 +230,14 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     """
     done = 0
     while done < len(batch):
-        part = batch[done : done + (1 if _compares(plan, sums) else sums.batch_size)]
+        compare = _compares(plan, sums)
+        part = batch[done : done + (1 if compare else sums.batch_size)]
         try:
             x, images = _load(plan, sums, part, read)
-            every = draws(plan, x, images, most=sums.batch_size) if images else ()
-            for number, found in enumerate(every):
-                _add(sums, number, images, list(found))
+            if images:
+                every = batch_contributions(plan, x, images, most=sums.batch_size, compare=compare)
+                for number, found in enumerate(every):
+                    _add(sums, number, images, list(found))
             done += len(part)
         except ErfscopeError:
             raise
@@ -243,6 +245,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
             if not ran_out(error) or len(part) == 1:
                 raise model_failed(plan.model.label, plan.model.adapter, error) from error
             sums.batch_size = len(part) // 2
+            plan.forget_passes()
 
 
 def _compares(plan: Plan, sums: Sums) -> bool:
@@ -295,22 +298,23 @@ def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
     raise MeasurementError("no image can be read")
 
 
-def draws(plan: Plan, x: Tensor, images: list[int], *, most: int = 1) -> Iterator[Iterator[Contribution]]:
+def batch_contributions(
+    plan: Plan, x: Tensor, images: list[int], *, most: int = 1, compare: bool = False
+) -> Iterator[Iterator[Contribution]]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
 
     Args:
         plan: What is measured.
         x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies; one alone of other
             methods than the gradient.
-        images: Their indices. One alone has the norm of its gradient with random signs taken too, where its gradient
-            may be rounding noise.
+        images: Their indices.
         most: How many images a batch will have at most.
+        compare: Also take the norm with random signs, to tell a true gradient from rounding noise.
 
     Yields:
         For each unit its draws, which are made as they are asked for.
     """
     question, adapter, method = plan.question, plan.model.adapter, plan.settings.method
-    compare = plan.may_cancel and len(images) == 1
     if method == "gradient":
         return of_units(plan.passes(len(images), most), x, question, images, compare=compare)
     if by_removal(plan.settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,20 +26,16 @@ from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, Prefetcher
 
 
-def _lacks_nothing(_result: Result) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Addition:
     """What is computed of a run's results beside their maps; see :mod:`erfscope.additions`."""
 
+    #: The field of a result that holds it, without which a finished earlier one is measured again; "" for a finding.
+    field: str
     #: Whether the settings ask for it.
     is_wanted: Callable[[Settings], bool]
     #: The results, one per unit, with it.
     compute: Callable[[Plan, Sums, list[Result], Callbacks], list[Result]]
-    #: Whether a finished earlier result lacks it, so that it is measured again.
-    is_missing: Callable[[Result], bool] = _lacks_nothing
 
 
 def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
@@ -156,7 +153,8 @@ def measure(
     with same_random_numbers():
         plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
     # Results that lack what is asked for are measured again.
-    earlier = [r for r in earlier if r.part or not r.ok or not any(each.is_missing(r) for each in additions)]
+    fields = [addition.field for addition in additions if addition.field]
+    earlier = [r for r in earlier if r.part or not r.ok or all(getattr(r, field) is not None for field in fields)]
     sums = plan.sums()
     with one_thread() if plan.is_small else contextlib.nullcontext():
         if (finished := resume_run(plan, sums, earlier)) is not None:
@@ -207,7 +205,7 @@ def _results(plan: Plan, sums: Sums, callbacks: Callbacks, additions: Sequence[A
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
     for addition in () if sums.stopped else additions:
         results = addition.compute(plan, sums, results, callbacks)
-    return results
+    return [replace(result, seconds=time.perf_counter() - sums.started) for result in results]
 
 
 def _first(plan: Plan) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,7 +35,7 @@ def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Resu
     result = replace(pending_result(plan, number), picture=_first_picture(plan) if number == 0 else None)
     part = _part(plan, sums, number)
     result = from_sums.result_from_sums(result, part, findings=tuple(_findings(plan, sums, report, number)))
-    return with_provenance(replace(result, seconds=time.perf_counter() - sums.started), versions())
+    return with_provenance(result, versions())
 
 
 def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:

@@ -129,6 +129,10 @@ class Plan:
             self._passes[images] = list(zip(forwards, rows, strict=True))
         return self._passes[images]
 
+    def forget_passes(self) -> None:
+        """Free the weights that passes of larger batches have derived, once one did not fit into memory."""
+        self._passes.clear()
+
     @property
     def shard(self) -> Shard | None:
         """Which of several equal parts of the images is measured; None for all of them."""
@@ -272,6 +276,12 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
             f"{model.label} has no numbers: {len(empty)} of its {len(parameters)} parameters are on the meta device,"
             f" {empty[0]!r} first; load them, or build it outside torch.device('meta'); only erfscope.layers and"
             " theoretical need none"
+        )
+    dtype = next((p.dtype for p in parameters.values() if p.is_floating_point()), torch.float32)
+    if settings.verify and dtype not in (torch.float32, torch.float64):
+        raise ErfscopeError(
+            f"verify compares with float64, and {model.label} is in {str(dtype).removeprefix('torch.')}: call .float()"
+            " on it, or leave --verify out"
         )
     if settings.shard is not None and by_removal(settings):
         raise ErfscopeError(

@@ -58,7 +58,8 @@ class RunningSums:
             self.next_image = image + 1
 
     def average(self) -> MapAccumulator:
-        """The sums so far, in the machine's own memory. On the CPU they go on to grow."""
+        """The sums so far, in the machine's own memory. On the CPU they share memory with
+        these, and go on to grow."""
         if self._is_new:
             totals = [*self._totals.values()]
             if totals[0].device.type != "cpu":

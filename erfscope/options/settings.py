@@ -306,6 +306,9 @@ def _refuse_contradictions(settings: Settings) -> None:
         "a shard cannot tell when all shards together have seen enough: give --samples instead of --until-se": (
             settings.shard is not None and settings.until_se is not None
         ),
+        "a map of removed nodes stands beside the gradient's of the same images, all of them: leave --until-se out": (
+            by_removal(settings) and settings.until_se is not None
+        ),
         "draws 'all' is exact for the method gradient only; give a number of draws": (
             settings.draws == "all" and not is_gradient
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +17,6 @@ from erfscope.maps.trust import Trust
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
-
-if TYPE_CHECKING:
-    from erfscope.maps.accumulator import MapAccumulator
 
 #: In bfloat16 rounding is not a thousand times smaller than a gradient; a gradient below this ratio is noise all the
 #: same.

@@ -187,7 +187,7 @@ class Computed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """The first image as it was measured beside the plain model in float64; see
-    :func:`erfscope.additions.verification.verify`."""
+    :func:`erfscope.additions.verification.with_verification`."""
 
     #: Relative L1 differences of the unit's channels and of its map, and what the dtype of the measurement explains.
     value: Annotated[float, Meta(ge=0)]

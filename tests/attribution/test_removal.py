@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -126,3 +127,8 @@ def test_reports_keep_it(net, x, tmp_path):
     report = erfscope.sweep(net, images=x, layer="1", wrt="0", method="occlusion")
     report.save(tmp_path / "erf.json")
     assert erfscope.read(tmp_path / "erf.json")[0].rank_correlation == pytest.approx(report[0].rank_correlation)
+
+
+def test_an_early_end_is_refused_since_the_gradients_map_is_of_all_pictures(net):
+    with pytest.raises(ErfscopeError, match="stands beside the gradient's of the same images, all of them"):
+        erfscope.analyze(net, wrt="0", method="occlusion", samples=4, input_size=(8, 8), until_se=0.1)
