@@ -83,8 +83,10 @@ class Report:
         )
 
     def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
-        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``; for CSV all
-        that were measured if none are named.
+        """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``.
+
+        If no measures are named, CSV has all that were measured, and the others those of a comparison, or all where
+        few were measured.
 
         CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for
         the measures named, else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows
@@ -92,8 +94,8 @@ class Report:
         for result in self.results:
             result.compute(measures or ())
         measured = [name for name in MEASURES if any(name in result.measures for result in self.results)]
-        names = list(measures or (measured if format == "csv" else SHOWN))
-        compared = [name for name in measures or SHOWN if name in names]
+        names = list(measures) if measures else measured if format == "csv" else None
+        compared = [name for name in measures or SHOWN if names is None or name in names]
         return str(render("table", self, names, compared=compared, format=format))
 
     def to_dataframe(self, measures: Sequence[str] | None = None) -> Any:

@@ -171,7 +171,7 @@ def chosen_measures(results: Sequence[Result]) -> list[str]:
     """The measures that a table shows by default."""
     names = dict.fromkeys((*SHOWN, *MEASURES))
     present = [name for name in names if any(name in result.measures for result in results)]
-    return present if len(present) <= FEW else [name for name in present if name in SHOWN]
+    return (present if len(present) <= FEW else [name for name in present if name in SHOWN]) or list(SHOWN)
 
 
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:

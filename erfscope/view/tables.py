@@ -15,7 +15,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import words
 from erfscope.view.extras import halo_cell
-from erfscope.view.report_view import ReportView, Row, report_view
+from erfscope.view.report_view import ReportView, Row, chosen_measures, report_view
 from erfscope.view.table import MISSING, WRITERS, Cell, Column, Note, Table, TableRow, Value, escaped, rows_of, write
 
 #: Columns that say under which conditions a row's numbers hold.
@@ -51,12 +51,12 @@ SYMBOLS = (
 COLUMN = 90.0
 
 
-def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[str] = (), format: str) -> str:
+def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequence[str] = (), format: str) -> str:
     """A report's table as text.
 
     Args:
         report: The results, a row each.
-        measures: Columns after the conditions.
+        measures: Columns after the conditions; :func:`erfscope.view.report_view.chosen_measures` if None.
         compared: The measures that have columns of differences in CSV.
         format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or
             ``"plain"`` (tabs).
@@ -66,6 +66,7 @@ def text_table(report: Report, measures: Sequence[str], *, compared: Sequence[st
     """
     if format not in WRITERS:
         raise unknown("table format", format, WRITERS)
+    measures = chosen_measures(report.results) if measures is None else measures
     for name in measures:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES, limit=40)

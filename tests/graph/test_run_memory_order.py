@@ -8,7 +8,7 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.attribution import gradient
+from erfscope.attribution import forward
 from erfscope.attribution.forward import CHANNELS_LAST_PAYS, faster_order
 
 
@@ -63,7 +63,7 @@ def plain_map(net, x, unit):
 @pytest.fixture
 def channels_last(monkeypatch):
     """Small images lie with channels last too."""
-    monkeypatch.setattr(gradient, "CHANNELS_LAST_PAYS", 0)
+    monkeypatch.setattr(forward, "CHANNELS_LAST_PAYS", 0)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_zoo_models_have_the_maps_that_they_have_in_the_usual_order(monkeypatch,
     asked = {"samples": 2, "measures": "r50", "dtype": "float64"}
     maps = []
     for pays in (0, CHANNELS_LAST_PAYS):
-        monkeypatch.setattr(gradient, "CHANNELS_LAST_PAYS", pays)
+        monkeypatch.setattr(forward, "CHANNELS_LAST_PAYS", pays)
         maps.append(erfscope.analyze(adapter, **asked).map.values)
     np.testing.assert_allclose(*maps, rtol=1e-9, atol=1e-15)
 
