@@ -72,7 +72,7 @@ def layers(
     if as_json:
         print_json(table.to_json())
         return 0
-    from erfscope.cli.views import layer_view
+    from erfscope.view.terminal.layers import layer_view
 
     Screen().print(layer_view(table, one=layer is not None, everything=everything))
     return 0

@@ -16,7 +16,7 @@ from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
 from erfscope.api.blocks import variant_of
-from erfscope.engine.layer_table import LayerTable, layer_table
+from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.unit import Trf, UnitWord
@@ -26,6 +26,7 @@ from erfscope.options.request import Request
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
 from erfscope.restore import restored
+from erfscope.results.layers import LayerTable
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed

@@ -219,12 +219,29 @@ class Trf:
         """Whether the TRF covers the whole reference by a global operation."""
         return self.global_by is not None
 
+    def __str__(self) -> str:
+        bound = "" if self.exact else "at most "
+        lines = [f"TRF {bound}{size_text(self.size_px)} of {size_text(self.reference_px)}"]
+        if self.is_global:
+            lines[0] += f", all of it by {self.global_by}; {size_text(self.local_size_px)} without such operations"
+        sides = (f"{first} to {last}" if first <= last else "none" for first, last in self.clipped_box_px)
+        about = "" if self.center_exact else "about "
+        lines.append(f"cells inside {' x '.join(sides)}")
+        lines.append(f"centre {about}{_listed(self.center_px)}; stride {_listed(self.stride_px)}")
+        lines += [f"not understood: {', '.join(self.inexact_by)}"] if self.inexact_by else []
+        lines += [f"the centre is not exact: {self.center_inexact_reason}"] if self.center_inexact_reason else []
+        return "\n".join(lines)
+
     def __post_init__(self) -> None:
         if not self.clipped_box_px:
             inside = [
                 _within(first, last, size) for (first, last), size in zip(self.box_px, self.reference_px, strict=True)
             ]
             object.__setattr__(self, "clipped_box_px", tuple(inside))
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:.6g}" for number in numbers)
 
 
 def _within(first: int, last: int, size: int) -> tuple[int, int]:

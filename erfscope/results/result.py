@@ -427,9 +427,6 @@ class Result:
     def _repr_html_(self) -> str:
         return str(render("result_fragment", self))
 
-    def _repr_png_(self) -> bytes | None:
-        return render("png", [self]) if self.map is not None else None
-
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
     """The result with the versions it was measured with, and a map that says by itself where it comes from."""

@@ -127,8 +127,14 @@ class TilePlan:
     #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
     memory: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<{render('tile_line', self)}>"
+
     def __str__(self) -> str:
-        return str(render("tile_line", self))
+        return str(render("tile_text", self))
+
+    def _repr_html_(self) -> str:
+        return str(render("tile_html", self))
 
     def __rich__(self) -> Any:
         return render("tile_view", self)

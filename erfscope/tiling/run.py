@@ -6,7 +6,7 @@ import glob
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class TileCount:
         if self.file is None:
             return
         self.run = {
-            "plan": _digest(repr(replace(plan, memory=None)).encode()),
+            "plan": _digest(repr(asdict(replace(plan, memory=None))).encode()),
             "model": _model(model),
             "image": [[*x.shape], str(x.dtype), _content(x)],
         }

@@ -9,6 +9,7 @@ from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
 from erfscope.view.extras import AXES, halo_text
 from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
+from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import draw_parts
 from erfscope.view.words import square_text
 
@@ -29,6 +30,16 @@ def tile_headline(plan: TilePlan) -> str:
 def tile_view(plan: TilePlan, *given: Any, **options: Any) -> Any:
     """The parts of :func:`tile_parts` in a terminal."""
     return draw_parts(tile_parts(plan, *given, **options))
+
+
+def tile_text(plan: TilePlan) -> str:
+    """The plan as in a terminal, without colours."""
+    return as_plain_text(tile_view(plan))
+
+
+def tile_html(plan: TilePlan) -> str:
+    """The plan for a notebook."""
+    return as_html(tile_text(plan))
 
 
 def tile_parts(

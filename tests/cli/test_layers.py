@@ -14,8 +14,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.cli.views import layer_view
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.view.terminal.layers import layer_view
 from erfscope.view.terminal.table import Name
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -17,14 +17,14 @@ from rich.console import Console
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.cli.views import layer_view
-from erfscope.engine.layer_table import LayerRow, LayerTable
 from erfscope.gate import CheckReport, compare, entry_of
 from erfscope.model_facts import Weights
+from erfscope.results.layers import LayerRow, LayerTable
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
 from erfscope.view.report_view import report_view
 from erfscope.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMap
+from erfscope.view.terminal.layers import layer_view
 from erfscope.view.terminal.report import FIRST, ComparisonTable, draw_report, draw_result, next_step
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -834,12 +834,6 @@ def test_the_picture_is_kept_in_stored_reports(fresh, stored):
     assert (stored / f"{fresh[0].id}.png").read_bytes() == figure_bytes(fresh[0].figure(scale="log"), ".png")
 
 
-@pytest.mark.slow
-def test_a_result_shows_itself_in_notebooks_as_a_png():
-    assert Image.open(io.BytesIO(made()._repr_png_())).format == "PNG"
-    assert sized(3.0)._repr_png_() is None
-
-
 def run(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as end:
         main(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,12 +55,24 @@ def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
 
 def plain_text(shown: Result | Report) -> str:
     """A result or a report as in the terminal, without maps and colours."""
+    if isinstance(shown, Result):
+        return as_plain_text(draw_result(shown, maps=False))
+    return as_plain_text(draw_report(shown, maps=False))
+
+
+def as_plain_text(shown: RenderableType) -> str:
+    """What a terminal of :data:`PLAIN_WIDTH`, or of this one's width, shows, without colours."""
     screen = Console(color_system=None, highlight=False, markup=False, emoji=False)
     if not screen.is_terminal and not os.environ.get("COLUMNS"):
         screen.width = PLAIN_WIDTH
     with screen.capture() as captured:
-        screen.print(draw_result(shown, maps=False) if isinstance(shown, Result) else draw_report(shown, maps=False))
+        screen.print(shown)
     return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
+
+
+def as_html(text: str) -> str:
+    """Text whose columns are aligned, for a notebook."""
+    return f'<pre style="line-height: 1.2">{html.escape(text)}</pre>'
 
 
 def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
