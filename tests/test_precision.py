@@ -121,7 +121,7 @@ def test_both_switches_are_off_inside_a_measurement_and_as_found_afterwards(plai
 
 @pytest.mark.usefixtures("both_on")
 def test_they_are_put_back_after_a_failure():
-    assert "ValueError: no" in erfscope.analyze(Net(fails=True), input_size=16, samples=1).error
+    assert "ValueError: no" in erfscope.analyze(Net(fails=True), input_size=16, samples=1, errors="row").error
     assert switches() == (True, True)
 
 

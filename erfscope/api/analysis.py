@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 
@@ -21,7 +21,7 @@ from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
-from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
 from erfscope.options.request import Request
@@ -38,27 +38,34 @@ from erfscope.stimuli.feed import Feed
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
-def analyze(model: Model, **options: Unpack[Options]) -> Result:
+def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **options: Unpack[Options]) -> Result:
     """Measure how far one unit of a model looks.
 
     Args:
         model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found;
             docs/contract.md says what is asked of it.
+        errors: What a model that fails gives: an exception ("raise"), or a result whose ``status`` is "error" ("row"),
+            as in the table of :func:`erfscope.compare`.
         **options: See :class:`erfscope.Options`; each is the command line's option of the same name.
 
     Returns:
-        One result. Its ``status`` is not "ok" where the model ran but gave nothing usable.
+        One result. Its ``status`` is "degenerate" where the gradient is zero or rounding noise.
 
     Raises:
         ErfscopeError: nothing could be started: a bad name, file, layer, unit, size or option, or options that ask for
             several results.
+        MeasurementError: the model fails, or gives nothing that is finite, and ``errors`` is "raise".
     """
-    request = Request.parse(options, may_grow=True)
+    if errors not in ("raise", "row"):
+        raise unknown("errors", str(errors), ("raise", "row"))
+    request = replace(Request.parse(options, may_grow=True), raises=errors == "raise")
     report = _sweep(model, request, with_host=False)
     # Of several sizes that were tried the last one counts.
     wanted = [row for row in report if row.input.size == report[-1].input.size] if request.is_growing else report
     if len(wanted) != 1:
         raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
+    if request.raises and wanted[0].status == "error":
+        raise MeasurementError(wanted[0].error or "", model=wanted[0].label)
     return wanted[0]
 
 
@@ -154,6 +161,8 @@ def measure_with_host(
         except RankGone:
             raise
         except (MeasurementError, ModelExitError) as error:
+            if request.raises:
+                raise _failure(error) from error.__cause__
             found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
         if is_new and request.keep_in is not None:
             store_measured_rows(found, request.keep_in, request)

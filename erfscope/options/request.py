@@ -67,6 +67,8 @@ class Request:
     keep_in: str | Path | None = None
     stop: Callable[[], bool] = lambda: False
     tell: Callable[[str], None] = lambda _line: None
+    #: Whether a model that fails raises, rather than to have a row that says so.
+    raises: bool = False
     progress: Callable[[str, int, int], None] = lambda _text, _done, _total: None
 
     @classmethod

@@ -188,8 +188,12 @@ def test_one_number_stays_one_until_the_model_is_known(given: object) -> None:
     assert input_sizes(given) == [(32,)]  # type: ignore[arg-type]
     assert input_sizes([given, "24x32"]) == [(32,), (24, 32)]  # type: ignore[list-item]
     torch.manual_seed(0)
-    one = erfscope.analyze(nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]
-    two = erfscope.analyze(nn.Sequential(nn.Conv2d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50")  # type: ignore[typeddict-item, arg-type]
+    one = erfscope.analyze(
+        nn.Sequential(nn.Conv1d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50", errors="row"
+    )  # type: ignore[typeddict-item, arg-type]
+    two = erfscope.analyze(
+        nn.Sequential(nn.Conv2d(2, 4, 5, 2, 2)), input_size=given, samples=2, measures="r50", errors="row"
+    )  # type: ignore[typeddict-item, arg-type]
     assert (one.status, one.input.size, one.map.values.shape) == ("ok", (32,), (32,))  # type: ignore[union-attr]
     if isinstance(given, tuple):  # one axis, whatever the first convolution takes
         assert (two.status, two.input.size) == ("error", (32,))

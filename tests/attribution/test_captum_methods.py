@@ -344,7 +344,7 @@ def test_a_model_that_fails_half_way_is_left_as_it_was(method):
 
     net = Fails()
     before = state(net)
-    result = erfscope.analyze(net, input_size=(16, 16), samples=1, layer="late", method=method)
+    result = erfscope.analyze(net, input_size=(16, 16), samples=1, layer="late", method=method, errors="row")
     assert result.status == "error"
     assert "out of coffee" in result.error
     assert state(net) == before

@@ -101,7 +101,7 @@ def test_a_run_may_be_stopped_as_often_as_one_likes(tmp_path):
 @pytest.mark.slow
 def test_what_is_finished_is_not_measured_again(monkeypatch):
     report = whole()
-    monkeypatch.setattr(batch, "draws", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(batch, "batch_contributions", lambda *_: pytest.fail("measured again"))
     assert_alike(whole(resume=report), report)
 
 
@@ -249,7 +249,7 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
     from erfscope.environment import ran_out
 
     tried = []
-    real = batch.draws
+    real = batch.batch_contributions
 
     def small(plan, x, images, **words):
         tried.append(len(images))
@@ -257,7 +257,7 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
             raise MemoryError
         return real(plan, x, images, **words)
 
-    monkeypatch.setattr(batch, "draws", small)
+    monkeypatch.setattr(batch, "batch_contributions", small)
     assert ran_out(MemoryError())
     found = whole(workers=1, batch_size=4)
     monkeypatch.undo()
@@ -425,15 +425,15 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     ]
     real, calls = api.measure, []
 
-    def measure(*given, hooks, **more):
+    def measure(*given, callbacks, **more):
         def asked() -> bool:
             calls.append(1)
             if len(calls) == 3:
                 os.kill(os.getpid(), number)
                 time.sleep(0.05)
-            return hooks.stop()
+            return callbacks.stop()
 
-        return real(*given, hooks=replace(hooks, stop=asked), **more)
+        return real(*given, callbacks=replace(callbacks, stop=asked), **more)
 
     monkeypatch.setattr(api, "measure", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number

@@ -214,7 +214,7 @@ def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_
 
 def test_one_picture_that_does_not_fit_is_one_clear_line():
     narrow = Narrow(0, OUT_OF_MEMORY[1])
-    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True)
+    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True, errors="row")
     assert narrow.log.sizes == [4, 2, 1]
     assert result.status == "error"
     assert "does not fit into memory with one image of 24x24" in result.error

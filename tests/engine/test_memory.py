@@ -155,7 +155,7 @@ def test_a_model_that_needs_numbers_is_counted_too(monkeypatch):
     assert 0.5 < counted / live_bytes(adapter, "1") < 3
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
     monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
-    result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1")
+    result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1", errors="row")
     assert "one image of 32x32 needs about" in result.error
 
 
@@ -348,7 +348,7 @@ def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch)
         "erfscope.additions.verification.lacks_for_double",
         lambda plan, counted: "about 3 GiB of memory, but there are 2",
     )
-    result = erfscope.analyze(deep(), input_size=(64, 64), layer="4", samples=1, verify=True)
+    result = erfscope.analyze(deep(), input_size=(64, 64), layer="4", samples=1, verify=True, errors="row")
     assert "leave --verify out" in result.error
 
 
@@ -382,7 +382,7 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
 def test_a_huge_input_is_refused_on_this_machine_within_moments():
     # 10^5 x 10^5 pixels: more than 100 GiB for the input alone, and some minutes if it were tried.
     net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1))
-    result = erfscope.analyze(net, input_size=100_000, samples=2)
+    result = erfscope.analyze(net, input_size=100_000, samples=2, errors="row")
     assert result.status == "error"
     assert "GiB of memory, but there are" in result.error
     needed = float(result.error.split("about ")[1].split(" GiB")[0].replace(",", ""))

@@ -94,7 +94,7 @@ class Gate(nn.Module):
 
 
 def test_a_failed_result_raises_its_own_error_whatever_is_asked_of_it() -> None:
-    result = erfscope.analyze(Gate(), samples=1, input_size=16)
+    result = erfscope.analyze(Gate(), samples=1, input_size=16, errors="row")
     assert result.status == "error"
     assert result.error is not None
     for ask in (lambda: result["r50"], lambda: float(result["r50"]), lambda: result["r50"].se, lambda: result.figure()):
@@ -293,7 +293,7 @@ def test_the_error_with_numbers_is_shown_of_a_model_that_fails_without_them() ->
             return self.conv(x)
 
     # Of the passes with two images and with one, it is the second's.
-    assert "ValueError: 1 of them" in (erfscope.analyze(Peeks(), samples=1, input_size=16).error or "")
+    assert "ValueError: 1 of them" in (erfscope.analyze(Peeks(), samples=1, input_size=16, errors="row").error or "")
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
 def test_positions_that_are_not_known_are_refused_with_the_cause(
     function: Callable[[Tensor], Tensor], cause: str
 ) -> None:
-    result = erfscope.analyze(Tokens(function).eval(), input_size=64, samples=1, layer="output")
+    result = erfscope.analyze(Tokens(function).eval(), input_size=64, samples=1, layer="output", errors="row")
     assert result.error is not None
     assert cause in result.error
 

@@ -46,7 +46,7 @@ def test_the_number_of_threads_is_put_back_after_a_failure(three_threads):
                 raise ValueError("no")
             return super().forward(x)
 
-    assert erfscope.analyze(Failing(3, 3, 3), input_size=8, plain=True, samples=1).status == "error"
+    assert erfscope.analyze(Failing(3, 3, 3), input_size=8, plain=True, samples=1, errors="row").status == "error"
     assert torch.get_num_threads() == 3
 
 

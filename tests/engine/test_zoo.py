@@ -102,7 +102,7 @@ def test_every_map_of_a_pyramid_has_its_own_field(kind, layer, stride, side):
 
 
 def test_a_vector_among_the_maps_is_refused_by_shape():
-    result = erfscope.analyze(Pyramid(dict), input_size=(48, 48), layer="output[vector]", **FEW)
+    result = erfscope.analyze(Pyramid(dict), input_size=(48, 48), layer="output[vector]", **FEW, errors="row")
     assert result.status == "error"
     assert re.search(r"output\[vector\].*\(1, 6\)", result.error or "")
 

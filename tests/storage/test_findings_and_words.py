@@ -41,7 +41,7 @@ def test_shards_without_a_finite_gradient_say_why(tmp_path):
         assert stored["shard"]["nan_cause"].startswith("weights are not finite in 0.weight")
     merged = erfscope.merge([tmp_path / "1", tmp_path / "2"])[0]
     assert merged.error == "gives NaN for all 4 images: weights are not finite in 0.weight; load other weights"
-    assert merged.error == erfscope.analyze(net, input_size=16, samples=4).error
+    assert merged.error == erfscope.analyze(net, input_size=16, samples=4, errors="row").error
 
 
 def test_an_option_without_a_field_is_a_condition_of_its_own():
