@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: The sentence about residual branches that start at zero and were switched on.
-SWITCHED_ON = "switched on to be measured (`random-raw` keeps them)"
+SWITCHED_ON = "erfscope gave them weights so that they count (`--weights random-raw` leaves them at zero)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ CODES = {
     "amp_error": Code("model"),
     "assumed": Code("model", "notice"),
     "assumed_layout": Code("model"),
+    "at_border": Code("map", "notice"),
     "averaged": Code("model"),
     "border_cuts": Code("model"),
     "bypassed": Code("map"),
@@ -72,6 +73,7 @@ CODES = {
     "smaller_batches": Code("model"),
     "stopped": Code("pictures"),
     "tf32_error": Code("model"),
+    "trf_cut": Code("map", "notice"),
     "trf_inexact": Code("map", "notice"),
     "unreadable_images": Code("pictures"),
     "unsafe_load": Code("model"),

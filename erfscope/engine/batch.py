@@ -185,7 +185,7 @@ def _cells(plan: Plan) -> int:
 
 def _averages(plan: Plan) -> int:
     """Bytes of the sums over images or draws, by group."""
-    members = plan.feed.n if plan.feed.n > 1 or plan.question.draws == "all" else plan.question.draws
+    members = max(plan.feed.n, 1 if plan.question.draws == "all" else plan.question.draws)
     cells = sum(math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
     return FLOAT64 * min(GROUPS, members) * cells
 

@@ -23,7 +23,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit, resolve_units
 from erfscope.graph.run import Crop, Forward
-from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import SINGLE, ProcessGroup, current
@@ -230,7 +230,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         )
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
     units = [replace(unit, channels=settings.channels) for unit in resolve_units(word, space, centre, layer=layer)]
-    draws: Draws = 1 if by_removal(settings) else settings.draws or max(1, math.ceil(8 / feed.n))
+    draws: Draws = 1 if by_removal(settings) else settings.draws or _default_draws(feed.n)
     question = Question(
         layer=layer,
         wrt=settings.wrt,
@@ -248,6 +248,12 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         trfs=[model.trf(layer, unit.index, settings.wrt) for unit in units],
         process_group=current(),
     )
+
+
+def _default_draws(images: int) -> int:
+    """Eight over all images, and one for each at least; where these are too few to have errors, as many for each as
+    have."""
+    return max(1 if images >= MIN_GROUPS else MIN_GROUPS, math.ceil(8 / images))
 
 
 def _check_every_unit(space: Sequence[int], layer: str) -> None:

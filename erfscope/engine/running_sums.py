@@ -49,7 +49,8 @@ class RunningSums:
                 here = slice(place, place + 1)
                 if average.over == "draws":
                     for number, draw in enumerate(draws):
-                        self._add(number % GROUPS, on_box(draw[here], average.box, origin)[0])
+                        own = on_box(draw[here], average.box, origin)[0]
+                        self._add(number % GROUPS, own / total if average.convention.per_image else own)
                 else:
                     own = on_box(mean[here], average.box, origin)[0]
                     self._add(average.group_of(image), own / total if average.convention.per_image else own)

@@ -207,13 +207,14 @@ class MapAccumulator:
 
     def __init__(self, convention: Averaging, n_images: int, space: Sequence[int], trf: Trf | None) -> None:
         self.convention = convention
-        self.over: Over = "images" if n_images > 1 else "draws"
+        few = n_images == 1 or (n_images < MIN_GROUPS and convention.random)
+        self.over: Over = "draws" if few else "images"
         self.zero_gradient_images: list[int] = []
         self.nan_images: list[int] = []
         #: Whether a contribution was found outside the clipped box, which then is not used.
         self.outside_trf = False
         self._space = tuple(space)
-        self._groups = min(GROUPS, n_images) if n_images > 1 else GROUPS
+        self._groups = GROUPS if few else min(GROUPS, n_images)
         box = trf.clipped_box_px if trf is not None else tuple((0, side - 1) for side in space)
         self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
         #: Images in the map: neither dead nor NaN.

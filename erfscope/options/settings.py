@@ -97,7 +97,8 @@ class Settings:
     draws: Annotated[
         int | Literal["all"] | None,
         Option(
-            "Random draws per image; `all` is exact. Default: 8 over all images, at least one for each.",
+            "Random draws per image; `all` is exact. Default: 8 over all images, at least one for each, or four for"
+            " each of three.",
             WHAT,
             metavar="N|all",
             words=("all",),

@@ -16,6 +16,7 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.maps.accumulator import signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
+from erfscope.measures.border import lost_at_borders, stands_at_border
 
 if TYPE_CHECKING:
     from torch import fx
@@ -28,6 +29,9 @@ SIGNED_IMAGES = 16
 ONE_BY_ONE = "measured one image at a time"
 #: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
+#: An input is too small where a larger one lets r50 grow by more, by an estimate: it is 0.4 to 1.3 times the growth by
+#: 5 to 30 % that larger inputs show.
+MOVED = 0.03
 
 
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
@@ -39,9 +43,10 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         text = f"{share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass"
         yield Finding(code="own_cell_dominated", text=text)
     if isinstance(clipped, float) and clipped > CUT_OFF:
-        whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
-        text = f"input too small: sizes are underestimates; {outside_text(clipped, whole)}"
-        yield Finding(code="clipped", text=text)
+        yield _cut(erf, clipped)
+    if stands_at_border(erf):
+        text = "the unit stands at the border, where it sees less than units inside at every input size"
+        yield Finding(code="at_border", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf):
         yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
     if leaked:
@@ -70,6 +75,18 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         )
 
 
+def _cut(erf: ErfMap, clipped: float) -> Finding:
+    """The finding on a TRF of which a share lies outside: whether the ERF does too."""
+    whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
+    lost, growth = lost_at_borders(erf)
+    outside = outside_text(clipped, whole)
+    if growth is None or growth > MOVED:
+        grown = "" if growth is None else f", r50 about {growth:.0%} larger"
+        text = f"input too small: sizes are underestimates; {outside}, and about {lost:.0%} of the ERF{grown}"
+        return Finding(code="clipped", text=text)
+    return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF (about {lost:.1%})")
+
+
 def outside_text(share: float, of: str = "") -> str:
     """How much of the TRF, or ``of`` it, the input does not hold."""
     return f"{share:.0%} of the {of}theoretical receptive field (TRF) lies outside"
@@ -79,7 +96,8 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
     """The findings on a model, for every map of it: changes to it, and assumptions."""
     if n := adapter.weights.reactivated:
         yield Finding(
-            code="reactivated", text=f"{n} residual branch{' starts' if n == 1 else 'es start'} at zero; {SWITCHED_ON}"
+            code="reactivated",
+            text=f"this architecture initialises {n} residual branch{'' if n == 1 else 'es'} to zero; {SWITCHED_ON}",
         )
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"

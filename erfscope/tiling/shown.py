@@ -69,15 +69,26 @@ def tile_parts(
         yield Note(text=text, style="dim")
 
 
+def _sizes(plan: TilePlan) -> str:
+    """The images that a plan holds for."""
+    left, alignment = square_text(plan.remainder), square_text(plan.alignment)
+    sides = {1: "length", 2: "height and width"}.get(len(plan.axes), "sides")
+    if alignment == "1":
+        return "images of any size"
+    if not any(plan.remainder):
+        return f"images whose {sides} are multiples of {alignment}"
+    return f"images whose {sides} leave {left} when divided by {alignment}"
+
+
 def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, *, has_budget: bool) -> Iterator[str]:
     name = plan.model + (f" · {plan.layer}" if plan.layer else "")
     if not plan.axes:
         yield name
         return
-    left, alignment = square_text(plan.remainder), square_text(plan.alignment)
-    sizes = "any size" if alignment == "1" else f"sides that leave {left} when divided by {alignment}"
-    yield f"{name}: for images of {sizes}"
-    yield "any phase: halo before and after, for tiles that begin at any unit"
+    yield f"{name}: valid for {_sizes(plan)}"
+    alignment = square_text(plan.alignment)
+    only = "" if alignment == "1" else f", not only at multiples of {alignment}"
+    yield f"any phase: the halo needed if tiles may begin anywhere{only}"
     if costs:
         yield from (NAMES[name] for each in costs for name in each.names if name in NAMES)
         whole = "of all tiles of the image" if image_size is not None else "of a tile inside the image"

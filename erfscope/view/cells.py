@@ -101,7 +101,7 @@ def identity(result: Result) -> list[str]:
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
         place = ",".join(f"{c:g}" for c in result.unit.center_px)
-        texts.append(f"unit ({words.index_text(result)}) at {about}({place}) {words.cells_text(result)}")
+        texts.append(f"unit {words.place_text(result)} at {about}({place}) {words.cells_text(result)}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
     texts += [] if result.computed is None else [f"path {result.computed.path}"]

@@ -16,7 +16,7 @@ from erfscope.geometry.unit import CENTRE
 from erfscope.model_facts import Weights
 from erfscope.printable import one_line
 from erfscope.results.comparability import RANDOM, Use, differing, values
-from erfscope.results.findings import CUT_OFF, OWN_CELL
+from erfscope.results.findings import OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
@@ -81,12 +81,12 @@ def unranked(view: ReportView) -> Iterator[str]:
     """
     rows = _ranked(view)
     own = [row.name for row in rows if _is_above(row.result, "center_share", OWN_CELL, "own_cell_dominated")]
-    cut = [row.name for row in rows if _is_above(row.result, "clipped", CUT_OFF, "clipped")]
+    cut = [row.name for row in rows if any(finding.code == "clipped" for finding in row.result.findings)]
     unlike = list(dict.fromkeys(text for row in rows for text in differing(rows[0].result, row.result)))
     if own:
         yield f"the unit’s own cell holds over {OWN_CELL:.0%} of {listed_up_to(3, own)} and sets r50"
     if cut:
-        yield f"the input cuts off the theoretical receptive field (TRF) of {listed_up_to(3, cut)}"
+        yield f"the input cuts off the ERF of {listed_up_to(3, cut)}"
     if unlike:
         yield f"they differ in {listed_up_to(3, unlike)}"
     if len(rows) > 1 and not (own or cut or unlike):

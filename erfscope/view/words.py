@@ -134,6 +134,15 @@ def index_text(result: Result) -> str:
     return "" if result.unit is None else ",".join(map(str, result.unit.index))
 
 
+def place_text(result: Result) -> str:
+    """The unit's index in words, e.g. ``row 3, column 3``; "" where there is none."""
+    if result.unit is None:
+        return ""
+    index = result.unit.index
+    names = {2: ("row", "column"), 3: ("plane", "row", "column")}.get(len(index), ("index",))
+    return ", ".join(f"{name} {place}" for name, place in zip(names, index, strict=True))
+
+
 def unit_text(result: Result) -> str:
     """E.g. ``unit 3,3``; "" where there is none."""
     return "" if result.unit is None else f"unit {index_text(result)}"
@@ -207,7 +216,7 @@ def field_text(result: Result) -> str:
     if trf.is_global:
         local = f"; {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
         return f"{name} covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
-    return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word}"
+    return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word} across"
 
 
 def field_cell(trf: Trf) -> str:
@@ -320,6 +329,15 @@ def no_errors(results: Sequence[Result]) -> str:
     """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
     errors = [measure.se for result in results for measure in radii(result).values()]
     return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
+
+
+def errors_over(result: Result) -> str:
+    """What ± of a result is over."""
+    images, draws = result.input.n_images - result.input.n_dead, result.input.n_draws
+    if result.se_over == "images":
+        return f"± over {images} images"
+    of = "one image; other images are" if images == 1 else f"the {images} images; others are"
+    return f"± over {draws} random readouts of {of} not in it: add --samples 8"
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

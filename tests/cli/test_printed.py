@@ -22,7 +22,7 @@ DEGENERATE = replace(made_up.result(), status="degenerate", error="the gradient 
 def test_a_result_prints_what_was_measured_its_sizes_and_findings_and_no_map():
     text = str(WARNED)
     parts = (
-        "resnet18 · layer4 · unit (3,3)",
+        "resnet18 · layer4 · unit row 3, column 3",
         "r50 62.0 ± 0.6 px",
         "r90 105.2 ± 0.4 px",
         "theoretical receptive field (TRF) is 435",

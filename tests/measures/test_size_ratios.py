@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 
@@ -12,6 +13,7 @@ from test_page import Page
 
 import erfscope
 from erfscope.api.page import html
+from erfscope.finding import Finding
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -130,8 +132,8 @@ def test_a_headline_ranks_models_only_where_r50_is_for_that():
             "the unit’s own cell holds over 30% of wide and sets r50",
         ),
         (
-            lambda: unclipped("wide", 40.0, sizes={"clipped": (0.4, None)}),
-            "the input cuts off the theoretical receptive field (TRF) of wide",
+            lambda: dataclasses.replace(unclipped("wide", 40.0), findings=(Finding(code="clipped", text="too small"),)),
+            "the input cuts off the ERF of wide",
         ),
         (lambda: unclipped("wide", 40.0, convention="energy"), "they differ in convention (jacobian against energy)"),
         (lambda: unclipped("wide", 21.0), "their difference is within twice its standard error"),

@@ -358,8 +358,8 @@
       const text = one(".sentence", model.section), unit = stage.units[chosen];
       if (data.live && seen) {
         text.textContent = model.trouble || (model.box !== boxOf(model) ? "…" : facts.total
-          ? `Of ${stage.name}, ${state.box ? "this box" : "this pixel"} moves unit ${unitText(stage.units[facts.strongest])} most: ${percent(facts.most)} of how much it moves all its units. The glow over each unit’s cell says how much that unit is moved, beside the others.`
-          : `${state.box ? "This box" : "This pixel"} moves no unit of ${stage.name}.`);
+          ? `In ${stage.name} ${state.box ? "this box" : "this pixel"} influences unit ${unitText(stage.units[facts.strongest])} most: ${percent(facts.most)} of its total influence on the layer. Brighter cells are influenced more.`
+          : `${state.box ? "This box" : "This pixel"} influences no unit of ${stage.name}.`);
       } else if (seen) {
         text.textContent = facts.total
           ? `In ${stage.name}, unit ${unitText(stage.units[facts.strongest])} looks most at ${state.box ? "this box" : "this pixel"}: ${percent(facts.most)} of its ERF lies there. The glow over each unit’s cell says how much it looks here, beside the others.${here(stage)}`

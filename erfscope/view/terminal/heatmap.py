@@ -27,9 +27,13 @@ from erfscope.view.words import IN_PLANE, distinctions
 RAMP = " .:-=*#%@"
 #: Glyph and colour of each mark, in the order in which they are drawn; no glyph is a shade.
 MARKS = {"r90": ("9", (127, 212, 255)), "r50": ("5", (255, 255, 255)), "unit": ("+", (80, 250, 123))}
-GLYPH_KEY = f"+ unit · 5 ring r50 · 9 ring r90 · {RAMP[-1]} cells hold the first 10 %; blank lies beyond 99 %"
+GLYPH_KEY = (
+    f"+ unit · 5 ring r50 · 9 ring r90 · {RAMP[-1]}: the strongest pixels, together 10 % of the ERF;"
+    " blank lies beyond 99 %"
+)
 COLOUR_KEY = (
-    "green: unit · white: ring r50 · blue: ring r90 · brightest cells hold the first 10 %; black lies beyond 99 %"
+    "green: unit · white: ring r50 · blue: ring r90 · brightest: the strongest pixels, together 10 % of the ERF;"
+    " black lies beyond 99 %"
 )
 
 #: The least and the greatest width of one of several maps.

@@ -107,13 +107,16 @@ def _answer(result: Result) -> str:
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
     r50, r90 = (measure_cell(result, name) for name in words.RADII)
-    about_errors = words.no_errors([result]) or ("" if r50.error is None else f"error over {result.se_over}")
-    over = f" ({about_errors})" if about_errors else ""
-    sentence = f"Half of the ERF lies within {r50} {unit}{over}, 90 % within {r90.text} {unit}"
+    errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
+    half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
+    sentence = (
+        f"Half of the ERF lies within {r50} {unit} of the unit's centre {half}, 90 % within {r90.text} {unit} {most}"
+    )
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
-        sentence += f" ({' and '.join(number(float(radius) * pixel) for radius in radii.values())} image px{plane})"
-    return f"{sentence}; {words.field_text(result)}."
+        pixels = " and ".join(number(float(radius) * pixel) for radius in radii.values())
+        sentence += f"; that is {pixels} image px{plane}"
+    return f"{sentence}; {words.field_text(result)}." + (f" {errors[:1].upper()}{errors[1:]}." if errors else "")
 
 
 def _extra(extra: Extra) -> str:

@@ -1,0 +1,71 @@
+"""What borders cut off, as estimated from a map, beside what a larger input shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import erfscope
+from erfscope.measures.border import lost_at_borders, stands_at_border
+
+
+def stack(depth: int, seed: int = 0) -> nn.Sequential:
+    """Convolutions with positive weights: the ERF is nearly Gaussian, sqrt(2 / 3 * depth) wide."""
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(depth)]
+    for layer in layers:
+        nn.init.uniform_(layer.weight, 0.5, 1.5)
+    return nn.Sequential(*layers).eval()
+
+
+def measured(depth: int, size: int, **options) -> erfscope.Result:
+    asked = {"in_chans": 1, "samples": 1, "measures": "r50", "convention": "luo", "dtype": "float64"}
+    return erfscope.analyze(stack(depth), input_size=(size, size), **asked | options)
+
+
+def codes(result: erfscope.Result) -> set[str]:
+    return {finding.code for finding in result.findings} & {"clipped", "trf_cut", "at_border"}
+
+
+@pytest.mark.parametrize(("depth", "size"), [(12, 9), (12, 12), (12, 15), (20, 12), (20, 18), (40, 18), (40, 24)])
+def test_the_estimate_is_half_to_one_and_a_half_times_what_a_larger_input_shows(depth, size):
+    """Zeros around the image take the more from the border, the more of the ERF lies beyond it."""
+    small, large = measured(depth, size), measured(depth, 4 * depth)
+    lost, growth = lost_at_borders(small.map)
+    middle, half = 2 * depth, size // 2
+    inside = large.map.values[middle - half : middle - half + size, middle - half : middle - half + size].sum()
+    assert 0.5 * (1 - inside) <= lost <= 1.5 * (1 - inside)
+    assert growth is not None
+    assert 0.25 <= growth / (large["r50"].value / small["r50"].value - 1) <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("depth", "size", "code"),
+    [(12, 12, "clipped"), (12, 15, "trf_cut"), (20, 15, "clipped"), (20, 18, "trf_cut"), (40, 21, "clipped")]
+    + [(40, 24, "trf_cut"), (20, 64, None)],
+)
+def test_the_strong_words_stand_where_sizes_move(depth, size, code):
+    found = measured(depth, size)
+    assert codes(found) == ({code} - {None})
+    moves = measured(depth, 4 * depth)["r50"].value / found["r50"].value - 1 > 0.05
+    assert moves == (code == "clipped")
+
+
+def test_a_unit_at_the_border_is_told_so_and_is_not_sent_to_a_larger_input():
+    for size in (24, 96):
+        assert codes(measured(20, size, unit="corner")) >= {"at_border"}
+        assert "clipped" not in codes(measured(20, 96, unit="corner"))
+    assert stands_at_border(measured(3, 40, unit=(0, 20)).map)
+    assert not stands_at_border(measured(3, 40).map)
+
+
+def test_the_only_unit_of_a_layer_stands_at_no_border():
+    assert not stands_at_border(measured(2, 2).map)
+
+
+def test_a_sequence_has_two_borders():
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Conv1d(1, 1, 3, padding=1) for _ in range(20))).eval()
+    erf = erfscope.analyze(net, input_size=(10,), in_chans=1, samples=1, measures="r50", convention="luo").map
+    assert lost_at_borders(erf)[0] > 0
