@@ -42,8 +42,10 @@ def test_the_estimate_is_half_to_one_and_a_half_times_what_a_larger_input_shows(
 
 @pytest.mark.parametrize(
     ("depth", "size", "code"),
-    [(12, 12, "clipped"), (12, 15, "trf_cut"), (20, 15, "clipped"), (20, 18, "trf_cut"), (40, 21, "clipped")]
-    + [(40, 24, "trf_cut"), (20, 64, None)],
+    [
+        *((12, 12, "clipped"), (12, 15, "trf_cut"), (20, 15, "clipped"), (20, 18, "trf_cut")),
+        *((40, 21, "clipped"), (40, 24, "trf_cut"), (20, 64, None)),
+    ],
 )
 def test_the_strong_words_stand_where_sizes_move(depth, size, code):
     found = measured(depth, size)
