@@ -25,6 +25,8 @@ class Line(NamedTuple):
     subject: str
     text: str
     fix: str = ""
+    #: Whether erfscope works without it.
+    is_optional: bool = False
 
 
 @click.command()
@@ -41,7 +43,7 @@ class Line(NamedTuple):
 def doctor(model: str | None, verbose: bool) -> int:
     """Check the installed packages, the devices, the hub and the weights' caches, and name the fixes.
 
-    Exits with 2 if something is to be fixed, which includes pretrained weights that can neither be found nor fetched.
+    Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from erfscope.cli.console import Screen
     from erfscope.view.table import Cell, Column, Table, rows_of
@@ -58,20 +60,23 @@ def doctor(model: str | None, verbose: bool) -> int:
         _imported("cv2", OPENCV_FIX),
         *(() if torch.fix else (*_devices(), *_caches(), _weights(model) if model else _hub())),
     ]
-    bad, screen = [line for line in lines if line.fix], Screen()
+    lacking, screen = [line for line in lines if line.fix], Screen()
+    bad = [line for line in lacking if not line.is_optional]
     if model is not None:
-        for line in bad:
+        for line in lacking:
             screen.print_line(f"fix: {line.subject}: {line.text}; {line.fix}")
-        if not bad:
+        if not lacking:
             screen.print_line("nothing to fix" + (f": {lines[-1].subject} {lines[-1].text}" if model else ""))
         return 2 if bad else 0
-    marks = (Cell(text="ok", style="green"), Cell(text="!!", style="bold red"))
+    marks = (Cell(text="ok", style="green"), Cell(text="--", style="yellow"), Cell(text="!!", style="bold red"))
+    texts = [f"{line.text}\n→ {line.fix}" if line.fix else line.text for line in lines]
     rows = rows_of(
-        (marks[bool(line.fix)], line.subject, f"{line.text}\n→ {line.fix}" if line.fix else line.text) for line in lines
+        (marks[(line in lacking) + (line in bad)], line.subject, text) for line, text in zip(lines, texts, strict=True)
     )
     screen.print(TerminalTable(Table(columns=(Column(name=""),) * 2 + (Column(name="", folds=True),), rows=rows)))
     found = f"{len(bad)} problem{'s' * (len(bad) > 1)} found"
-    screen.print(found if bad else "everything erfscope needs is in place")
+    without = f"erfscope works, without: {', '.join(line.subject for line in lacking)}"
+    screen.print(found if bad else without if lacking else "everything erfscope needs is in place")
     return 2 if bad else 0
 
 
@@ -185,11 +190,12 @@ def _hub() -> Line:
         count = _models_in_cache()
         fix = "unset HF_HUB_OFFLINE, or copy models into the cache: erfscope doctor --fix-hint MODEL says how"
         text = f"the cache has {_count(count, 'model')}" if count else "the cache is empty: no pretrained weights"
-        return Line("hub", f"offline by HF_HUB_OFFLINE, and {text}", "" if count else fix)
+        return Line("hub", f"offline by HF_HUB_OFFLINE, and {text}", "" if count else fix, is_optional=True)
     if unreachable_reason(constants.ENDPOINT) is None:
         return Line("hub", f"{constants.ENDPOINT} is reachable")
     fix = "connect to it, or set HF_HUB_OFFLINE=1 to use the cache without waiting for it"
-    return Line("hub", f"{constants.ENDPOINT} is unreachable: pretrained weights come from the cache alone", fix)
+    text = f"{constants.ENDPOINT} is unreachable: pretrained weights come from the cache alone"
+    return Line("hub", text, fix, is_optional=True)
 
 
 def _weights(model: str) -> Line:

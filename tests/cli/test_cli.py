@@ -1025,10 +1025,25 @@ def test_doctor_asks_the_hub_where_it_is_not_offline(run, monkeypatch, replies):
     doctored(monkeypatch)
     code, out, _ = run("doctor")
     words = " ".join(out.split())
-    assert code == (0 if replies else 2)
-    assert f"hub http://hub.invalid is {'reachable' if replies else 'unreachable'}" in words
+    assert code == 0
+    assert f"{'ok' if replies else '--'} hub http://hub.invalid is {'reachable' if replies else 'unreachable'}" in words
     assert ("everything erfscope needs is in place" in words) is replies
     assert ("connect to it, or set HF_HUB_OFFLINE=1" in words) is not replies
+    assert words.endswith("erfscope works, without: hub") is not replies
+
+
+def test_doctor_calls_all_in_place_only_where_pretrained_weights_are(run, monkeypatch):
+    doctored(monkeypatch, models=0)
+    code, out, _ = run("doctor")
+    words = " ".join(out.split())
+    assert (code, words.endswith("erfscope works, without: hub")) == (0, True)
+    assert (
+        "-- hub offline by HF_HUB_OFFLINE, and the cache is empty: no pretrained weights → unset HF_HUB_OFFLINE"
+        in words
+    )
+    assert "in place" not in words
+    code, out, _ = run("doctor", "--fix-hint")
+    assert (code, out.startswith("fix: hub: offline by HF_HUB_OFFLINE")) == (0, True)
 
 
 def without_driver() -> bool:
@@ -1083,7 +1098,6 @@ def test_doctor_says_why_pytorch_cannot_use_a_gpu(run, monkeypatch):
         ({"versions": {"numpy": "1.20"}}, "1.20, not numpy>=1.26", "pip install 'numpy>=1.26'"),
         ({"versions": {"msgspec": None}}, "msgspec not installed", "pip install 'msgspec>=0.18.5'"),
         ({"versions": {"erfscope": None}}, "not installed, runs from", "pip install . in its checkout"),
-        ({"models": 0}, "hub offline by HF_HUB_OFFLINE, and the cache is empty", "unset HF_HUB_OFFLINE"),
         (
             {"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}},
             "torchvision::nms",
