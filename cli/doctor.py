@@ -50,6 +50,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     from erfscope.view.terminal.table import TerminalTable
 
     torch = _imported("torch", "pip install torch")
+    hub = _imported("huggingface_hub", "pip install --force-reinstall huggingface-hub")
     lines = [
         *_versions(),
         torch,
@@ -58,7 +59,9 @@ def doctor(model: str | None, verbose: bool) -> int:
         _opencv(),
         # A library is missing, or it is a build for another numpy.
         _imported("cv2", OPENCV_FIX),
-        *(() if torch.fix else (*_devices(), *_caches(), _weights(model) if model else _hub())),
+        hub,
+        *(() if torch.fix else _devices()),
+        *(() if torch.fix or hub.fix else (*_caches(), _weights(model) if model else _hub())),
     ]
     lacking, screen = [line for line in lines if line.fix], Screen()
     bad = [line for line in lacking if not line.is_optional]

@@ -1103,6 +1103,7 @@ def test_doctor_says_why_pytorch_cannot_use_a_gpu(run, monkeypatch):
             "torchvision::nms",
             "torch torchvision",
         ),
+        ({"broken": {"huggingface_hub": ImportError("no httpx")}}, "no httpx", "--force-reinstall huggingface-hub"),
         ({"broken": {"timm": RuntimeError("")}}, "fails: RuntimeError", "torch torchvision"),
         ({"broken": {"cv2": ImportError("libGL.so.1: cannot open")}}, "libGL.so.1", "opencv-python-headless"),
     ],
