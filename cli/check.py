@@ -31,6 +31,7 @@ from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
     from erfscope.api.gate import CheckRequest
+    from erfscope.gate import Advice
 
 #: The panel of the gate's own options.
 GATE = "Gate"
@@ -169,13 +170,13 @@ def _requests(
             raise ErfscopeError(
                 "--only chooses among the checks that the settings list; leave it out, or leave MODEL out"
             )
-        return [from_line(model, options, fail_on, _accepting(None))], None
+        return [from_line(model, options, fail_on, _advice(None))], None
     entries, source = listed(only)
     if not entries or source is None:
         raise ErfscopeError(
             "nothing to check: name a MODEL, or list checks under [[tool.erfscope.check]] in pyproject.toml"
         )
-    made = [from_file(entry, source, options, fail_on, _accepting(entry["name"])) for entry in entries]
+    made = [from_file(entry, source, options, fail_on, _advice(entry["name"])) for entry in entries]
     return made, source.parent
 
 
@@ -196,8 +197,10 @@ def _format(asked: str, as_json: bool) -> str:
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
 
 
-def _accepting(name: str | None) -> str:
-    """The command that accepts what this one finds, for one of the listed checks or for MODEL."""
+def _advice(name: str | None) -> Advice:
+    """What to do with what this command finds, for one of the listed checks or for MODEL."""
+    from erfscope.gate import Advice
+
     context: Any = click.get_current_context()
     given = iter(context.meta[ARGUMENTS])
     kept: list[str] = []
@@ -211,7 +214,11 @@ def _accepting(name: str | None) -> str:
     chosen = [*([] if name is None else ["--only", name]), "--update"]
     # Words after -- are arguments, not options.
     place = kept.index("--") if "--" in kept else len(kept)
-    return shlex.join(["erfscope", "check", *kept[:place], *chosen, *kept[place:]])
+    return Advice(
+        accept=shlex.join(["erfscope", "check", *kept[:place], *chosen, *kept[place:]]),
+        allow="`erfscope check --allow-new` adds new checks and lets them pass",
+        keep="name this check (NAME=MODEL, or its name in the settings), or choose another --baseline",
+    )
 
 
 #: Keys of a check that are not options of a measurement.
@@ -255,7 +262,7 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
 
 
 def from_file(
-    entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], accept: str
+    entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], advice: Advice
 ) -> CheckRequest:
     """The request that one check of a settings file makes.
 
@@ -264,7 +271,7 @@ def from_file(
         source: The file.
         given: Every option of a measurement, as click read it.
         fail_on: The values of ``--fail-on``.
-        accept: The command that accepts the findings.
+        advice: What to do with the findings.
 
     Raises:
         ErfscopeError: a key is no option, or a value does not fit its option.
@@ -282,7 +289,7 @@ def from_file(
         model=entry["model"],
         tolerances=_tolerances(words, fail_on),
         options=options,  # type: ignore[arg-type]
-        accept=accept,
+        advice=advice,
         longest_halo=_longest(entry.get("halo"), where),
     )
 
@@ -297,7 +304,7 @@ def _longest(halo: object, where: str) -> int | None:
     return int(found[1])
 
 
-def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], accept: str) -> CheckRequest:
+def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: Advice) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
     from erfscope.adapters import split_label
     from erfscope.api.gate import CheckRequest
@@ -305,7 +312,7 @@ def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], acce
     label, spec = split_label(model)
     _, *asked = by_source(given).values()
     options, allowed = keywords(*asked), _tolerances({}, fail_on)
-    return CheckRequest(name=label or spec, model=model, tolerances=allowed, options=options, accept=accept)  # type: ignore[arg-type]
+    return CheckRequest(name=label or spec, model=model, tolerances=allowed, options=options, advice=advice)  # type: ignore[arg-type]
 
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:

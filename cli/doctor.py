@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import platform
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,19 +16,6 @@ from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.environment import OPENCV_FIX
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "captum",
-    "numpy",
-    "scipy",
-    "pillow",
-    "matplotlib",
-    "rich",
-    "rich-click",
-    "safetensors",
-)
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
 
@@ -37,6 +25,8 @@ class Line(NamedTuple):
     subject: str
     text: str
     fix: str = ""
+    #: Whether erfscope works without it.
+    is_optional: bool = False
 
 
 @click.command()
@@ -51,7 +41,7 @@ class Line(NamedTuple):
 )
 @with_verbose
 def doctor(model: str | None, verbose: bool) -> int:
-    """Check versions, devices, installed packages and the weights' caches, and name the fixes.
+    """Check the installed packages, the devices, the hub and the weights' caches, and name the fixes.
 
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
@@ -60,6 +50,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     from erfscope.view.terminal.table import TerminalTable
 
     torch = _imported("torch", "pip install torch")
+    hub = _imported("huggingface_hub", "pip install --force-reinstall huggingface-hub")
     lines = [
         *_versions(),
         torch,
@@ -68,31 +59,51 @@ def doctor(model: str | None, verbose: bool) -> int:
         _opencv(),
         # A library is missing, or it is a build for another numpy.
         _imported("cv2", OPENCV_FIX),
-        *(() if torch.fix else (*_devices(), *_caches())),
-        *([_weights(model)] if model else []),
+        hub,
+        *(() if torch.fix else _devices()),
+        *(() if torch.fix or hub.fix else (*_caches(), _weights(model) if model else _hub())),
     ]
-    bad, screen = [line for line in lines if line.fix], Screen()
+    lacking, screen = [line for line in lines if line.fix], Screen()
+    bad = [line for line in lacking if not line.is_optional]
     if model is not None:
-        for line in bad:
+        for line in lacking:
             screen.print_line(f"fix: {line.subject}: {line.text}; {line.fix}")
-        if not bad:
+        if not lacking:
             screen.print_line("nothing to fix" + (f": {lines[-1].subject} {lines[-1].text}" if model else ""))
         return 2 if bad else 0
-    marks = (Cell(text="ok", style="green"), Cell(text="!!", style="bold red"))
+    marks = (Cell(text="ok", style="green"), Cell(text="--", style="yellow"), Cell(text="!!", style="bold red"))
+    texts = [f"{line.text}\n→ {line.fix}" if line.fix else line.text for line in lines]
     rows = rows_of(
-        (marks[bool(line.fix)], line.subject, f"{line.text}\n→ {line.fix}" if line.fix else line.text) for line in lines
+        (marks[(line in lacking) + (line in bad)], line.subject, text) for line, text in zip(lines, texts, strict=True)
     )
     screen.print(TerminalTable(Table(columns=(Column(name=""),) * 2 + (Column(name="", folds=True),), rows=rows)))
     found = f"{len(bad)} problem{'s' * (len(bad) > 1)} found"
-    screen.print(found if bad else "everything erfscope needs is in place")
+    without = f"erfscope works, without: {', '.join(line.subject for line in lacking)}"
+    screen.print(found if bad else without if lacking else "everything erfscope needs is in place")
     return 2 if bad else 0
 
 
 def _versions() -> Iterator[Line]:
+    """Python, erfscope, and all that its installation requires."""
     yield Line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    for package in PACKAGES:
-        version = _version(package)
-        yield Line(package, version or "not installed", "" if version else f"pip install {package}")
+    version, folder = _version("erfscope"), Path(__file__).resolve().parents[1]
+    if version is None:
+        fix = "pip install . in its checkout, which also installs what it requires"
+        yield Line("erfscope", f"not installed, runs from {folder}", fix)
+        return
+    yield Line("erfscope", f"{version}, runs from {folder}")
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        yield Line("packaging", "not installed", "pip install packaging")
+        return
+    for requirement in map(Requirement, importlib.metadata.requires("erfscope") or ()):
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_needed and requirement.name not in OPENCV:
+            found, needed = _version(requirement.name), f"{requirement.name}{requirement.specifier}"
+            fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+            text = "not installed" if found is None else found if fits else f"{found}, not {needed}"
+            yield Line(requirement.name, text, "" if fits else f"pip install '{needed}'")
 
 
 def _version(package: str) -> str | None:
@@ -126,10 +137,34 @@ def _devices() -> Iterator[Line]:
     import torch
 
     yield Line("cpu", f"{torch.get_num_threads()} threads")
-    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        yield Line(f"cuda:{number}", torch.cuda.get_device_name(number))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    yield from (_gpu(f"cuda:{number}", torch.cuda.get_device_name(number)) for number in range(count))
     if torch.backends.mps.is_available():
         yield Line("mps", "available")
+    elif not count:
+        build = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU"
+        text = f"none that PyTorch {torch.__version__}, built {build}, can use"
+        why = f": {said[0].message}" if said else ""
+        yield Line("GPU", text + why, "install a driver that fits PyTorch" if said else "")
+    # Ampere is the first generation with TF32.
+    if any(torch.cuda.get_device_capability(number) >= (8, 0) for number in range(count)):
+        yield Line("TF32", "off while erfscope measures; --tf32 allows it")
+    else:
+        yield Line("TF32", "no GPU here has it: float32 is full precision")
+
+
+def _gpu(device: str, name: str) -> Line:
+    """Whether a GPU computes: a driver may name one that this build of PyTorch has no kernels for."""
+    import torch
+
+    try:
+        torch.ones(1, device=device).add(1).cpu()
+    except RuntimeError as error:
+        fix = "install a build of PyTorch for this GPU and its driver, or measure with --device cpu"
+        return Line(device, f"{name}, fails: {str(error).splitlines()[0][:100]}", fix)
+    return Line(device, name)
 
 
 def _caches() -> Iterator[Line]:
@@ -137,11 +172,33 @@ def _caches() -> Iterator[Line]:
     import torch
     from huggingface_hub import constants
 
-    hub, files = Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
-    offline = ", offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
-    stored, fetched = (len(list(folder.glob(names))) for folder, names in ((hub, "models--*"), (files, "*")))
-    yield Line("weights' cache", f"{hub}: {_count(stored, 'model')}{offline}")
-    yield Line("torch.hub's cache", f"{files}: {_count(fetched, 'file')}")
+    files = Path(torch.hub.get_dir()) / "checkpoints"
+    yield Line("weights' cache", f"{constants.HF_HUB_CACHE}: {_count(_models_in_cache(), 'model')}")
+    yield Line("torch.hub's cache", f"{files}: {_count(len(list(files.glob('*'))), 'file')}")
+
+
+def _models_in_cache() -> int:
+    from huggingface_hub import constants
+
+    return len(list(Path(constants.HF_HUB_CACHE).glob("models--*")))
+
+
+def _hub() -> Line:
+    """Whether pretrained weights of the hub can be had."""
+    from huggingface_hub import constants
+
+    from erfscope.adapters.weights.weights import is_offline, unreachable_reason
+
+    if is_offline():
+        count = _models_in_cache()
+        fix = "unset HF_HUB_OFFLINE, or copy models into the cache: erfscope doctor --fix-hint MODEL says how"
+        text = f"the cache has {_count(count, 'model')}" if count else "the cache is empty: no pretrained weights"
+        return Line("hub", f"offline by HF_HUB_OFFLINE, and {text}", "" if count else fix, is_optional=True)
+    if unreachable_reason(constants.ENDPOINT) is None:
+        return Line("hub", f"{constants.ENDPOINT} is reachable")
+    fix = "connect to it, or set HF_HUB_OFFLINE=1 to use the cache without waiting for it"
+    text = f"{constants.ENDPOINT} is unreachable: pretrained weights come from the cache alone"
+    return Line("hub", text, fix, is_optional=True)
 
 
 def _weights(model: str) -> Line:

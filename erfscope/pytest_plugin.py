@@ -82,6 +82,7 @@ class ErfRegression:
         from erfscope.adapters.requested import name_of
         from erfscope.api.gate import CheckRequest, check_all
         from erfscope.errors import ErfscopeError
+        from erfscope.gate import Advice
 
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))
@@ -91,8 +92,13 @@ class ErfRegression:
                 f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)"
             )
         self._checked.add(label)
-        accept = f"pytest '{self._request.node.nodeid}' --erf-update"
-        asked = CheckRequest(name=label, model=model, tolerances=tolerances, options=analyze_options, accept=accept)
+        command = f"pytest '{self._request.node.nodeid}' --erf-update"
+        advice = Advice(
+            accept=command,
+            allow=f"`{command}` stores and passes at once",
+            keep="name this check: erf_regression.check(model, name=...)",
+        )
+        asked = CheckRequest(name=label, model=model, tolerances=tolerances, options=analyze_options, advice=advice)
         try:
             self.file.parent.mkdir(exist_ok=True)
         except OSError as error:

@@ -142,7 +142,7 @@ def _library() -> ModuleType:
             _ = transformers.MODEL_FOR_BACKBONE_MAPPING, transformers.PretrainedConfig  # found when they are asked for
     except (ImportError, RuntimeError, OSError) as error:
         text = f"models of transformers need the package transformers ({first_line(error)})"
-        raise ErfscopeError(f"{text}; pip install 'erfscope[hf]'") from error
+        raise ErfscopeError(f"{text}; pip install '.[hf]' in a checkout of erfscope") from error
     return transformers
 
 

@@ -247,6 +247,13 @@ def on_hub(name: str, policy: str, load: Callable[[bool], _Loaded]) -> _Loaded:
         return load(False)
 
 
+def is_offline() -> bool:
+    """Whether the Hugging Face hub is not to be asked, by the environment or by the process."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
 def unreachable_reason(host: str) -> str | None:
     """Say why a host cannot serve weights; None if it answers.
 
@@ -258,9 +265,7 @@ def unreachable_reason(host: str) -> str | None:
     from huggingface_hub import constants
 
     is_hub = host == constants.ENDPOINT
-    if is_hub and (
-        constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    ):
+    if is_hub and is_offline():
         return "HF_HUB_OFFLINE is set"
     reason = "hub unreachable" if is_hub else f"{urlparse(host).netloc} unreachable"
     if time.monotonic() - _SILENT.get(host, -SILENCE_KEPT_S) < SILENCE_KEPT_S:

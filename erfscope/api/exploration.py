@@ -98,7 +98,8 @@ def serve(
     try:
         from erfscope.explorer.server import serve as serve_explorer
     except ImportError as error:
-        raise ErfscopeError("--serve needs starlette and uvicorn; pip install 'erfscope[explore]'") from error
+        text = "--serve needs starlette and uvicorn; pip install '.[explore]' in a checkout of erfscope"
+        raise ErfscopeError(text) from error
     models = _models(model, 1)
     request = _request(models, image, options)
     modules = caller_modules(*(each for _, each in models))

@@ -24,7 +24,7 @@ from erfscope.gate.baseline import BaselineEntry, entry_of
 from erfscope.gate.compare import compare
 from erfscope.gate.judge import GUARDED, Tolerance, tolerances
 from erfscope.gate.structure import Structure, structure
-from erfscope.gate.verdict import CheckReport, Verdict
+from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
@@ -32,8 +32,6 @@ from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
-
-ACCEPT = "erfscope.check(..., update=True)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +44,8 @@ class CheckRequest:
     tolerances: Mapping[str, object] | None = None
     #: Those of ``erfscope.analyze``.
     options: Options = field(default_factory=Options)
-    #: The command that accepts what is found.
-    accept: str = ACCEPT
+    #: What to do with what is found, where the check is run.
+    advice: Advice = PYTHON
     #: The longest halo that tiles may need on any side, in input pixels; None guards none.
     longest_halo: int | None = None
 
@@ -118,7 +116,7 @@ def compare_to_baseline(
     expected = baselines.read(Path(baseline)).get(own)
     allowed = _parsed(tolerances)
     result.compute(allowed or ())
-    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed, accept=ACCEPT)
+    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed)
     return replace(verdict, result=result)
 
 
@@ -153,8 +151,14 @@ def check_all(
     for check, (request, allowed) in zip(requests, prepared, strict=True):
         with restored(*caller_modules(check.model)):
             obtained, result = _observe(check.model, request, allowed, trf_only=trf_only)
-        asked = {"name": check.name, "accept": check.accept}
-        found = compare(obtained, known.get(check.name), tolerances=allowed, structure_only=trf_only, **asked)
+        found = compare(
+            obtained,
+            known.get(check.name),
+            name=check.name,
+            tolerances=allowed,
+            structure_only=trf_only,
+            advice=check.advice,
+        )
         found = settled(replace(found, result=result), update=update, policy=policy, path=path)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[check.name] = entry_to_store(obtained, known.get(check.name), trf_only=trf_only)
@@ -246,5 +250,7 @@ def _structure(loaded: LoadedModel, request: Request) -> Structure:
     table = layer_table(loaded, layer=layer, unit=unit, wrt=request.settings.wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {unit!r} are {len(table.rows)}; write one check for each")
-    row = table.rows[0]
-    return structure(row.name, row.shape, row.unit, row.trf)
+    row, last = table.rows[0], loaded.layer(layer).order
+    rows = layer_table(loaded, wrt=request.settings.wrt).rows
+    before = {each.name: each.trf for each in rows if loaded.layer(each.name).order <= last}
+    return structure(row.name, row.shape, row.unit, row.trf, before)

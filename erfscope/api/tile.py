@@ -15,7 +15,6 @@ from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, caller_modules, load_model, load_structure
-from erfscope.attribution.readout import BATCH_NORMS
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import Size
@@ -40,7 +39,8 @@ def tile(
 ) -> TilePlan:
     """How a model is run on tiles of a large image: the exact overlap (halo) that they need, or why there is none.
 
-    The halo is that of every unit's theoretical receptive field, from forward passes without numbers (shapes only).
+    The model is taken in evaluation mode, as :func:`erfscope.analyze` measures it, and handed back as found. The halo
+    is that of every unit's theoretical receptive field, from forward passes without numbers (shapes only).
 
     Args:
         model: As for :func:`erfscope.analyze`.
@@ -74,14 +74,8 @@ def plan_of(
         is_rolled = isinstance(model, str) and any(name_of(node) == "roll" for node in loaded.recording.graph.live)
         return load_structure(model, own, has_numbers=True) if is_rolled else loaded
 
-    modules = caller_modules(model)
-    known = [
-        f"batch norm in training mode ({name}) takes its statistics from the map; call model.eval()"
-        for name, part in (modules[0].named_modules() if modules else ())
-        if part.training and isinstance(part, BATCH_NORMS)
-    ]
-    with restored(*modules):
-        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size, known=known[:1])
+    with restored(*caller_modules(model)):
+        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size)
 
 
 def halo_of(model: Model, request: Request, layer: str | None) -> Halo:

@@ -248,9 +248,27 @@ class LiveExplorer:
         except ErfscopeError as error:
             if request == PageRequest():
                 raise
-            explorer = self._explorer(PageRequest(picture=request.picture if request.picture in self._pictures else ""))
+            explorer = self._accepted(request)
             assert explorer.live is not None
             return replace(explorer, live=replace(explorer.live, error=str(error))).to_html()
+
+    def _accepted(self, request: PageRequest) -> Explorer:
+        """The page with each choice that is possible together with those before it."""
+        kept = PageRequest(layers=[""] * self.models, references=[str(live.settings.wrt) for live in self._models])
+        explorer = self._explorer(kept)
+        choices: list[dict[str, Any]] = [{"picture": request.picture}, {"convention": request.convention}]
+        for name, words in (("layers", request.layers), ("references", request.references)):
+            choices += [{name: (number, word)} for number, word in enumerate(words)]
+        for choice in choices:
+            ((name, value),) = choice.items()
+            if isinstance(value, tuple):
+                number, word = value
+                value = [*getattr(kept, name)]
+                value[number] = word
+            with contextlib.suppress(ErfscopeError):
+                tried = replace(kept, **{name: value})
+                explorer, kept = self._explorer(tried), tried
+        return explorer
 
     def unit(self, request: PageRequest) -> dict[str, Any]:
         """One unit, which is measured as :func:`erfscope.analyze` does it.

@@ -139,7 +139,7 @@ class Explorer:
         try:
             from erfscope.explorer.widget import ExplorerWidget
         except ImportError:
-            return f"{self!r} after pip install 'erfscope[explore]'"
+            return f"{self!r} after pip install '.[explore]' in a checkout of erfscope"
         return ExplorerWidget(page=self.to_html())
 
     def _repr_mimebundle_(self, **_: object) -> Any:

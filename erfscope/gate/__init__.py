@@ -7,11 +7,12 @@ from erfscope.gate.baseline import FILE, BaselineEntry, BaselineMeasure, baselin
 from erfscope.gate.compare import compare
 from erfscope.gate.judge import GUARDED, MeasureVerdict, Tolerance, defaults, from_pairs, judge, parse, tolerances
 from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
-from erfscope.gate.verdict import CheckReport, Verdict
+from erfscope.gate.verdict import Advice, CheckReport, Verdict
 
 __all__ = [
     "FILE",
     "GUARDED",
+    "Advice",
     "BaselineEntry",
     "BaselineMeasure",
     "CheckReport",

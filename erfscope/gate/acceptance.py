@@ -18,8 +18,6 @@ from erfscope.view.extras import halo_text
 Missing = Literal["refuse", "write", "accept"]
 #: Why a check that was written into the baseline was compared with nothing.
 FIRST = "no earlier entry"
-#: How a check without an entry in the baseline passes.
-ALLOWED = "`erfscope check --allow-new` adds new checks and lets them pass"
 
 
 def entry_to_store(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
@@ -44,13 +42,13 @@ def settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> V
     if verdict.expected is not None:
         return verdict
     if policy == "refuse":
-        return replace(verdict, reason=f"{verdict.reason}; {ALLOWED}")
+        return replace(verdict, reason=f"{verdict.reason}; {verdict.advice.allow}")
     first = replace(verdict, cause=FIRST, accept="", notices=notices)
     if policy == "accept":
         return replace(first, word="new", reason=f"written to {path.name}; the next check compares with it")
     reason = (
         f"there was nothing to compare with: written to {path.name}; look at it and commit it, and the next check"
-        f" compares with it; {ALLOWED}"
+        f" compares with it; {verdict.advice.allow}"
     )
     return replace(first, created=True, reason=reason)
 

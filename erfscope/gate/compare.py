@@ -10,7 +10,7 @@ from typing import Any
 from erfscope.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
 from erfscope.gate.judge import MeasureVerdict, Tolerance, defaults, judge
 from erfscope.gate.structure import StructureChange, changes
-from erfscope.gate.verdict import Verdict
+from erfscope.gate.verdict import PYTHON, Advice, Verdict
 
 #: Settings that decide the structure; the others decide the measurement.
 STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
@@ -23,7 +23,7 @@ def compare(
     name: str,
     tolerances: Mapping[str, Tolerance] | None = None,
     structure_only: bool = False,
-    accept: str = "",
+    advice: Advice = PYTHON,
 ) -> Verdict:
     """Compare what was found with what a baseline holds.
 
@@ -34,17 +34,19 @@ def compare(
         tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and
             structure are the same.
         structure_only: Whether nothing was to be measured.
-        accept: The command that accepts what was found.
+        advice: What to do with what was found.
 
     Returns:
         "fail" where the structure or a measure fails, else "cannot tell" (shown as "inconclusive") where anything could
         not be compared, else "pass".
     """
-    accept = "" if obtained.unusable is not None else accept
+    accept = "" if obtained.unusable is not None else advice.accept
     if expected is None:
         cause = "no baseline entry" if obtained.unusable is None else "no usable result"
         reason = obtained.unusable or "the baseline has no such entry"
-        return Verdict(name=name, word="cannot tell", cause=cause, reason=reason, accept=accept, obtained=obtained)
+        return Verdict(
+            name=name, word="cannot tell", cause=cause, reason=reason, accept=accept, advice=advice, obtained=obtained
+        )
     asked = list(_setting_changes(obtained, expected))
     shape: list[StructureChange] = []
     if obtained.structure and expected.structure and not any(each.key in STRUCTURAL for each in asked):
@@ -77,6 +79,8 @@ def compare(
         reason=reason,
         notices=(*notices, *(() if asked else _circumstances(obtained, expected))),
         accept=accept if "fail" in words or is_open else "",
+        advice=advice,
+        has_default_tolerances=not tolerances,
         obtained=obtained,
         expected=expected,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from erfscope.geometry.unit import Trf, size_text
@@ -31,6 +32,8 @@ class Structure:
     global_by: str | None
     #: False where the TRF is only an upper bound.
     exact: bool
+    #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
+    layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def trf_text(self) -> str:
@@ -55,14 +58,23 @@ class StructureChange:
     expected: str
     obtained: str
     verdict: Literal["fail", "cannot tell", "notice"]
+    #: The first layer at which a TRF differs; "" where it is not known.
+    first_layer: str = ""
 
     @property
     def text(self) -> str:
         """The change in one line."""
-        return f"{self.what}: obtained {self.obtained}, expected {self.expected}"
+        where = f"; the first layer whose TRF differs is {self.first_layer}" if self.first_layer else ""
+        return f"{self.what}: obtained {self.obtained}, expected {self.expected}{where}"
 
 
-def structure(layer: str, map_shape: Sequence[int], unit: Sequence[int], trf: Trf) -> Structure:
+def structure(
+    layer: str,
+    map_shape: Sequence[int],
+    unit: Sequence[int],
+    trf: Trf,
+    layers: Mapping[str, Trf] = MappingProxyType({}),
+) -> Structure:
     """The structure of one unit.
 
     Args:
@@ -70,6 +82,7 @@ def structure(layer: str, map_shape: Sequence[int], unit: Sequence[int], trf: Tr
         map_shape: (C, *space) of its map.
         unit: Index of the unit.
         trf: The unit's theoretical receptive field (TRF).
+        layers: That of a unit of each layer up to this one, in order of execution.
     """
     return Structure(
         layer=layer,
@@ -81,6 +94,9 @@ def structure(layer: str, map_shape: Sequence[int], unit: Sequence[int], trf: Tr
         trf_local_px=tuple(trf.local_size_px),
         global_by=trf.global_by,
         exact=trf.exact,
+        layers_px={
+            name: (*each.size_px, *(each.local_size_px if each.is_global else ())) for name, each in layers.items()
+        },
     )
 
 
@@ -120,8 +136,13 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         shrank, grew = expected.global_by is not None, obtained.global_by is not None
     if expected.exact and not obtained.exact and not shrank:
         # An upper bound that is as large does not prove that the TRF is.
-        what, now = "TRF is only bounded now", f"at most {size_text(ours)}"
-        yield StructureChange(what=what, expected=expected.trf_text, obtained=now, verdict="cannot tell")
+        yield StructureChange(
+            what="TRF is only bounded now",
+            expected=expected.trf_text,
+            obtained=f"at most {size_text(ours)}",
+            verdict="cannot tell",
+            first_layer=_first_layer(obtained, expected),
+        )
         return
     if not shrank and not grew:
         return
@@ -132,8 +153,18 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         "notice" if not shrank else "fail" if expected.exact else "cannot tell"
     )
     yield StructureChange(
-        what=f"{what} {'shrank' if shrank else 'grew'}", expected=texts[1], obtained=texts[0], verdict=verdict
+        what=f"{what} {' and '.join(['shrank'] * shrank + ['grew'] * grew)}",
+        expected=texts[1],
+        obtained=texts[0],
+        verdict=verdict,
+        first_layer=_first_layer(obtained, expected),
     )
+
+
+def _first_layer(obtained: Structure, expected: Structure) -> str:
+    """The first layer, in order of execution, that both have and whose TRF is another; "" where there is none."""
+    known = expected.layers_px
+    return next((name for name, size in obtained.layers_px.items() if known.get(name, size) != size), "")
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -46,6 +46,25 @@ KINDS: dict[str, Literal["reason", "notice", "accept"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do with what a check finds, in the words of the place where it is run: a terminal, pytest or Python."""
+
+    #: The command that accepts it.
+    accept: str
+    #: How checks that the baseline lacks pass.
+    allow: str
+    #: How a check that was made with other settings is kept beside the earlier one.
+    keep: str
+
+
+PYTHON = Advice(
+    accept="erfscope.check(..., update=True)",
+    allow="missing='accept' adds new checks and lets them pass",
+    keep="name this check (name=...), or choose another baseline",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The verdict on one check."""
 
@@ -65,6 +84,9 @@ class Verdict:
     notices: tuple[str, ...] = ()
     #: The command that accepts what was found; "" where there is nothing to accept.
     accept: str = ""
+    advice: Advice = PYTHON
+    #: Whether nobody named the tolerances.
+    has_default_tolerances: bool = False
     obtained: BaselineEntry
     #: None where the baseline has no such entry.
     expected: BaselineEntry | None = None
@@ -109,11 +131,13 @@ class Verdict:
         )
 
     def _notes(self) -> Iterator[Note]:
+        for change in self.structure:
+            if change.first_layer and change.verdict != "notice":
+                yield Note(label="fact", text=f"the first layer whose TRF differs is {change.first_layer}")
         reasons = filter(None, (self.reason, *(each.reason for each in self.measures)))
         yield from (Note(label="reason", text=text) for text in reasons)
         if self.cause == SETTINGS_CHANGED:
-            named = "name this check (NAME=MODEL, or its name in the settings), or choose another --baseline"
-            yield Note(label="advice", text=f"to keep both: {named}")
+            yield Note(label="advice", text=f"to keep both: {self.advice.keep}")
         elif self.needed is not None:
             over = {each.obtained.over for each in self.measures if each.needed is not None and each.obtained}
             count = f"{self.needed} {'draws' if over == {'draws'} else 'samples'}"
@@ -132,7 +156,7 @@ class Verdict:
         """What changed, everything that was compared, and the notes, line by line."""
         table = self.table
         # Names come from outside: a line break in one would make a line of its own.
-        yield Line(printable(f"{self.shown.upper():<12} {self.name} · {self.cause}"), "head", self.shown)
+        yield Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
         words = ["", *(str(row.cells[-1]) for row in table.rows)]
@@ -255,9 +279,9 @@ class CheckReport:
             yield from verdict.lines()
             yield Line("", "row")
         shown = (name for each in self for name in ([m.name for m in each.measures] or each.obtained.measures))
-        used = {str(each.tolerance) for verdict in self for each in verdict.measures}
+        has_default = any(verdict.has_default_tolerances and verdict.measures for verdict in self)
         rule = f"default tolerance: {SAME_WEIGHTS} if weights and structure are the baseline's, else {DEFAULT}"
-        if meanings := " · ".join(filter(None, (gloss_of(shown), rule if used & {DEFAULT, SAME_WEIGHTS} else ""))):
+        if meanings := " · ".join(filter(None, (gloss_of(shown), rule if has_default else ""))):
             yield Line(meanings, "row")
         yield from (Line(text, "notice") for text in self.notices)
         yield Line(self.summary, "summary")

@@ -59,7 +59,6 @@ def find_plan(
     tile: Size = 256,
     layer: str | None = None,
     image_size: Size | None = None,
-    known: Sequence[str] = (),
 ) -> TilePlan:
     """How a model is run on tiles.
 
@@ -70,14 +69,13 @@ def find_plan(
         layer: The layer whose map is the output; what the model returns if None.
         image_size: Size of the images, or one that the model treats alike: padding and rounding may depend on what
             sides leave when divided by the total stride. The model's own size if None.
-        known: What is known to stand in the way of tiles, beside the operations.
 
     Raises:
         ErfscopeError: unknown layer, a size with other axes, or an output without a map.
         MeasurementError: the model fails on an input of its own size.
     """
     loaded = open_at(None)
-    blockers = dict.fromkeys((*known, *_of_the_pass(loaded, layer)))
+    blockers = dict.fromkeys(_of_the_pass(loaded, layer))
     if loaded.recording.graph.by == UNRECORDED:
         return _impossible(loaded, layer or "", blockers)
     name = layer or _output(loaded)

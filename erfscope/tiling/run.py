@@ -221,8 +221,11 @@ def run_tiled(
         MeasurementError: the model fails on a crop.
     """
     plan.require_possible()
-    if isinstance(model, nn.Module) and model.training:
-        raise ErfscopeError("the model is in training mode, where tiles see other statistics; call model.eval() first")
+    for name, part in model.named_modules() if isinstance(model, nn.Module) else ():
+        if getattr(part, "training", False):  # a frozen scripted one has no such flag
+            what = name or "the model"
+            text = f"{what} is in training mode, where tiles see other statistics; call model.eval() first"
+            raise ErfscopeError(text)
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
     rank = len(plan.axes)

@@ -204,14 +204,8 @@ def markdown(table: Table) -> str:
     terms = "; ".join(f"{term.title}: {term.gloss}" for term in table.terms)
     below = [markdown_text(table.caption + (f" {terms}." if terms else ""))] if table.caption else []
     below += [(f"({note.label}) " if note.label else "") + markdown_text(note.text) for note in table.notes]
-    widths = [max(3, *map(len, texts)) for texts in zip(*lines, strict=True)]
-    is_right = [column.is_numeric for column in table.columns]
-    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, is_right, strict=True)]
-    padded = [
-        [f"{text:{'>' if right else '<'}{width}}" for text, width, right in zip(line, widths, is_right, strict=True)]
-        for line in lines
-    ]
-    grid = ["| " + " | ".join(line) + " |\n" for line in (padded[0], rule, *padded[1:])]
+    rule = ["--:" if column.is_numeric else "---" for column in table.columns]
+    grid = ["| " + " | ".join(line) + " |\n" for line in (lines[0], rule, *lines[1:])]
     return "".join([*grid, *(f"\n{text}\n" for text in below)])
 
 

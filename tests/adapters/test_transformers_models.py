@@ -225,7 +225,7 @@ def test_a_place_without_a_backbone_says_what_there_is(tmp_path: Path, folders: 
 
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert fails("transformers:owner/name").endswith("pip install 'erfscope[hf]'")
+    assert fails("transformers:owner/name").endswith("pip install '.[hf]' in a checkout of erfscope")
 
 
 # --- what a repository may not bring --------------------------------------------------------------

@@ -13,6 +13,8 @@ import os
 import re
 import subprocess
 import sys
+import warnings
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
@@ -929,9 +931,12 @@ def test_the_whole_program_offline_in_a_narrow_encoding(scene, tmp_path):
     assert erfscope.read(tmp_path / "erf").ok
 
 
-def doctored(monkeypatch, *, versions=None, broken=None) -> None:
-    """Make the doctor see a sound installation, except for some versions and one module that raises."""
-    known = dict.fromkeys((*doctor_module.PACKAGES, "opencv-python"), "1.0") | (versions or {})
+def doctored(monkeypatch, *, versions=None, broken=None, models: int = 1) -> None:
+    """Make the doctor see a sound installation with so many models in the hub's cache, except for some versions and one
+    module that raises."""
+    known = {each.name.lower(): each.version for each in metadata.distributions()}
+    known |= {"erfscope": "0.1.0", **dict.fromkeys(doctor_module.OPENCV), "opencv-python": "4.11.0.86"}
+    known |= versions or {}
 
     def load(name: str) -> object:
         if broken and name in broken:
@@ -939,6 +944,7 @@ def doctored(monkeypatch, *, versions=None, broken=None) -> None:
         return object()
 
     monkeypatch.setattr(doctor_module, "_version", known.get)
+    monkeypatch.setattr(doctor_module, "_models_in_cache", lambda: models)
     monkeypatch.setattr(doctor_module.importlib, "import_module", load)
 
 
@@ -986,7 +992,7 @@ def test_the_doctor_names_each_fix_in_a_line_of_its_own(run, monkeypatch):
     code, out, _ = run("doctor", "--fix-hint")
     assert code == 2
     assert [line.rpartition("; ")[2] for line in out.splitlines()] == [
-        "pip install captum",
+        "pip install 'captum>=0.7'",
         "pip install opencv-python",
     ]
     assert all(line.startswith("fix: ") for line in out.splitlines())
@@ -1000,6 +1006,85 @@ def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):
     assert "!!" not in out
 
 
+def test_doctor_has_a_row_for_erfscope_the_hub_the_gpu_and_tf32(run, monkeypatch):
+    doctored(monkeypatch)
+    rows = {tuple(line.split()[:2]): " ".join(line.split()[2:]) for line in run("doctor")[1].splitlines()[:-1]}
+    assert rows["ok", "erfscope"] == f"0.1.0, runs from {Path(doctor_module.__file__).resolve().parents[1]}"
+    assert rows["ok", "hub"] == "offline by HF_HUB_OFFLINE, and the cache has 1 model"
+    assert ("ok", "TF32") in rows
+    assert ("ok", "GPU") in rows or ("ok", "cuda:0") in rows or ("ok", "mps") in rows
+
+
+@pytest.mark.parametrize("replies", [True, False])
+def test_doctor_asks_the_hub_where_it_is_not_offline(run, monkeypatch, replies):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("erfscope.adapters.weights.weights._replies", lambda host, is_hub: replies)
+    monkeypatch.setattr("erfscope.adapters.weights.weights._SILENT", {})
+    doctored(monkeypatch)
+    code, out, _ = run("doctor")
+    words = " ".join(out.split())
+    assert code == 0
+    assert f"{'ok' if replies else '--'} hub http://hub.invalid is {'reachable' if replies else 'unreachable'}" in words
+    assert ("everything erfscope needs is in place" in words) is replies
+    assert ("connect to it, or set HF_HUB_OFFLINE=1" in words) is not replies
+    assert words.endswith("erfscope works, without: hub") is not replies
+
+
+def test_doctor_calls_all_in_place_only_where_pretrained_weights_are(run, monkeypatch):
+    doctored(monkeypatch, models=0)
+    code, out, _ = run("doctor")
+    words = " ".join(out.split())
+    assert (code, words.endswith("erfscope works, without: hub")) == (0, True)
+    assert (
+        "-- hub offline by HF_HUB_OFFLINE, and the cache is empty: no pretrained weights → unset HF_HUB_OFFLINE"
+        in words
+    )
+    assert "in place" not in words
+    code, out, _ = run("doctor", "--fix-hint")
+    assert (code, out.startswith("fix: hub: offline by HF_HUB_OFFLINE")) == (0, True)
+
+
+def without_driver() -> bool:
+    warnings.warn("CUDA initialization: the driver is too old", UserWarning, stacklevel=1)
+    return False
+
+
+def test_doctor_computes_on_each_gpu(run, monkeypatch):
+    said = {"is_available": True, "device_count": 1, "get_device_name": "H1", "get_device_capability": (9, 0)}
+    for name, value in said.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, value=value: value)
+    compute = torch.ones
+    monkeypatch.setattr("torch.ones", lambda *size, device: compute(*size))
+    doctored(monkeypatch)
+    code, out, _ = run("doctor")
+    words = " ".join(out.split())
+    assert (code, "ok cuda:0 H1 " in words) == (0, True)
+    assert "TF32 off while erfscope measures; --tf32 allows it" in words
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image\nis there")
+
+    monkeypatch.setattr(torch, "ones", fail)
+    code, out, _ = run("doctor")
+    assert (code, "!! cuda:0 H1, fails: CUDA error: no kernel image → install a build" in " ".join(out.split())) == (
+        2,
+        True,
+    )
+
+
+def test_doctor_says_why_pytorch_cannot_use_a_gpu(run, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", without_driver)
+    doctored(monkeypatch)
+    code, out, err = run("doctor")
+    words = " ".join(out.split())
+    assert (code, err) == (2, "")
+    assert "can use: CUDA initialization: the driver is too old → install a driver" in words
+    assert "1 problem found" in words
+
+
 @pytest.mark.parametrize(
     ("fault", "found", "fix"),
     [
@@ -1009,12 +1094,16 @@ def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):
             "pip uninstall opencv-python-headless",
         ),
         ({"versions": {"opencv-python": None}}, "none: exactly one must be installed", "pip install opencv-python"),
-        ({"versions": {"captum": None}}, "captum not installed", "pip install captum"),
+        ({"versions": {"captum": None}}, "captum not installed", "pip install 'captum>=0.7'"),
+        ({"versions": {"numpy": "1.20"}}, "1.20, not numpy>=1.26", "pip install 'numpy>=1.26'"),
+        ({"versions": {"msgspec": None}}, "msgspec not installed", "pip install 'msgspec>=0.18.5'"),
+        ({"versions": {"erfscope": None}}, "not installed, runs from", "pip install . in its checkout"),
         (
             {"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}},
             "torchvision::nms",
             "torch torchvision",
         ),
+        ({"broken": {"huggingface_hub": ImportError("no httpx")}}, "no httpx", "--force-reinstall huggingface-hub"),
         ({"broken": {"timm": RuntimeError("")}}, "fails: RuntimeError", "torch torchvision"),
         ({"broken": {"cv2": ImportError("libGL.so.1: cannot open")}}, "libGL.so.1", "opencv-python-headless"),
     ],

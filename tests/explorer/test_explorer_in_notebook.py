@@ -81,7 +81,7 @@ def test_without_anywidget_a_cell_says_how_to_see_the_page(explorer, monkeypatch
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "erfscope.explorer.widget", raising=False)
     assert explorer._repr_mimebundle_() == {"text/plain": explorer._display_()}
-    assert explorer._display_().endswith("notebooks show it after pip install 'erfscope[explore]'")
+    assert explorer._display_().endswith("notebooks show it after pip install '.[explore]' in a checkout of erfscope")
     assert f"({len(LAYERS)} layers)" in explorer._display_()
 
 

@@ -85,6 +85,30 @@ def test_a_convention_a_layer_and_a_reference_are_chosen_on_the_page(browser, se
     assert "cells" in browser.find_element(By.CSS_SELECTOR, ".sentence").text
 
 
+def test_a_choice_by_keyboard_keeps_its_focus(browser, served):  # noqa: F811
+    opened(browser, served)
+    for name, word in (("convention", "luo"), ("layer", "far.0")):
+        select = browser.find_element(By.NAME, name)
+        with reloaded(browser):
+            select.send_keys(word)
+        chosen = browser.switch_to.active_element
+        assert (chosen.get_attribute("name"), chosen.get_attribute("value")) == (name, word)
+    opened(browser, served)
+    assert browser.switch_to.active_element.tag_name == "body"
+
+
+def test_a_refused_reference_keeps_the_layer_and_the_convention(browser, served):  # noqa: F811
+    opened(browser, served)
+    for name, word in (("convention", "luo"), ("layer", "near"), ("wrt", "far")):
+        with reloaded(browser):
+            browser.execute_script(CHOOSE, name, word)
+    trouble = browser.find_element(By.ID, "trouble")
+    assert trouble.is_displayed()
+    assert "far" in trouble.text
+    values = "return [...document.querySelectorAll('.choices select')].map((each) => [each.name, each.value])"
+    assert dict(browser.execute_script(values)) == {"convention": "luo", "layer": "near", "wrt": "image"}
+
+
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_dropped_picture_is_the_one_that_is_measured(browser, served, tmp_path, width):  # noqa: F811
     pixels = np.random.default_rng(width).integers(0, 256, (*SIZE, 3), dtype=np.uint8)

@@ -564,7 +564,7 @@ def test_an_address_that_cannot_be_listened_at_is_refused(picture, given, text):
 def test_without_the_extra_the_message_names_it(picture, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "erfscope.explorer.server")
-    with pytest.raises(ErfscopeError, match=re.escape("pip install 'erfscope[explore]'")):
+    with pytest.raises(ErfscopeError, match=re.escape("pip install '.[explore]' in a checkout of erfscope")):
         exploration.serve(net(), picture, **OPTIONS)
 
 

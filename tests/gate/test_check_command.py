@@ -130,7 +130,7 @@ def test_a_missing_baseline_is_written_and_exits_3_and_then_an_unchanged_model_p
     assert list(entries(folder)) == ["nets.py:net"]
     code, out, _ = run(*NET)
     assert code == 0
-    assert out.startswith("PASS         nets.py:net · same weights\n")
+    assert out.startswith("PASS nets.py:net · same weights\n")
     assert (folder / "erf-baseline.json").read_bytes() == before
 
 
@@ -182,8 +182,10 @@ def test_what_makes_a_model_see_less_is_caught(folder, run, broken, mutation, at
     broken(mutation)
     code, out, _ = run(*asked)
     assert code == 1
-    assert out.startswith(f"FAIL         nets.py:net · {cause}")
+    assert out.startswith(f"FAIL nets.py:net · {cause}")
     assert what in " ".join(out.split())
+    first = {"dilation": "wide", "1x1": "near"}.get(mutation)
+    assert first is None or f"the first layer whose TRF differs is {first}\n" in out
     assert f"to accept: erfscope check {' '.join(asked)} --update" in out
     structural = cause == "structure changed"
     assert run(*asked, "--trf-only")[0] == (1 if structural else 0)
@@ -208,7 +210,7 @@ def test_what_grew_passes_with_a_notice_and_fails_two_sided(run, broken):
     broken("dilated")
     code, out, _ = run(*NET, "--trf-only")
     assert code == 0
-    assert "note: TRF grew: obtained 39x39, expected 27x27" in out
+    assert "note: TRF grew: obtained 39x39, expected 27x27; the first layer whose TRF differs is wide\n" in out
     code, out, _ = run(*NET)
     assert code == 0
     assert "note: TRF grew" in out

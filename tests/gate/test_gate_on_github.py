@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,8 @@ def test_the_action_is_composite_and_its_steps_have_a_shell():
 def test_inputs_reach_scripts_through_the_environment_only():
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]
-        assert all(re.fullmatch(r"\$\{\{ inputs\.[a-z-]+ \}\}", value) for value in step["env"].values())
+        known = r"\$\{\{ (inputs\.[a-z-]+|github\.action_path) \}\}"
+        assert all(re.fullmatch(known, value) for value in step["env"].values())
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,75 @@ def test_the_action_hands_its_arguments_on_and_runs_nothing_else(tmp_path, argum
     said = (tmp_path / "python.said").read_text().splitlines()
     assert said == ["-m", "erfscope", "check", "--format", "github", *expected]
     assert not (tmp_path / "stolen").exists()
+
+
+#: A python that runs what is in a folder of its own, and never hands an installation on: it writes down what is asked.
+OFFLINE_PYTHON = """#!/usr/bin/env bash
+export PYTHONPATH="{site}"
+if [ "$1 $2" = "-m pip" ]; then printf "%s\\n" "$@" > "{site}.asked"; exit; fi
+exec "{python}" "$@"
+"""
+#: Put what is in a folder where that python finds it, without a network and out of the tests' environment.
+INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target")
+NET = """
+from torch import nn
+def net():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3))
+"""
+CHECKS = '[[check]]\nname = "net"\nmodel = "nets.py:net"\ninput-size = 32\nsamples = 4\n'
+
+
+@pytest.mark.slow
+def test_the_action_installs_itself_and_checks_a_project_in_a_clean_directory(tmp_path):
+    action, project, site = (tmp_path / name for name in ("the action", "project", "site"))
+    for name in ("adapters", "cli", "erfscope"):
+        shutil.copytree(ROOT / name, action / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, action)
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(OFFLINE_PYTHON.format(site=site, python=sys.executable))
+    python.chmod(0o755)
+    project.mkdir()
+    (project / "nets.py").write_text(NET)
+    (project / "erfscope.toml").write_text(CHECKS)
+    values = {f"inputs.{name}": each["default"] for name, each in ACTION["inputs"].items()}
+    values["github.action_path"] = str(action)
+    around = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "HF_HUB_OFFLINE": "1"}
+    around |= {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+    def run(step) -> subprocess.CompletedProcess[str]:
+        own = {name: values[value.strip("${} ")] for name, value in step["env"].items()}
+        script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(script, env={**around, **own}, cwd=project, capture_output=True, text=True, check=False)
+
+    install, check = ACTION["runs"]["steps"]
+    done = run(install)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site.asked").read_text().splitlines() == ["-m", "pip", "install", "--quiet", str(action)]
+    subprocess.run([sys.executable, *INSTALL, str(site), str(action)], cwd=tmp_path, check=True, capture_output=True)
+    first = run(check)
+    assert (first.returncode, "BASELINE CREATED net" in first.stdout) == (3, True), first.stderr
+    assert "::error file=erf-baseline.json,title=erfscope check%3A net%3A baseline created::" in first.stderr
+    assert (project / "erf-baseline.json").is_file()
+    again = run(check)
+    assert (again.returncode, "PASS net" in again.stdout) == (0, True), again.stderr
+    assert "### erfscope check: 1 pass (erf-baseline.json)" in (tmp_path / "summary.md").read_text()
+    where = {**around, "PYTHONPATH": str(site)}
+    found = [sys.executable, "-c", "import erfscope; print(erfscope.__file__)"]
+    done = subprocess.run(found, env=where, cwd=project, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()) == site / "erfscope" / "__init__.py"
+
+
+@pytest.mark.parametrize(("given", "expected"), [("action", ["/the action"]), (". -r a.txt", [".", "-r", "a.txt"])])
+def test_what_the_action_installs_is_its_own_folder_or_what_is_asked_for(tmp_path, given, expected):
+    python = tmp_path / "python"
+    python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@" > "$0.said"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "INSTALL": given, "ACTION": "/the action"}
+    script = ACTION["runs"]["steps"][0]["run"]
+    subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=environment, cwd=tmp_path, check=True)
+    assert (tmp_path / "python.said").read_text().splitlines() == ["-m", "pip", "install", "--quiet", *expected]
 
 
 def test_hooks_run_commands_that_exist():

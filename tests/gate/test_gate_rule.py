@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.gate import (
     BaselineEntry,
     BaselineMeasure,
+    CheckReport,
     changes,
     compare,
     from_pairs,
@@ -226,7 +228,7 @@ def shape(**changed):
         (shape(center_px=(15.5, 15.0)), shape(), {"unit centre": "fail"}),
         (shape(stride_px=(2.0, 4.0)), shape(), {"stride": "fail"}),
         (shape(size_px=(31, 29)), shape(), {"TRF shrank": "fail"}),
-        (shape(size_px=(33, 29)), shape(), {"TRF shrank": "fail"}),
+        (shape(size_px=(33, 29)), shape(), {"TRF shrank and grew": "fail"}),
         (shape(size_px=(33, 31)), shape(), {"TRF grew": "notice"}),
         (shape(), shape(global_by="attention"), {"TRF shrank": "fail"}),
         (shape(global_by="attention"), shape(), {"TRF grew": "notice"}),
@@ -245,6 +247,29 @@ def shape(**changed):
 )
 def test_structure_is_compared_exactly_and_growth_is_no_failure(obtained, expected, verdicts):
     assert {change.what: change.verdict for change in changes(obtained, expected)} == verdicts
+
+
+def test_a_changed_field_names_the_first_layer_that_changed():
+    wide, narrow = FIELD, dataclasses.replace(FIELD, size_px=(15, 15), local_size_px=(15, 15))
+    everywhere = dataclasses.replace(wide, global_by="attention")
+
+    def of(body, **layers):
+        return structure("body", (8, 16, 16), (4, 4), body, {**layers, "body": body})
+
+    for ours, theirs, first in (
+        (of(narrow, stem=wide, mid=narrow), of(wide, stem=wide, mid=wide), "mid"),
+        (of(wide, stem=wide, mid=wide), of(narrow, mid=narrow, stem=wide), "mid"),
+        (of(narrow, stem=narrow), of(wide, mid=wide), "body"),
+        (of(wide, stem=wide, mid=wide), of(everywhere, stem=wide, mid=everywhere), "mid"),
+        (of(narrow, stem=narrow), shape(), ""),
+    ):
+        assert [change.first_layer for change in changes(ours, theirs)] == [first]
+
+
+def test_the_line_on_default_tolerances_is_there_where_nobody_named_any():
+    for named, has_line in ((None, True), (tolerances({"r50": "-5%"}), False)):
+        found = compare(entry(), entry(), name="x", tolerances=named)
+        assert ("default tolerance" in CheckReport(verdicts=(found,), baseline=Path("b.json")).text) is has_line
 
 
 def entry(value: float = 100.0, sha256: str | None = "a", **more) -> BaselineEntry:

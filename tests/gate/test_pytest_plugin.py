@@ -69,7 +69,10 @@ def stored(project, name: str = "Sequential") -> dict:
 def test_the_whole_life_of_an_expectation(project):
     missing = project(2)
     missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*written to test_reach.json*"])
+    missing.stdout.fnmatch_lines(
+        ["*written to test_reach.json*; `pytest 'test_model.py::test_reach' --erf-update` stores and passes at once"]
+    )
+    assert "erfscope check" not in missing.stdout.str()
     first = stored(project)
     project(2).assert_outcomes(passed=1)
     narrower = project(1)

@@ -291,14 +291,23 @@ def test_a_factor_that_depends_on_the_size_leaves_no_halo() -> None:
     assert plan_of(Between(upsample).eval(), (32, 32), 8, channels=2).halo == ()
 
 
-def test_stored_statistics_are_no_obstacle_and_those_of_training_are() -> None:
+def test_a_fresh_module_is_planned_in_evaluation_mode_as_it_is_measured_and_never_run_in_training_mode() -> None:
     net = Between(nn.BatchNorm2d(2))
-    assert plan_of(net.eval(), (32, 32), 8, channels=2).possible
-    plan = plan_of(net.train(), (32, 32), 8, channels=2)
-    assert "batch norm in training mode (function)" in plan.blockers[0]
+    assert net.training
+    plan = erfscope.tile(net, 8, in_chans=2, input_size=32)
+    assert plan.possible
+    assert net.training
     assert net.function.training
-    with pytest.raises(ErfscopeError, match="cannot be run on tiles: batch norm in training mode"):
-        erfscope.run_tiled(net, torch.zeros(1, 2, 32, 32), plan)
+    assert plan == erfscope.tile(net.eval(), 8, in_chans=2, input_size=32)
+    result = erfscope.analyze(net.train(), in_chans=2, input_size=32, samples=4, halo=True)
+    assert (result.halo.px, result.halo.blockers) == (plan.halo, ())
+    x = torch.randn(1, 2, 32, 32)
+    with pytest.raises(ErfscopeError, match=r"the model is in training mode.*call model.eval\(\) first"):
+        erfscope.run_tiled(net, x, plan)
+    net.eval().function.train()
+    with pytest.raises(ErfscopeError, match=r"function is in training mode.*call model.eval\(\) first"):
+        erfscope.run_tiled(net, x, plan)
+    assert torch.allclose(erfscope.run_tiled(net.eval(), x, plan), net(x), atol=1e-6)
 
 
 def test_a_plan_holds_for_sides_of_its_remainder_and_says_so_of_others() -> None:

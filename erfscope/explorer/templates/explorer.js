@@ -617,7 +617,15 @@
     });
     // The place of the pointer outlives a choice.
     if (sessionStorage.at) state.at = JSON.parse(sessionStorage.at);
-    form.addEventListener("submit", () => { sessionStorage.at = JSON.stringify(state.at); });
+    // So does the focus, for the next key.
+    const { focus } = sessionStorage;
+    sessionStorage.removeItem("focus");
+    if (focus) form.elements[focus].focus({ preventScroll: true });
+    form.addEventListener("submit", () => {
+      sessionStorage.at = JSON.stringify(state.at);
+      const place = [...form.elements].indexOf(document.activeElement);
+      if (place >= 0) sessionStorage.focus = place;
+    });
     form.addEventListener("change", ({ target }) => (target.type === "file" ? send(target.files[0]) : form.requestSubmit()));
     document.addEventListener("dragover", (event) => event.preventDefault());
     document.addEventListener("drop", (event) => {
