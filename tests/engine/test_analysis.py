@@ -258,13 +258,15 @@ def test_an_unreadable_picture_stops_the_run_or_is_named(tmp_path):
     files = sorted(str(path) for path in tmp_path.iterdir())
     adapter = erfscope.wrap(relu_net(), input_size=(24, 24))
     with pytest.raises(ErfscopeError, match=r"0\.png"):
-        erfscope.analyze(adapter, images=files, measures="r50")
-    result = erfscope.analyze(adapter, images=files, keep_going=True, measures="r50", draws=1, batch_size=1)
+        erfscope.analyze(adapter, images=files, measures="r50", errors="row")
+    result = erfscope.analyze(
+        adapter, images=files, keep_going=True, measures="r50", draws=1, batch_size=1, errors="row"
+    )
     assert result.ok
     assert (result.input.n_images, result.input.n_dead) == (5, 1)
     assert result.input.dead[0].endswith("0.png")
     assert "0.png" in next(finding.text for finding in result.findings if finding.code == "unreadable_images")
-    only = erfscope.analyze(adapter, images=files[:1], keep_going=True)
+    only = erfscope.analyze(adapter, images=files[:1], keep_going=True, errors="row")
     assert only.status == "error"
     assert "none of the 1 images could be read" in only.error
 

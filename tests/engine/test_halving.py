@@ -228,7 +228,7 @@ def test_one_picture_that_does_not_fit_is_one_clear_line():
 )
 def test_other_failures_are_not_tried_again(text):
     narrow = Narrow(0, lambda: RuntimeError(text))
-    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True)
+    result = erfscope.analyze(net(narrow), images=pictures(4), measures="r50", plain=True, errors="row")
     assert narrow.log.sizes == [4]
     assert text in result.error
     assert "memory" not in result.error

@@ -169,7 +169,7 @@ def test_one_number_is_a_square_and_a_tuple_of_one_a_length_for_a_model_without_
 @pytest.mark.slow
 def test_a_sequence_model_that_fails_shows_its_failure_at_the_sequence_not_at_a_picture() -> None:
     net = Tagger(5)
-    result = erfscope.analyze(net, input_size=(64,), samples=1)
+    result = erfscope.analyze(net, input_size=(64,), samples=1, errors="row")
     with pytest.raises(RuntimeError) as own:
         net(torch.zeros(1, 3, 64))
     assert f"on an input of 3 channels at 64: {own.value}" in (result.error or "")
@@ -282,7 +282,7 @@ def test_a_model_that_fails_says_so_in_one_line_with_its_input_and_a_hint(name: 
     assert text in said
     assert said.endswith(hint)
     assert "\n" not in said
-    assert erfscope.analyze(adapter, samples=1).error == said.removeprefix(f"{type(model).__name__} ")
+    assert erfscope.analyze(adapter, samples=1, errors="row").error == said.removeprefix(f"{type(model).__name__} ")
 
 
 def test_the_error_with_numbers_is_shown_of_a_model_that_fails_without_them() -> None:

@@ -266,9 +266,9 @@ class Windows(nn.Module):
 @pytest.mark.slow
 def test_windows_along_the_batch_axis_are_no_map_and_the_layer_around_them_is_named():
     net = Windows()
-    result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW)
+    result = erfscope.analyze(net, input_size=(32, 32), layer="attend", unit=(1, 6), **FEW, errors="row")
     assert "its output has shape (8, 16, 8)" in str(result.error)
     assert "name the layer around it, 'output', with --layer" in str(result.error)
-    whole = erfscope.analyze(net, input_size=(32, 32), unit=(1, 6), **FEW)
+    whole = erfscope.analyze(net, input_size=(32, 32), unit=(1, 6), **FEW, errors="row")
     assert (whole.layer, whole.unit.map_shape, whole.unit.center_px) == ("output", (8, 8, 8), (5.5, 25.5))
     assert whole.unit.center_exact

@@ -18,7 +18,7 @@ from torch import nn
 import erfscope
 
 net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1))
-ask = lambda: erfscope.analyze(net, input_size=64, samples=2)
+ask = lambda: erfscope.analyze(net, input_size=64, samples=2, errors="row")
 
 if sys.argv[1] == "set":
     torch.set_num_threads(2)
