@@ -65,7 +65,11 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
     _enclosed(panels[1], shown, found)
     rows = panels[:1] if width > ONE_COLUMN else panels
     unfitted = [name for name, each in zip(names(shown), found, strict=True) if each.fit is None]
-    lacking = [f"no Gaussian fit to {listed_up_to(3, unfitted)}: R² below {MIN_R2}"] if unfitted else []
+    lacking = (
+        [f"no Gaussian fit to {listed_up_to(3, unfitted)}: R² below {MIN_R2}, or less than half of the mass"]
+        if unfitted
+        else []
+    )
     words = [*shared(shown)[0], *error_words(shown, "bands: r50 and r90 ±"), *(lacking if with_fit else [])]
     finish(figure, rows, [HEIGHT] * len(rows), words=words, handles=keys)
     return figure

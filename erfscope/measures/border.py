@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.special import erf as erf_function
 
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
@@ -80,8 +79,8 @@ def _beyond(plane: ErfMap, weights: FloatArray, axis: int) -> float:
 
 #: Distances to a border in standard deviations of a Gaussian, the mass inside, and the share of it in the nearer half.
 _REACH = np.linspace(0.05, 8, 160)
-_INSIDE = erf_function(_REACH / math.sqrt(2))
-_NEAR = erf_function(_REACH / 2 / math.sqrt(2)) / _INSIDE
+_INSIDE = np.array([math.erf(reach / math.sqrt(2)) for reach in _REACH])
+_NEAR = np.array([math.erf(reach / 2 / math.sqrt(2)) for reach in _REACH]) / _INSIDE
 
 
 def _gaussian_beyond(inwards: FloatArray, place: float, overhang: int) -> float:

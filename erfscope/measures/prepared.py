@@ -9,7 +9,7 @@ import numpy as np
 
 from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.measures.shapes import ALIKE, MIN_R2, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
+from erfscope.measures.shapes import ALIKE, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.measures.sizes import (
     Moments,
     RadialMass,
@@ -175,13 +175,13 @@ class Prepared:
     def best_shape(self) -> str | None:
         """The shape that fits best, of some alike the first, ``"none"`` where none explains enough of the map; None if
         there is nothing to fit."""
-        found = [(fitted.r2, shape) for shape in SHAPES if (fitted := self.fit(shape)) is not None]
-        if not found:
+        fits = {shape: fitted for shape in SHAPES if (fitted := self.fit(shape)) is not None}
+        if not fits:
             return None
-        best = max(r2 for r2, _ in found)
+        best = max(fitted.r2 for fitted in fits.values())
         # Rounding must not decide between two.
-        shape = next(shape for r2, shape in found if r2 >= best - ALIKE)
-        return shape if best >= MIN_R2 else NO_SHAPE
+        shape = next(shape for shape, fitted in fits.items() if fitted.r2 >= best - ALIKE)
+        return shape if fits[shape].is_usable else NO_SHAPE
 
     def _fitted(self, shape: Shape) -> Fit | None:
         near = self._whole.fit(shape) if self._whole is not None else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.shapes import MIN_R2, gaussian
+from erfscope.measures.shapes import gaussian
 
 #: Radii that every profile holds besides those one cell apart, so that its curve passes through r50 and r90 themselves.
 SHARES = (0.5, 0.9)
@@ -81,7 +81,7 @@ def _sums_below(terms: FloatArray) -> FloatArray:
 def _fitted_surface(prepared: Prepared) -> FloatArray | None:
     """The Gaussian that fits a map (H, W), in the map's unit; None where its R2 is too low."""
     fitted = prepared.fit("gaussian")
-    if fitted is None or fitted.r2 < MIN_R2:
+    if fitted is None or not fitted.is_usable:
         return None
     geometry = prepared.geometry
     axes = zip((geometry.rows, geometry.cols), fitted.center, fitted.sigma, strict=True)

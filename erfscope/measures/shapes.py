@@ -21,7 +21,7 @@ from erfscope.maps.erf_map import FloatArray
 
 Shape = Literal["gaussian", "box", "laplace"]
 #: A shape that explains less of the map does not describe it; the name of the best shape where no shape does.
-MIN_R2, NO_SHAPE = 0.5, "none"
+MIN_R2, MIN_MASS, NO_SHAPE = 0.5, 0.5, "none"
 #: Shapes whose R2 differ by less fit alike.
 ALIKE = 1e-6
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
@@ -56,6 +56,13 @@ class Fit:
     sigma: tuple[float, float]
     #: 1 - residual / total sum of squares around the mean.
     r2: float
+    #: Its mass on the positions, as a share of the map's: a fit to a bright patch alone has little.
+    mass: float
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it explains most of the map: its variance, and its mass."""
+        return self.r2 >= MIN_R2 and self.mass >= MIN_MASS
 
 
 def gaussian(positions: FloatArray, center: float, sigma: float) -> Profile:
@@ -158,7 +165,15 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: boo
         polished = _polished(best, loss, limits) if shape == "gaussian" else None
         steps = best if polished is None else polished
     (row_center, row_sigma), (col_center, col_sigma) = row.place(steps[:2]), col.place(steps[2:])
-    return Fit(center=(row_center, col_center), sigma=(row_sigma, col_sigma), r2=1 - loss(steps)[0] * energy / total)
+    rows, cols = row.profile(shape, steps[:2])[0], col.profile(shape, steps[2:])[0]
+    # The amplitude of least squares, times the sum of the shape.
+    mass = float(rows @ weights @ cols) / float((rows @ rows) * (cols @ cols)) * float(rows.sum() * cols.sum())
+    return Fit(
+        center=(row_center, col_center),
+        sigma=(row_sigma, col_sigma),
+        r2=1 - loss(steps)[0] * energy / total,
+        mass=mass / float(weights.sum()),
+    )
 
 
 def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:

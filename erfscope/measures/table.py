@@ -62,7 +62,7 @@ def _of_moments(name: str, index: int) -> Callable[[Prepared], Value]:
 def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
     def function(erf: Prepared) -> Value:
         fitted = erf.fit("gaussian")
-        return None if fitted is None or fitted.r2 < MIN_R2 or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
+        return None if fitted is None or not fitted.is_usable or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
 
     return function
 
@@ -308,7 +308,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=(
                 f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none"
-                f" if R2 < {MIN_R2}"
+                f" if R2 < {MIN_R2} or it holds less than half of the mass"
             ),
             source=KIM,
             not_for="maps with a low gaussian_r2: a sharp peak on a broad base has no one sigma",
@@ -336,7 +336,7 @@ _ENTRIES: list[Measure] = [
         has_se=False,
         formula=(
             "which of A g((r - r0) / s_r) g((c - c0) / s_c), g = gaussian, box, laplace, has the highest R2; none if"
-            f" R2 < {MIN_R2}"
+            f" R2 < {MIN_R2} or it holds less than half of the mass"
         ),
         not_for=(
             "a decision between shapes whose R2 are alike: it names the best however close the others are, without an"
