@@ -29,6 +29,6 @@ def test_a_gaussian_that_holds_most_of_the_map_is_named(base):
 def test_a_bright_patch_that_holds_a_quarter_of_the_map_is_no_simple_shape():
     """As a ViT's own patch: the fit explains the variance, and misses the mass."""
     found = measure(blob(0.75), NAMES)
-    assert found["gaussian_r2"] > 0.9
+    assert found["gaussian_r2"] > 0.8
     assert found["best_shape"] == "none"
     assert found["gaussian_sigma_row"] is None
