@@ -1,7 +1,7 @@
 """How fast is one ERF map, and how much memory does it take: erfscope, the scripts people use, and the least that it
 can cost.
 
-    python benchmarks/speed.py -o docs/speed.md --json speed.json
+    python benchmarks/speed.py -o speed.md --json speed.json
     python benchmarks/speed.py --quick
 
 The whole run takes about twenty-five minutes of two cores, the quick one two minutes. Linux only: peak memory is read

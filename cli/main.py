@@ -48,7 +48,7 @@ EPILOG = "\\\n\n".join(
     (
         "Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, "
         "3 a result cannot be used.",
-        "Completion at TAB: docs/completion.md.",
+        "Completion at TAB: docs/cli.md.",
         "Settings come from the command line, else from variables such as ERFSCOPE_ANALYZE_SEED or ERFSCOPE_SEED, else "
         "from the file that --config names, else from erfscope.toml or [tool.erfscope] in pyproject.toml.",
     )

@@ -55,7 +55,8 @@ of the last map each. This is what an architecture looks like before any trainin
 
 The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that a colour means the same in
 every panel: see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path,
-which the centre share counts and `context_r50` leaves out: see [Why is my ERF so small?](small_erf.md)
+which the centre share counts and `context_r50` leaves out: see
+[Why is my ERF so small?](pitfalls.md#why-is-my-erf-so-small)
 
 ## To point at
 

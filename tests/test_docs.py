@@ -228,8 +228,13 @@ def page(name: str) -> str:
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
-def test_the_page_on_python_has_every_public_name_and_keyword(generated):
-    text = generated.filled(page("api"))
+def section(name: str, title: str) -> str:
+    """A part of a page, up to the next one."""
+    return re.split(r"^## ", page(name).split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def test_the_pages_on_python_have_every_public_name_and_the_table_of_options_every_keyword(generated):
+    text = "".join(generated.filled(page(name)) for name in ("api", "api_results", "api_more", "cli"))
     named = re.findall(r"^::: erfscope\.([\w.]+)", text, flags=re.MULTILINE)
     assert {*erfscope.__all__} - {"Options"} <= {*named}
     for keyword in (*Options.__annotations__, *Building.__annotations__):
@@ -248,7 +253,7 @@ def test_the_page_on_studies_has_every_claim_of_the_kept_runs(generated):
 
 @pytest.mark.slow
 def test_the_page_on_files_has_every_field_of_a_report(generated, tmp_path):
-    text = generated.filled(page("json"))
+    text = generated.filled(page("reports"))
     document = erfscope.sweep("test_resnet", weights="random", samples=1, measures="r50").to_json()
     for result in document["results"]:
         for name in result:
@@ -293,8 +298,8 @@ def test_scalars_leave_out_what_does_not_exist():
 @pytest.mark.slow
 def test_the_one_liners_log_every_scalar(folder, loggers):
     namespace: dict[str, Any] = {}
-    for block in (block for block in blocks(page("logging")) if block.language == "python"):
-        exec(compile(block.code, "logging.md", "exec"), namespace)
+    for block in (block for block in blocks(section("runs", "During training")) if block.language == "python"):
+        exec(compile(block.code, "runs.md", "exec"), namespace)
     expected = namespace["result"].scalars()
     assert set(expected) == {"erf/r50", "erf/r90", "erf/far_mass"}
     assert loggers == {"tensorboard": expected, "wandb": expected, "mlflow": expected}
@@ -328,6 +333,14 @@ def test_the_site_asks_nobody_and_knows_no_machine(site):
         assert not loaded, file.name
         assert str(ROOT) not in text
         assert str(Path.home()) not in text
+
+
+@pytest.mark.slow
+def test_search_works_from_a_folder(site):
+    """Its index is a script, and the frame that takes the place of a worker is loaded before it."""
+    assert "halo" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert (site / "iframe-worker.js").is_file()
+    assert '<script src="iframe-worker.js">' in (site / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_errors_are_those_of_the_runs_and_are_drawn_and_listed(how_many, memory_
 
 
 def test_the_committed_table_of_errors_has_the_rows_of_its_script(how_many):
-    (found,) = how_many.MARKS.finditer((DOCS / "how_many_images.md").read_text(encoding="utf-8"))
+    (found,) = how_many.MARKS.finditer((DOCS / "erf.md").read_text(encoding="utf-8"))
     head, _, *body = (line for line in found[0].splitlines() if line.startswith("|"))
     assert [cell.strip() for cell in head.split("|")[4:-1]] == [f"{count} images" for count in how_many.IMAGES]
     expected = [

@@ -131,7 +131,7 @@ def _convention(convention: Convention) -> Iterator[str]:
 
 
 def commands() -> str:
-    """Every command with its options, in the panels of its help."""
+    """Every command: how it is called and what it does."""
     return "\n".join(line for name, command in cli.commands.items() for line in _command(name, command))
 
 
@@ -139,26 +139,20 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     context = click.RichContext(command, info_name=f"erfscope {name}")
     arguments = " ".join(command.collect_usage_pieces(context))
     yield from (f"### erfscope {name}", "", f"    erfscope {name} {arguments}", "", _paragraphs(command.help or ""), "")
-    for title, options in _panels(command, context):
-        yield from (f"**{title}**", "", "| option | value | what it does |", "|---|---|---|")
-        yield from (_option(option, context) for option in options)
-        yield ""
 
 
-def _panels(command: click.Command, context: click.Context) -> Iterator[tuple[str, list[click.Option]]]:
-    """Title and options of every panel that has some, as the help shows them."""
+def _options_of(command: click.Command, context: click.Context) -> Iterator[click.Option]:
+    """The options of a command, in the order of its help."""
     names = {text: each for each in command.get_params(context) if isinstance(each, click.Option) for text in each.opts}
     names |= {str(option.name): option for option in names.values()}
     for panel in construct_panels(command, context, context.make_formatter()):
-        inside = [names[text] for text in panel.objects if text in names]
-        if inside:
-            yield panel.name, inside
+        yield from (names[text] for text in panel.objects if text in names)
 
 
 def _option(option: click.Option, context: click.Context) -> str:
+    """The names of an option and its value, as they are written."""
     names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
-    value = "" if option.is_flag else f"`{option.make_metavar(context)}`"
-    return f"| {names} | {value} | {_said(option, context)} |"
+    return names if option.is_flag else f"{names} `{option.make_metavar(context)}`"
 
 
 def _said(option: click.Option, context: click.Context) -> str:
@@ -175,12 +169,39 @@ def _paragraphs(text: str) -> str:
 
 
 def options() -> str:
-    """Every keyword of :func:`erfscope.analyze`."""
-    rows = [
-        f"| `{name}` | `{each.accepts}` | {each.option.text} {each.option.in_python}{_default(each.default)} |"
-        for name, each in OPTIONS.items()
-    ]
-    return "\n".join(["| keyword | type | |", "|---|---|---|", *rows])
+    """Every option and keyword, once; where commands say different things of an option, a row for each of them."""
+    head = ["| keyword | type | option | commands | what it does |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *(line for uses in _uses().values() for line in uses)])
+
+
+def _uses() -> dict[str, list[str]]:
+    """The rows of the table of options, by the keyword, or else by how the option is written."""
+    commands_of: dict[tuple[str, str, str], list[str]] = {}
+    for command_name, command in cli.commands.items():
+        context = click.RichContext(command, info_name=f"erfscope {command_name}")
+        for option in _options_of(command, context):
+            written = _option(option, context)
+            is_keyword = f"--{option.name}".replace("_", "-") in option.opts and option.name in OPTIONS
+            key = (str(option.name) if is_keyword else written, written, _said(option, context))
+            commands_of.setdefault(key, []).append(command_name)
+    uses: dict[str, list[tuple[str, str, str]]] = {name: [] for name in OPTIONS}
+    for (name, written, said), users in commands_of.items():
+        uses.setdefault(name, []).append((written, ", ".join(users), said))
+    return {name: [*_rows(name, of_name)] for name, of_name in uses.items()}
+
+
+def _rows(name: str, uses: list[tuple[str, str, str]]) -> Iterator[str]:
+    """A row for each use; the first one says what Python takes."""
+    first, *others = uses or [("", "", "")]
+    keyword, kind, said = "", "", first[2]
+    if name in OPTIONS:
+        each = OPTIONS[name]
+        keyword, kind = f"`{name}`", f"`{each.accepts}`"
+        has_own_text = bool(uses) and each.option.text not in said
+        python = " ".join(filter(None, (each.option.text if has_own_text else "", each.option.in_python)))
+        said = f"{said or each.option.text + _default(each.default)}{python and f' In Python: {python}'}"
+    for cells in ((keyword, kind, *first[:2], said), *(("", "", *other) for other in others)):
+        yield f"| {' | '.join(cells)} |"
 
 
 def fields() -> str:

@@ -2,7 +2,7 @@
 
 To add a format: a row here and what writes it: a table in ``view/table.py`` (``WRITERS``), a figure by its suffix in
 matplotlib, other content in ``_content`` of ``api/save.py``. ``tests/storage/test_report.py`` writes every row; help,
-messages and ``docs/json.md`` follow."""
+messages and ``docs/reports.md`` follow."""
 
 from __future__ import annotations
 

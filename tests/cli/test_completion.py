@@ -18,7 +18,7 @@ from erfscope.cli.run import known_names
 
 pytestmark = pytest.mark.slow
 
-#: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/completion.md
+#: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/cli.md
 #: says.
 SHELLS = {
     "bash": ("bash --norc --noprofile -i", 'eval "$(_ERFSCOPE_COMPLETE=bash_source erfscope)"'),
