@@ -428,7 +428,7 @@ class Result:
         return str(render("result_fragment", self))
 
     def _repr_png_(self) -> bytes | None:
-        return render("png", [self]) if self.map is not None else None
+        return render("png", [self], conditions=True) if self.map is not None else None
 
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
