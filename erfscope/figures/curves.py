@@ -153,7 +153,7 @@ def _over_training(results: Sequence[Result]) -> list[Curve]:
 
 unfit_depth = partial(_unfit, "depth", _over_depth)
 #: The model without its blocks stands at an alpha of 0.
-alpha = partial(_over, _over_alpha, "alpha: share of what the inserted blocks add")
+alpha = partial(_over, _over_alpha, "alpha: share of what blocks add")
 unfit_alpha = partial(_unfit, "alpha", _over_alpha)
 sizes = partial(_over, _over_sizes, "side of the input (px)")
 unfit_sizes = partial(_unfit, "sizes", _over_sizes)
