@@ -61,10 +61,11 @@ STYLE: dict[Any, Any] = {
 
 
 @contextlib.contextmanager
-def drawing() -> Iterator[None]:
+def drawing(font: str | None = None) -> Iterator[None]:
     """Draw in the project's style, whatever the user's is, and without a word on letters that the font lacks: they are
-    drawn as boxes."""
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    drawn as boxes. ``font`` is the name of another font; letters that it lacks are of the default one."""
+    family = {"font.family": [font, *STYLE["font.family"]]} if font else {}
+    with matplotlib.rc_context(STYLE | family), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         yield
 
@@ -104,13 +105,15 @@ def finish(
         figure: A :func:`sheet`, whose rows have heights in the proportions that they are to have.
         rows: Axes, one of each row.
         heights: Theirs, inches.
-        words: Joined by dots on as many lines as they need.
+        words: Joined by dots on as many lines as they need; none for none.
         **keys: ``handles`` of a legend, and more options of :func:`erfscope.figures.lines.legend`.
     """
     width, whole = figure.get_figwidth() - 2 * MARGIN, figure.get_figheight()
-    lines = "\n".join(wrapped(figure, words, width))
-    text = figure.text(MARGIN, MARGIN, lines, va="bottom", transform=figure.dpi_scale_trans)
-    foot = text.get_window_extent().y1 / figure.dpi + BETWEEN
+    foot = MARGIN
+    if words:
+        lines = "\n".join(wrapped(figure, words, width))
+        text = figure.text(MARGIN, foot, lines, va="bottom", transform=figure.dpi_scale_trans)
+        foot = text.get_window_extent().y1 / figure.dpi + BETWEEN
     if keys:
         corner: dict[str, Any] = {"bbox_to_anchor": (MARGIN, foot), "bbox_transform": figure.dpi_scale_trans}
         drawn = legend(figure, width, loc="lower left", **corner, **keys)

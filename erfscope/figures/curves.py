@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
-from erfscope.figures.kinds import FIGURES
+from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import text_width
 from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
@@ -44,7 +44,7 @@ class Curve:
     results: tuple[Result, ...]
 
 
-def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
+def depth(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """Sizes against the layers in network order."""
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
@@ -54,7 +54,7 @@ def depth(results: Sequence[Result], style: FigureStyle) -> Figure:
     return _draw(curves, style, label="layer, in network order", ticks=ticks)
 
 
-def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureStyle) -> Figure:
+def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureStyle) -> Drawn:
     """Sizes against a number that each result has: the curves of more than one point."""
     return _draw([curve for curve in curves(results) if len(curve.at) > 1], style, label=label)
 
@@ -153,7 +153,7 @@ def _over_training(results: Sequence[Result]) -> list[Curve]:
 
 unfit_depth = partial(_unfit, "depth", _over_depth)
 #: The model without its blocks stands at an alpha of 0.
-alpha = partial(_over, _over_alpha, "alpha: share of what the inserted blocks add")
+alpha = partial(_over, _over_alpha, "alpha: share of what blocks add")
 unfit_alpha = partial(_unfit, "alpha", _over_alpha)
 sizes = partial(_over, _over_sizes, "side of the input (px)")
 unfit_sizes = partial(_unfit, "sizes", _over_sizes)
@@ -166,7 +166,7 @@ def _curve(name: str, points: dict[float, Result]) -> Curve:
     return Curve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
 
 
-def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Sequence[str] = ()) -> Figure:
+def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Sequence[str] = ()) -> Drawn:
     every = [result for curve in curves for result in curve.results]
     roomy, scale = len(ticks) > 6 or len(curves) > 4, style.axis
     figure = sheet(style.inches(TWO_COLUMNS if roomy else ONE_COLUMN))
@@ -192,8 +192,8 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
     notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits)]
     if any("TRF" in text for text in (*notes, *(str(key.get_label()) for key in keys[len(curves) :]))):
         notes.append(TRF)
-    finish(figure, [ax], [HEIGHT], words=notes, handles=keys)
-    return figure
+    finish(figure, [ax], [HEIGHT], words=notes * style.conditions, handles=keys)
+    return Drawn(figure=figure, words=notes)
 
 
 def _mark_points(figure: Figure, ax: Axes, at: Sequence[float]) -> None:

@@ -14,9 +14,9 @@ from PIL import Image
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
-from erfscope.figures.kinds import FIGURES, refuse_narrow
+from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
-from erfscope.figures.style import SCALES, SIGNED_SCALES, FigureStyle
+from erfscope.figures.style import ONE_COLUMN, SCALES, FigureStyle
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
@@ -48,19 +48,22 @@ def figure_of(
         ErfscopeError: unknown kind or style, results that do not fit the kind, or a file that cannot be written.
         MeasurementError: results of which nothing can be drawn.
     """
-    kind = kind or default_kind(results)
-    if kind not in FIGURES:
-        raise unknown("figure", kind, FIGURES)
-    chosen = FigureStyle(**style)
-    chosen.check()
     if path is not None:
         check_suffix(Path(path))
-    refuse_unfit(results, kind, width=chosen.width)
-    with drawing():
-        figure = FIGURES[kind].draw(results, chosen)
+    figure = _drawn(results, kind or default_kind(results), FigureStyle(**style)).figure
     if path is not None:
         write_figure(figure, Path(path))
     return figure
+
+
+def _drawn(results: Sequence[Result], kind: str, style: FigureStyle) -> Drawn:
+    """A figure, once nothing is wrong with what was asked for, and what its caption has to say."""
+    if kind not in FIGURES:
+        raise unknown("figure", kind, FIGURES)
+    style.check()
+    refuse_unfit(results, kind, width=style.width)
+    with drawing(style.font):
+        return FIGURES[kind].draw(results, style)
 
 
 def default_kind(results: Sequence[Result]) -> str:
@@ -74,7 +77,7 @@ def refuse_unfit(results: Sequence[Result], kind: str, *, width: str | None = No
     Args:
         results: What is to be drawn.
         kind: A name in ``FIGURES``.
-        width: That of the sheet, a name in ``WIDTHS``; as wide as the kind needs if None.
+        width: That of the sheet, as for :meth:`erfscope.Report.figure`; as wide as the kind needs if None.
 
     Raises:
         ErfscopeError: the results lack what the kind shows, or the sheet is too narrow.
@@ -113,39 +116,38 @@ def folder_figures(
         **style: As for :func:`figure_of`.
 
     Yields:
-        (file name, bytes). A panel is called as its result's id, the others as their kind; the captions are
-        ``figure.tex``.
+        (file name, bytes), each figure as .png and .pdf. A panel is called as its result's id, the others as their
+        kind; the captions are ``figure.tex``.
 
     Raises:
         ErfscopeError: results that do not fit ``kind``.
     """
-    captions = []
-    for result in results:
-        if result.map is not None:
-            figure = figure_of([result], "panel", **style)
-            yield f"{result.id}.png", figure_bytes(figure, ".png")
-            captions.append(_caption([result], "panel", f"{result.id}.png", figure, FigureStyle(**style)))
     chosen = [name for name in fitting(results) if FIGURES[name].in_folder and (name != "panel" or len(results) > 1)]
     chosen = [name for name in chosen if FIGURES[name].fits(style.get("width"))]
     taken = {result.id.lower() for result in results}
-    together = []
+    together: list[tuple[str, str, Sequence[Result]]] = []
     for name in dict.fromkeys([*chosen, *([] if kind is None else [kind])]):
         # Ids made by erfscope hold a dash; those of a report from elsewhere may be anything.
         free = next(each for each in (name, *(f"{name}_{number}" for number in range(len(taken)))) if each not in taken)
-        figure = figure_of(results, name, **style)
-        yield f"{free}.png", figure_bytes(figure, ".png")
-        together.append(_caption(results, name, f"{free}.png", figure, FigureStyle(**style)))
-    if captions or together:
-        yield CAPTIONS, "\n".join([*together, *captions]).encode()
+        together.append((free, name, results))
+    captions = []
+    alone: list[tuple[str, str, Sequence[Result]]] = [
+        (result.id, "panel", [result]) for result in results if result.map is not None
+    ]
+    for file, name, shown in [*alone, *together]:
+        drawn = _drawn(shown, name, FigureStyle(**style))
+        for suffix in (".png", ".pdf"):
+            yield f"{file}{suffix}", figure_bytes(drawn.figure, suffix)
+        captions.append(_caption(shown, FIGURES[name], drawn, f"{file}.pdf"))
+    if captions:
+        yield CAPTIONS, "\n".join([*captions[len(alone) :], *captions[: len(alone)]]).encode()
 
 
-def _caption(results: Sequence[Result], kind: str, file: str, figure: Figure, style: FigureStyle) -> str:
+def _caption(results: Sequence[Result], kind: Kind, drawn: Drawn, file: str) -> str:
     """A figure environment for LaTeX."""
-    drawn = [result for result in results if result.map is not None] or results
-    signed = any(result.scale == "signed" for result in drawn)
-    colour = (SIGNED_SCALES if signed else SCALES)[style.scale] if FIGURES[kind].maps else ""
-    width, shown = 25.4 * figure.get_figwidth(), FIGURES[kind].caption
-    return latex_figure(drawn, shown, file, colour=colour, contours=style.outlined, width_mm=width)
+    shown = [result for result in results if result.map is not None] or results
+    is_wide = drawn.figure.get_figwidth() > ONE_COLUMN
+    return latex_figure(shown, kind.caption, file, words_on=drawn.words, has_maps=kind.maps, is_wide=is_wide)
 
 
 #: Where maps have this many cells or fewer per side, single cells are shown as sharp squares.

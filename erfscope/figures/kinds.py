@@ -13,12 +13,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.style import WIDTHS, FigureStyle
+from erfscope.figures.style import WIDTHS, FigureStyle, width_mm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from erfscope.results.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """A figure, and what is to be said of it."""
+
+    #: It belongs to no pyplot state.
+    figure: Figure
+    #: Conditions and the meaning of marks and colours, for its caption; with the option ``conditions`` they stand under
+    #: the panels too.
+    words: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +50,15 @@ class Kind:
     maps: bool = False
     #: Options of which one has to have several values, whatever is measured; () where each result can be drawn.
     several: tuple[str, ...] = ()
-    #: The narrowest width that it fits into, a name in ``WIDTHS``.
-    narrowest: str = "column"
+    #: The narrowest width that it fits into, mm.
+    narrowest: float = 0.0
     #: Whether a report's folder has it wherever results fit.
     in_folder: bool = True
 
-    def draw(self, results: Sequence[Result], style: FigureStyle) -> Figure:
+    def draw(self, results: Sequence[Result], style: FigureStyle) -> Drawn:
         """Draw results that fit."""
-        figure: Figure = self._function(self.name)(results, style)
-        return figure
+        drawn: Drawn = self._function(self.name)(results, style)
+        return drawn
 
     def unfit(self, results: Sequence[Result]) -> str | None:
         """The need of the kind that the results do not meet; None where it can be drawn."""
@@ -59,7 +70,7 @@ class Kind:
 
     def fits(self, width: str | None) -> bool:
         """Whether it can be drawn so wide; None is as wide as it needs."""
-        return width is None or WIDTHS[width] >= WIDTHS[self.narrowest]
+        return width is None or width_mm(width) >= self.narrowest
 
 
 KINDS = (
@@ -144,7 +155,7 @@ KINDS = (
         caption="Sizes of the effective receptive fields of all units of a layer",
         needs="the sizes of all units of a layer (--unit all, not interrupted), of which one has a gradient",
         several=("every unit",),
-        narrowest="page",
+        narrowest=WIDTHS["text"],
     ),
 )
 #: Every kind by its name.
@@ -157,7 +168,7 @@ def refuse_unasked(kind: str, several: Mapping[str, bool], *, width: str | None)
     Args:
         kind: A name in ``FIGURES``.
         several: Which options have several values.
-        width: That of the sheet, a name in ``WIDTHS``; as wide as the kind needs if None.
+        width: That of the sheet, as for :func:`width_mm`; as wide as the kind needs if None.
 
     Raises:
         ErfscopeError: it needs several values of an option, or a wider sheet.
@@ -175,6 +186,6 @@ def refuse_narrow(kind: str, width: str | None) -> None:
     """
     if not FIGURES[kind].fits(width):
         raise ErfscopeError(
-            f"a figure of kind {kind!r} needs the width of a {FIGURES[kind].narrowest}; add --width page, or leave"
-            " it out"
+            f"a figure of kind {kind!r} needs a width of {FIGURES[kind].narrowest:g} mm; add --width page, or leave"
+            " --width out"
         )

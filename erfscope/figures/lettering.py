@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -14,8 +15,9 @@ from matplotlib.font_manager import FontProperties
 TEXT, TITLE = 7.0, 8.0
 #: Points from one line of text to the next, and between axes and the words over or under them.
 LINE, GAP = 9.72, 3.0
-PLAIN = FontProperties(size=TEXT)
-BOLD = FontProperties(size=TITLE, weight="bold")
+#: Size and weight of letters; their font is the one that is chosen while a figure is drawn.
+PLAIN: dict[str, Any] = {"size": TEXT, "weight": "normal"}
+BOLD: dict[str, Any] = {"size": TITLE, "weight": "bold"}
 #: Lines that a name may take over its panel.
 NAME_LINES = 4
 
@@ -27,7 +29,7 @@ def letter(number: int) -> str:
 
 def write_over(ax: Axes, title: str, lines: Sequence[str] = ()) -> None:
     """A bold title and lines over axes, from their left edge on."""
-    ax.set_title(title, loc="left", pad=GAP + len(lines) * LINE, fontproperties=BOLD)
+    ax.set_title(title, loc="left", pad=GAP + len(lines) * LINE, **BOLD)
     if lines:
         text = "\n".join(lines)
         ax.annotate(text, (0, 1), (0, GAP), xycoords="axes fraction", textcoords="offset points", va="bottom")
@@ -39,13 +41,13 @@ def write_under(ax: Axes, lines: Sequence[str]) -> None:
     ax.annotate(text, (0, 0), (0, -GAP), xycoords="axes fraction", textcoords="offset points", va="top")
 
 
-def text_width(figure: Figure | SubFigure, text: str, font: FontProperties = PLAIN) -> float:
+def text_width(figure: Figure | SubFigure, text: str, font: Mapping[str, Any] = PLAIN) -> float:
     """Width of a line of text, inches."""
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # FigureCanvasAgg has one
-    return float(renderer.get_text_width_height_descent(text, font, False)[0] / figure.dpi)
+    return float(renderer.get_text_width_height_descent(text, FontProperties(**font), False)[0] / figure.dpi)
 
 
-def fitted(figure: Figure | SubFigure, text: str, width: float, font: FontProperties = PLAIN) -> str:
+def fitted(figure: Figure | SubFigure, text: str, width: float, font: Mapping[str, Any] = PLAIN) -> str:
     """The text, its middle cut where it is wider than ``width`` inches: names of models differ at their ends."""
     if text_width(figure, text, font) <= width:
         return text

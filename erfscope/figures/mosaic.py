@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.figure import Figure
 
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
+from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
 from erfscope.figures.maps import Look, colour_map, common_peak, display, draw_map, frame_map, keys, marks
-from erfscope.figures.style import COLOURS, ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
+from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
@@ -25,6 +25,8 @@ from erfscope.view.words import error_words
 
 #: Inches: width of the colour bar, and its length at most.
 BAR, LONGEST = 0.09, 2.6
+#: Inches: the narrowest panel with lines of words under it.
+PANEL = 1.6
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -59,7 +61,7 @@ class Tile:
 
 def mosaic(
     tiles: Sequence[Tile | None], columns: int, *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()
-) -> Figure:
+) -> Drawn:
     """Draw tiles row by row.
 
     Args:
@@ -71,8 +73,8 @@ def mosaic(
         notes: What holds for all panels, in short.
 
     Returns:
-        The figure; its first axes are the panels', in their order, and the last are the colour bar's, where there is
-        one.
+        The figure and the notes on it; its first axes are the panels', in their order, and the last are the colour
+        bar's, where there is one.
     """
     placed = [(divmod(number, columns), tile) for number, tile in enumerate(tiles) if tile is not None]
     present, rows = [tile for _, tile in placed], placed[-1][0][0] + 1
@@ -112,12 +114,12 @@ def mosaic(
         notes.append(f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius")
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
     heights = [side * ratio for ratio in ratios]
-    finish(figure, [*first.values()], heights, words=notes, handles=keys(drawn), handlelength=1.8)
+    finish(figure, [*first.values()], heights, words=notes * style.conditions, handles=keys(drawn), handlelength=1.8)
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
         draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
     if bar is not None:
         _shorten(bar)
-    return figure
+    return Drawn(figure=figure, words=notes)
 
 
 def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
@@ -138,16 +140,15 @@ def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[L
 
 def columns_for(count: int, style: FigureStyle) -> int:
     """Panels per row for so many panels; two at most where the figure is as wide as a column."""
-    if style.width == "column":
-        return min(count, 2)
-    if count <= 4:
+    most = style.side_by_side(PANEL)
+    if count <= min(most, 4):
         return count
-    return 3 if count in (5, 6, 9) else 4
+    return min(most, 3 if count in (5, 6, 9) else 4)
 
 
 def _needed(columns: int) -> float:
     """Width of a sheet with so many panels side by side."""
-    return {1: ONE_COLUMN, 2: 5.6}.get(columns, TWO_COLUMNS)
+    return {1: ONE_COLUMN, 2: ONE_TEXT}.get(columns, TWO_COLUMNS)
 
 
 def _bar(ax: Axes, look: Look) -> Colorbar:

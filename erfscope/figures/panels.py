@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from erfscope.figures.canvas import drawing
 from erfscope.figures.curves import reach
-from erfscope.figures.kinds import FIGURES
+from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
@@ -22,8 +22,8 @@ from erfscope.maps.drawn import close_up
 from erfscope.results.result import Result
 from erfscope.view.words import cells, unit_text
 
-#: Maps side by side in a strip as wide as a page: more would be smaller than their letters.
-IN_A_ROW = 6
+#: Inches: the narrowest map in a strip; a narrower one would be smaller than its letters.
+IN_A_ROW = 1.1
 #: Rings and the box of what was expected.
 EXPECTED: dict[str, dict[str, Any]] = {
     "r50": {"color": "#66ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
@@ -37,7 +37,7 @@ def unfit_panel(results: Sequence[Result]) -> str | None:
     return None if any(result.map is not None for result in results) else FIGURES["panel"].needs
 
 
-def panel(results: Sequence[Result], style: FigureStyle) -> Figure:
+def panel(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """One panel per result that has a map, all on one colour scale or each on its own."""
     return _tiles(results, style, over_pictures=False)
 
@@ -65,7 +65,8 @@ def panel_with_expected(
     assert result.map is not None
     tile = _close_tile(result, above=(_place(result),), below=tuple(size_lines(result)))
     with drawing():
-        figure = mosaic([tile], 1, style=FigureStyle(), heading=heading, notes=[*words, *shared([result])[0]])
+        notes = [*words, *shared([result])[0]]
+        figure = mosaic([tile], 1, style=FigureStyle(conditions=True), heading=heading, notes=notes).figure
         ax, plane = figure.axes[0], close_up(result.map.plane).erf
         row, col = plane.center_px
         for name, radius in expected.items():
@@ -91,7 +92,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     return None
 
 
-def overlay(results: Sequence[Result], style: FigureStyle) -> Figure:
+def overlay(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """The maps over the first image that each model was shown, transparent where they are weak; the image is grey."""
     return _tiles(_over_pictures(results), style, over_pictures=True, everyone=results)
 
@@ -107,7 +108,7 @@ def unfit_strip(results: Sequence[Result]) -> str | None:
     return "one unit under one setting at each layer and input size" if len(places) < len(shown) else None
 
 
-def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
+def strip(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """One model's maps by layer, in network order, and by input size, smallest first; a pixel is as large in all of
     them."""
     shown = with_unit(results)
@@ -127,7 +128,7 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Figure:
         tiles[result.layer, result.input.size] = tile
     heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
     row = len(sizes) if len(sizes) > 1 else len(layers)
-    rows = -(-row // (2 if style.width == "column" else IN_A_ROW))
+    rows = -(-row // style.side_by_side(IN_A_ROW))
     largest = next((layer, size) for layer, size in tiles if size == sizes[-1])
     tiles[largest] = replace(tiles[largest], bar=True)
     placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
@@ -158,7 +159,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
 
 def _tiles(
     results: Sequence[Result], style: FigureStyle, *, over_pictures: bool, everyone: Sequence[Result] = ()
-) -> Figure:
+) -> Drawn:
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)

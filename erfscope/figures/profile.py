@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import finish, sheet
-from erfscope.figures.kinds import FIGURES
+from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, write_over
 from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import shared
-from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
+from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.measures.shapes import MIN_R2
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, listed_up_to, names
 
-HEIGHT = 2.15
+#: Inches: height of a panel, and the narrowest one beside another.
+HEIGHT, PANEL = 2.15, 2.4
 FIT: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
 UNIFORM: dict[str, Any] = {"color": "#888888", "linestyle": "-", "linewidth": 0.7}
 #: The horizontal axis ends where every map has given this share of its mass.
@@ -39,21 +39,21 @@ def unfit_profile(results: Sequence[Result]) -> str | None:
     return None if _with_mass(results) else FIGURES["profile"].needs
 
 
-def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
+def profile(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """Density per ring, with the Gaussian fit where there is one, and the enclosed mass with r50 and r90; a line per
     result."""
     shown = _with_mass(results)
     with_fit = len(shown) <= FITTED
     found = [radial_profile(result.map, with_fit=with_fit) for result in shown if result.map is not None]
-    width, peaks = style.inches(TWO_COLUMNS), [float(each.density.max()) for each in found]
+    peaks = [float(each.density.max()) for each in found]
     # On a linear axis a map that is so much more concentrated leaves nothing to see of the others.
     scale = "log" if style.scale == "share" and max(peaks) > UNLIKE * min(peaks) else style.axis
     keys = [Line2D([], [], label=label, **line_style(number)) for number, label in enumerate(names(shown))]
     if any(each.fit is not None for each in found):
         keys.append(Line2D([], [], label="Gaussian fit, in its line's colour", color="#444444", **FIT))
     keys.append(Line2D([], [], label="uniform map", **UNIFORM))
-    figure = sheet(width)
-    panels = list(figure.subplots(1, 2) if width > ONE_COLUMN else figure.subplots(2, 1))
+    figure, is_wide = sheet(style.inches(TWO_COLUMNS)), style.side_by_side(PANEL) > 1
+    panels = list(figure.subplots(1, 2) if is_wide else figure.subplots(2, 1))
     ends = [(each.radius_px, int(np.searchsorted(each.enclosed, SHOWN))) for each in found]
     last = max(2.0, *(float(radii[min(end, len(radii) - 1)]) for radii, end in ends))
     for number, ax in enumerate(panels):
@@ -63,7 +63,7 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
         ax.set_xlabel(f"distance to the unit ({lengths(shown)})", labelpad=2)
     _densities(panels[0], found, scale)
     _enclosed(panels[1], shown, found)
-    rows = panels[:1] if width > ONE_COLUMN else panels
+    rows = panels[:1] if is_wide else panels
     unfitted = [name for name, each in zip(names(shown), found, strict=True) if each.fit is None]
     lacking = (
         [f"no Gaussian fit to {listed_up_to(3, unfitted)}: R² below {MIN_R2}, or less than half of the mass"]
@@ -71,8 +71,8 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Figure:
         else []
     )
     words = [*shared(shown)[0], *error_words(shown, "bands: r50 and r90 ±"), *(lacking if with_fit else [])]
-    finish(figure, rows, [HEIGHT] * len(rows), words=words, handles=keys)
-    return figure
+    finish(figure, rows, [HEIGHT] * len(rows), words=words * style.conditions, handles=keys)
+    return Drawn(figure=figure, words=words)
 
 
 def _with_mass(results: Sequence[Result]) -> list[Result]:

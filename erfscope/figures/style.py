@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -25,11 +26,13 @@ SIGNED_SCALES = {
 }
 #: What each range of colours is.
 COLOURS = {"shared": "one range for all maps", "own": "each map on its own range"}
-#: Width of a figure over one and over two columns of a paper, inches. Figures are no wider, so that a paper shows
-#: their letters at full size.
-ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
-#: The widths by name, inches: 89 and 183 mm, the column and the page of most journals.
-WIDTHS = {"column": ONE_COLUMN, "page": TWO_COLUMNS}
+#: Widths of a figure by name, mm: a column of CVPR's, the text of NeurIPS', and both columns of CVPR's page. Figures
+#: that have no width are as wide as one of them, so that a paper shows their letters at full size.
+WIDTHS = {"column": 83.0, "text": 139.7, "page": 174.0}
+#: The same, inches.
+ONE_COLUMN, ONE_TEXT, TWO_COLUMNS = (width / 25.4 for width in WIDTHS.values())
+#: The narrowest figure and the widest, mm: letters need the one, memory the other.
+NARROWEST, WIDEST = 60.0, 600.0
 #: Colour maps that a shell offers: their lightness rises from end to end.
 COLOUR_MAPS = ("inferno", "viridis", "magma", "plasma", "cividis", "gray")
 
@@ -64,13 +67,20 @@ class FigureStyle:
     width: Annotated[
         str | None,
         Option(
-            "Width of figures: column (89 mm) or page (183 mm).",
+            "Width of figures: column (83 mm), text (139.7 mm), page (174 mm), or millimetres such as 89mm.",
             OUTPUT,
-            metavar="NAME",
+            metavar="NAME|NNmm",
             words=tuple(WIDTHS),
-            is_closed=True,
         ),
     ] = None
+    #: That of matplotlib if None.
+    font: Annotated[
+        str | None,
+        Option("Font of figures, a name that matplotlib knows. Default: DejaVu Sans.", OUTPUT, metavar="NAME"),
+    ] = None
+    conditions: Annotated[
+        bool, Option("Write conditions and the meaning of colours under figures too, not only into captions.", OUTPUT)
+    ] = False
 
     @property
     def axis(self) -> str:
@@ -79,14 +89,18 @@ class FigureStyle:
 
     def inches(self, needed: float) -> float:
         """Width of the sheet of a figure that needs ``needed`` inches."""
-        return needed if self.width is None else WIDTHS[self.width]
+        return needed if self.width is None else width_mm(self.width) / 25.4
+
+    def side_by_side(self, least: float) -> int:
+        """How many panels of at least so many inches have room side by side; over a page if there is no width."""
+        return max(1, int(self.inches(TWO_COLUMNS) / least))
 
     def check(self) -> None:
         """Refuse values that do not exist.
 
         Raises:
-            ErfscopeError: an unknown scale, range of colours, colour map or width, or contours that are no per cents
-                between 0 and 100.
+            ErfscopeError: an unknown scale, range of colours, colour map, width or font, or contours that are no per
+                cents between 0 and 100.
         """
         for name, each in declared(FigureStyle).items():
             each.option.refuse(name, getattr(self, name))
@@ -95,6 +109,13 @@ class FigureStyle:
 
             if self.cmap not in colormaps:
                 raise unknown("colour map", str(self.cmap), colormaps)
+        if self.width is not None:
+            width_mm(self.width)
+        if self.font is not None:
+            from matplotlib.font_manager import fontManager
+
+            if self.font not in fontManager.get_font_names():
+                raise unknown("font", self.font, fontManager.get_font_names())
         try:
             wrong = [each for each in self.contours if not 0 < each < 100]
         except TypeError:
@@ -110,6 +131,25 @@ class FigureStyle:
     def outlined(self) -> tuple[float, ...]:
         """The contours, each once, from the innermost one."""
         return tuple(sorted(set(self.contours)))
+
+
+def width_mm(width: str) -> float:
+    """A width of figures in millimetres.
+
+    Args:
+        width: A name in :data:`WIDTHS`, or a number of millimetres such as ``"89mm"``.
+
+    Raises:
+        ErfscopeError: neither of them, or a sheet that is too narrow for letters or too wide for memory.
+    """
+    if width in WIDTHS:
+        return WIDTHS[width]
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?mm", str(width))
+    if found is None:
+        raise unknown("width", str(width), [*WIDTHS, "89mm"])
+    if not NARROWEST <= float(found[1]) <= WIDEST:
+        raise ErfscopeError(f"a figure is {NARROWEST:g} to {WIDEST:g} mm wide, not {width}")
+    return float(found[1])
 
 
 #: Options that figures without maps leave unused.

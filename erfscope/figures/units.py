@@ -9,12 +9,11 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
-from erfscope.figures.kinds import FIGURES
+from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.maps import EDGE, shared, size_lines
 from erfscope.figures.mosaic import Tile, mosaic
@@ -49,7 +48,7 @@ def unfit_units(results: Sequence[Result]) -> str | None:
     return None
 
 
-def units(results: Sequence[Result], style: FigureStyle) -> Figure:
+def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """The maps of several units, from the top left unit of the layer's map to the bottom right one."""
     shown = with_unit(results)
     at = {_index(result): result for result in shown}
@@ -72,14 +71,14 @@ def unfit_positions(results: Sequence[Result]) -> str | None:
     return None if _with_positions(results) else FIGURES["positions"].needs
 
 
-def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
+def positions(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """r50 and context_r50 of all units of a layer, each at its unit's centre; a row per result, each panel on its own
     range of colours."""
     shown, scale = _with_positions(results), style.axis
     rows = [result for result, _ in shown]
     spans = [[last - first for first, last in _ends(result)] for result in rows]
     ratios = [min(max(height / width, FLATTEST), TALLEST) for height, width in spans]
-    figure = sheet(TWO_COLUMNS)
+    figure = sheet(style.inches(TWO_COLUMNS))
     panels = figure.subplots(len(rows), len(MEASURED), squeeze=False, height_ratios=ratios)
     for (result, found), axes, ratio in zip(shown, panels, ratios, strict=True):
         for name, ax in zip(MEASURED, axes, strict=True):
@@ -106,10 +105,10 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Figure:
     label = "inside it the theoretical receptive field is clipped nowhere"
     key = Line2D([], [], label=label, **{**INSIDE, "color": "#555555"})
     keys: dict[str, Any] = {"handles": [key]} if any(_is_bounded(found) for _, found in shown) else {}
-    finish(figure, list(panels[:, 0]), [side * ratio for ratio in ratios], words=words, **keys)
+    finish(figure, list(panels[:, 0]), [side * ratio for ratio in ratios], words=words * style.conditions, **keys)
     for ax in panels.flat:
         ax.set(aspect="auto" if len(ax.images[0].get_array()) == 1 else "equal", anchor="NW")
-    return figure
+    return Drawn(figure=figure, words=words)
 
 
 def _median_text(result: Result, found: Positions, name: str) -> str:

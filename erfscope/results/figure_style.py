@@ -19,3 +19,5 @@ class Style(TypedDict, total=False):
     cmap: str | None
     contours: Sequence[float]
     width: str | None
+    font: str | None
+    conditions: bool

@@ -90,7 +90,9 @@ class Report:
 
         CSV of several results has columns of :meth:`differences`, with the standard error of the paired difference, for
         the measures named, else for those that a comparison shows. Markdown and LaTeX are for papers: what all rows
-        share stands in the caption, a result that cannot be used has dashes and a note."""
+        share stands in the caption, a result that cannot be used has dashes and a note. LaTeX has at most four columns,
+        for one of two columns of a page, if no measures are named: r50 and r90, and one column for all conditions in
+        which rows differ; else all that are named, over both."""
         for result in self.results:
             result.compute(measures or ())
         measured = [name for name in MEASURES if any(name in result.measures for result in self.results)]
@@ -134,8 +136,10 @@ class Report:
                 ``"log"`` or ``"power"`` density; for display only and named on the figure. ``colours``: ``"shared"``,
                 one range for all maps, or ``"own"``, a range for each map; curves have none. ``cmap``: the name of a
                 colour map of matplotlib. ``contours``: per cents of the ERF whose highest-density regions are outlined
-                on maps, such as (50, 90). ``width``: ``"column"`` (89 mm) or ``"page"`` (183 mm); as wide as the kind
-                of figure needs if None.
+                on maps, such as (50, 90). ``width``: ``"column"`` (83 mm, CVPR's), ``"text"`` (139.7 mm, NeurIPS'),
+                ``"page"`` (174 mm, both columns of CVPR's), or millimetres such as ``"89mm"``; as wide as the kind of
+                figure needs if None. ``font``: the name of a font that matplotlib knows. ``conditions``: whether
+                conditions and the meaning of colours stand under the panels; a folder's captions have them anyway.
 
         Raises:
             ErfscopeError: an unknown kind or style, or a kind that these results do not fit; the text says what

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -243,8 +244,12 @@ ESCAPES = {character: f"\\{character}" for character in "{}$&%#_"} | {
     "²": "$^2$",
     "°": "$^\\circ$",
 }
-#: More columns than this are set over both columns of a page.
-NARROW = 8
+#: Floats by how many columns of a table they hold at most, and how many points a line of theirs has at least: a column
+#: of CVPR's, and the text of NeurIPS'.
+FLOATS = {"table": (4, 236.0), "table*": (sys.maxsize, 397.0)}
+#: Points: no letter or digit of a small font is much wider on average, these are as wide, and so is the space around a
+#: column. A column of text that would be narrower than the last is not broken.
+LETTER, THIN_LETTERS, THIN, AROUND, TIGHTEST = 4.9, ".,:;'il|", 2.6, 8.0, 30.0
 
 
 def escaped(text: str) -> str:
@@ -256,19 +261,37 @@ def escaped(text: str) -> str:
     return f"{{}}{safe}" if safe[:1] in ("[", "*") else safe
 
 
+def breakable(text: str) -> str:
+    """:func:`escaped` text whose names may be broken after their marks."""
+    return "\\allowbreak{}".join(map(escaped, re.split(r"(?<=[_./:])(?=[^\W\d_])|(?<=_)(?=\d)", one_line(text))))
+
+
+def caption_line(text: str, after: str = "") -> str:
+    """A caption whose lines may be stretched: names leave few places to break it. ``after`` is LaTeX already."""
+    return f"  \\emergencystretch=3em\n  \\caption{{{breakable(text)}{after}}}"
+
+
 def latex(table: Table) -> str:
     """A ``tabular`` of booktabs; with a caption in a ``table`` environment, ``table*`` where it is wide."""
     cells = [[each if isinstance(each, Cell) else None for each in row.cells] for row in table.rows]
     errors = [any(cell is not None and cell.error for cell in column) for column in zip(*cells, strict=True)]
     errors = errors or [False] * len(table.columns)
+    float_ = next(name for name, (most, _) in FLOATS.items() if len(table.columns) <= most)
+    shares = _shares(table, FLOATS[float_][1]) if table.caption else [0.0] * len(table.columns)
     lines = [list(map(_latex_head, table.columns, errors))]
     for row in table.rows:
-        line = list(map(_latex_cell, row.cells, errors))
+        line = list(map(_latex_cell, row.cells, errors, shares))
         line[0] += f"\\textsuperscript{{{row.mark}}}" if row.mark else ""
         lines.append(line)
     kinds = [
-        "l" if not column.is_numeric else "r@{${}\\pm{}$}l" if has_errors else "r"
-        for column, has_errors in zip(table.columns, errors, strict=True)
+        f"p{{{share:.2f}\\linewidth}}"
+        if share
+        else "l"
+        if not column.is_numeric
+        else "r@{${}\\pm{}$}l"
+        if has_errors
+        else "r"
+        for column, has_errors, share in zip(table.columns, errors, shares, strict=True)
     ]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     head, *body = (
@@ -277,24 +300,48 @@ def latex(table: Table) -> str:
     )
     inside = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
     tabular = [f"\\begin{{tabular}}{{{''.join(kinds)}}}", *(f"  {line}" for line in inside), "\\end{tabular}"]
-    return "\n".join([*(_floating(table, tabular) if table.caption else tabular), ""])
+    return "\n".join([*(_floating(table, tabular, float_) if table.caption else tabular), ""])
 
 
-def _floating(table: Table, tabular: Sequence[str]) -> list[str]:
-    environment = "table*" if len(table.columns) > NARROW else "table"
-    terms = "; ".join(f"{term.symbol}: {escaped(term.gloss)}" for term in table.terms)
-    caption = escaped(_times(table.caption)) + (f" {terms}." if terms else "")
-    notes = [
-        f"  {{\\footnotesize \\textsuperscript{{{note.label}}}~{escaped(note.text)}\\par}}" for note in table.notes
-    ]
+def _shares(table: Table, line: float) -> list[float]:
+    """The share of a line that each column of text gets where all of them are wider than what the numbers leave; 0 for
+    those that are as wide as their text, and for all where there is no room.
+
+    Args:
+        table: The table.
+        line: Points of a line.
+    """
+    grid = [[column.head for column in table.columns], *([str(each) for each in row.cells] for row in table.rows)]
+    widths = [max(map(_points, texts)) for texts in zip(*grid, strict=True)]
+    texts = sorted((n for n, column in enumerate(table.columns) if not column.is_numeric), key=widths.__getitem__)
+    left = line - AROUND * len(widths) - sum(width for n, width in enumerate(widths) if n not in texts)
+    shares = [0.0] * len(widths)
+    if sum(widths[n] for n in texts) <= left or left < TIGHTEST * len(texts):
+        return shares
+    for place, n in enumerate(texts):
+        # What a short column leaves goes to the longer ones.
+        given = min(widths[n], left / (len(texts) - place))
+        shares[n] = given / line if given < widths[n] else 0.0
+        left -= given
+    return shares
+
+
+def _points(text: str) -> float:
+    return sum(THIN if character in THIN_LETTERS else LETTER for character in text)
+
+
+def _floating(table: Table, tabular: Sequence[str], environment: str) -> list[str]:
+    terms = "; ".join(f"{term.symbol}: {breakable(term.gloss)}" for term in table.terms)
+    after = [f" {terms}."] if terms else []
+    after += [f" \\textsuperscript{{{note.label}}}~{breakable(note.text.rstrip('.'))}." for note in table.notes]
     return [
         "% needs \\usepackage{booktabs}",
         f"\\begin{{{environment}}}",
         "  \\centering",
-        f"  \\caption{{{caption}}}",
+        caption_line(_times(table.caption), "".join(after)),
         "  \\label{tab:erf}",
+        f"  \\small\\setlength{{\\tabcolsep}}{{{AROUND / 2:g}pt}}",
         *(f"  {line}" for line in tabular),
-        *(["  \\par\\smallskip", *notes] if notes else []),
         f"\\end{{{environment}}}",
     ]
 
@@ -306,7 +353,10 @@ def _latex_head(column: Column, has_errors: bool) -> str:
     return f"\\multicolumn{{2}}{{c}}{{{text}}}" if has_errors else text
 
 
-def _latex_cell(cell: Value, has_errors: bool) -> str:
+def _latex_cell(cell: Value, has_errors: bool, share: float) -> str:
+    if share:
+        # A word at the beginning of a paragraph could not be broken.
+        return f"\\raggedright\\hspace{{0pt}}{breakable(_times(str(cell)))}"
     if not isinstance(cell, Cell):
         return escaped(str(cell))
     text = f"${cell.text}$" if isinstance(cell.value, int | float) else escaped(_times(cell.text))

@@ -6,17 +6,31 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.unit import size_text
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, SHOWN
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import words
 from erfscope.view.extras import halo_cell
 from erfscope.view.report_view import ReportView, Row, chosen_measures, report_view
-from erfscope.view.table import MISSING, WRITERS, Cell, Column, Note, Table, TableRow, Value, escaped, rows_of, write
+from erfscope.view.table import (
+    MISSING,
+    WRITERS,
+    Cell,
+    Column,
+    Note,
+    Table,
+    TableRow,
+    Value,
+    caption_line,
+    escaped,
+    rows_of,
+    write,
+)
 
 #: Columns that say under which conditions a row's numbers hold.
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
@@ -47,8 +61,8 @@ SYMBOLS = (
     (r"(side|area)(\d+)", r"\1$_{\2}$"),
     (r"gaussian_r2", "gaussian $R^2$"),
 )
-#: Millimetres: a wider figure spans both columns of a paper.
-COLUMN = 90.0
+#: Measures of a table that a column of a paper holds, as far as they were measured.
+PAPER = ("r50", "r90")
 
 
 def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequence[str] = (), format: str) -> str:
@@ -56,7 +70,8 @@ def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequ
 
     Args:
         report: The results, a row each.
-        measures: Columns after the conditions; :func:`erfscope.view.report_view.chosen_measures` if None.
+        measures: Columns after the conditions; :func:`erfscope.view.report_view.chosen_measures` if None, of which
+            LaTeX has what fits into one column of a paper where these are those of a comparison.
         compared: The measures that have columns of differences in CSV.
         format: ``"csv"`` (full precision, a column per standard error), ``"markdown"``, ``"latex"`` (booktabs) or
             ``"plain"`` (tabs).
@@ -66,13 +81,16 @@ def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequ
     """
     if format not in WRITERS:
         raise unknown("table format", format, WRITERS)
-    measures = chosen_measures(report.results) if measures is None else measures
-    for name in measures:
+    chosen = chosen_measures(report.results) if measures is None else list(measures)
+    for name in chosen:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
-        view, others = report_view(report, measures, compared=compared), compared if len(report) > 1 else ()
-        return write(full_table(view, measures, others), format)
+        view, others = report_view(report, chosen, compared=compared), compared if len(report) > 1 else ()
+        return write(full_table(view, chosen, others), format)
+    if format == "latex" and measures is None and chosen == list(SHOWN):
+        return write(paper_table(_in_one_column(report_view(report, PAPER))), format)
+    view = report_view(report, chosen)
     view = report_view(report, measures)
     return write(plain_table(view) if format == "plain" else paper_table(view), format)
 
@@ -174,6 +192,21 @@ def paper_table(view: ReportView) -> Table:
     )
 
 
+def _in_one_column(view: ReportView) -> ReportView:
+    """The view whose table a column of a paper holds: the conditions in which rows differ are one column, and what
+    layer and model are stands in the caption alone, where all rows share it."""
+    apart = [column for column in view.columns if column.kind == "condition" and _has_column(view, column)]
+    others = [c for c in view.columns if c.kind == "measure" or (c.kind == "structure" and not c.differs)]
+    if len(apart) < 2:
+        return replace(view, columns=(*apart, *others))
+    joined = Column(name=", ".join(column.head for column in apart), kind="condition")
+    rows = (
+        replace(row, cells={**row.cells, joined.name: Cell(text=", ".join(str(_cell(row, each)) for each in apart))})
+        for row in view.rows
+    )
+    return replace(view, columns=(joined, *others), rows=tuple(rows))
+
+
 def _titled(name: str, kind: Any = "text", unit: str = "", gloss: str = "") -> Column:
     return Column(name=name, title=title(name), symbol=symbol(name), kind=kind, unit=unit, gloss=gloss)
 
@@ -237,11 +270,12 @@ def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
 def _terms(view: ReportView, columns: list[Column]) -> Iterator[Column]:
     """All columns with a meaning, and the terms in these meanings."""
     names = [column.name for column in columns]
-    names += ["TRF"] if any(result.trf is not None for result in words.usable(view.results)) else []
+    has_field = any(column.name == "TRF" for column in view.columns)
+    names += ["TRF"] if has_field and any(result.trf is not None for result in words.usable(view.results)) else []
     # The meaning of context_r50 refers to r50.
     names += ["r50"] if "context_r50" in names else []
     known = [(name, text) for name, text in words.GLOSS.items() if name in names and name not in LEFT_OUT]
-    known += filter(None, [words.global_note(view.results)])
+    known += filter(None, [words.global_note(view.results)] * has_field)
     yield from (_titled(name, gloss=text) for name, text in known)
 
 
@@ -254,7 +288,7 @@ def _letter(place: int) -> str:
 
 
 def latex_figure(
-    results: Sequence[Result], shown: str, file: str, *, colour: str, contours: Sequence[float], width_mm: float
+    results: Sequence[Result], shown: str, file: str, *, words_on: Sequence[str], has_maps: bool, is_wide: bool
 ) -> str:
     """A figure environment with its caption, for a paper.
 
@@ -262,33 +296,29 @@ def latex_figure(
         results: What the figure shows.
         shown: What this kind of figure shows.
         file: Name of the image's file.
-        colour: Text of what the colours of its maps stand for; "" for a figure without maps.
-        contours: Per cents of the ERF whose highest-density regions are outlined.
-        width_mm: Width of the image.
+        words_on: What is to be said of it; conditions that all results share may be among it.
+        has_maps: Whether it shows maps, with rings.
+        is_wide: Whether it is wider than one of two columns.
     """
     drawn = [result for result in results if result.map is not None or result.ok] or list(results)
     common = [condition.alone for condition in words.shared(drawn).values()]
+    others = "; ".join(text for text in words_on if text not in common)
     what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
     sentences = [f"{what} of {words.listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
-    if colour:
-        sentences.append(
-            f"Colour: {colour}; circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF."
-        )
-        if contours:
-            regions = words.listed(f"{each:g} %" for each in contours)
-            sentences.append(f"Outlines: highest-density regions of {regions}, of the map smoothed.")
+    sentences += [f"{others[:1].upper()}{others[1:]}."] if others else []
+    if has_maps:
+        sentences.append("Circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
     sentences += filter(None, [words.cells_note(drawn)])
-    sentences += [f"{text[:1].upper()}{text[1:]}." for text in words.error_words(drawn, "±")]
     cut = [name for name, result in zip(words.names(drawn), drawn, strict=True) if _is_cut(result)]
     if cut:
         sentences.append(f"Input too small for {words.listed(cut)}: sizes are underestimates.")
-    name = "figure*" if width_mm > COLUMN else "figure"
+    name, width = ("figure*", "textwidth") if is_wide else ("figure", "linewidth")
     # LaTeX cannot escape every character in labels and names of files.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]
-    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width={width_mm:.0f}mm]{{{plain}}}"]
-    lines += [rf"  \caption{{{escaped(' '.join(sentences))}}}", rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
+    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width=\{width}]{{{plain}}}"]
+    lines += [caption_line(" ".join(sentences)), rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])
 
 

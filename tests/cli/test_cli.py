@@ -511,9 +511,9 @@ def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_o
     assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
     results = erfscope.read(target).results
     ids = [result.id for result in results]
-    figures = [*(f"{name}.png" for name in kinds_in_folder(results)), "figure.tex"]
+    figures = [*(f"{name}{suffix}" for name in kinds_in_folder(results) for suffix in (".png", ".pdf")), "figure.tex"]
     assert {"panel.png", "profile.png", "units.png"} < set(figures)
-    each = [f"{i}{s}" for i in ids for s in (".npz", ".png")]
+    each = [f"{i}{s}" for i in ids for s in (".npz", ".png", ".pdf")]
     assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
     code, out, err = run(*wanted)
     assert (code, out) == (2, "")

@@ -23,10 +23,20 @@ import erfscope
 from erfscope.api.save import check_figure
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.figures import draw
 from erfscope.figures.canvas import drawing, figure_bytes
-from erfscope.figures.draw import default_kind, figure_of, fitting, folder_figures
+from erfscope.figures.draw import default_kind, fitting, folder_figures
 from erfscope.figures.kinds import FIGURES, KINDS
-from erfscope.figures.maps import MAGNITUDE, SIGNED, coloured_png, common_peak, display, drawn_cells, round_length
+from erfscope.figures.maps import (
+    MAGNITUDE,
+    SIGNED,
+    coloured_png,
+    common_peak,
+    display,
+    drawn_cells,
+    round_length,
+    shared,
+)
 from erfscope.figures.panels import panel_with_expected
 from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.unit import Trf
@@ -38,10 +48,13 @@ from erfscope.model_facts import Weights
 from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Positions, Result, UnitRecord
 from erfscope.storage.files import map_bytes
+from erfscope.view.table import escaped
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
 
+#: With conditions and the meaning of colours under the panels.
+figure_of = partial(draw.figure_of, conditions=True)
 panel = partial(figure_of, kind="panel")
 
 
@@ -366,13 +379,13 @@ def test_contours_enclose_the_share_that_they_say(sigma):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FIGURES])
 def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
-    for width, inches in (("column", 3.5), ("page", 7.2)):
-        if (kind, width) == ("positions", "column"):
-            with pytest.raises(ErfscopeError, match="needs the width of a page"):
+    for width, mm in (("60mm", 60), ("column", 83), ("89mm", 89), ("text", 139.7), ("page", 174)):
+        if kind == "positions" and mm < 139:
+            with pytest.raises(ErfscopeError, match=r"needs a width of 139.7 mm; add --width page"):
                 figure_of(reports()[kind], kind, width=width)
             continue
         figure = figure_of(reports()[kind], kind, width=width)
-        assert figure.get_size_inches()[0] == pytest.approx(inches)
+        assert figure.get_size_inches()[0] == pytest.approx(mm / 25.4)
         with drawing():
             figure.draw_without_rendering()
         renderer, sheet_width = figure.canvas.get_renderer(), figure.canvas.get_width_height()[0]
@@ -381,16 +394,48 @@ def test_figures_are_as_wide_as_they_are_asked_to_be(kind):
             assert text.get_window_extent(renderer).x1 <= sheet_width + PIXEL, text.get_text()
     with pytest.raises(ErfscopeError, match=r"unknown width 'colum'.*did you mean 'column'"):
         figure_of(reports()[kind], kind, width="colum")
+    for wrong in ("59mm", "601mm"):
+        with pytest.raises(ErfscopeError, match=f"a figure is 60 to 600 mm wide, not {wrong}"):
+            figure_of(reports()[kind], kind, width=wrong)
 
 
 @pytest.mark.slow
-def test_a_figure_environment_is_as_wide_as_its_figure():
+def test_a_figure_environment_scales_to_the_column_or_to_the_page():
     environments = dict(folder_figures([made("one"), made("two")]))["figure.tex"].decode().split("\n\n")
-    wide = {name: rf"\includegraphics[width={mm}mm]{{{name}.png}}" for name, mm in (("panel", 142), ("profile", 183))}
-    assert [wide[name] in text for name, text in zip(wide, environments, strict=False)] == [True, True]
+    wide = [rf"\includegraphics[width=\textwidth]{{{name}.pdf}}" for name in ("panel", "profile")]
+    assert [image in text for image, text in zip(wide, environments, strict=False)] == [True, True]
     assert all(text.lstrip().startswith(r"\begin{figure*}") for text in environments[:2])
     assert r"\begin{figure}" in environments[2]
-    assert "[width=89mm]" in environments[2]
+    assert r"\includegraphics[width=\linewidth]{one-layer-u0.pdf}" in environments[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FIGURES)
+def test_conditions_stand_in_the_caption_and_in_the_picture_only_if_asked(kind):
+    drawn = [result for result in reports()[kind] if result.map is not None] or reports()[kind]
+    common = [text for text in shared(drawn)[0] if text]
+    assert "jacobian" in " ".join(common)
+    caption = dict(folder_figures(reports()[kind], kind=kind))["figure.tex"].decode()
+    for is_stated in (True, False):
+        text = words(figure_of(reports()[kind], kind, conditions=is_stated)).replace("\n", " ")
+        assert [each in text for each in common] == [is_stated] * len(common)
+    assert [escaped(each) in caption for each in common] == [True] * len(common)
+
+
+def test_a_notebook_shows_conditions_which_have_no_caption_there():
+    with_words, without = (figure_bytes(panel([made()], conditions=each), ".png") for each in (True, False))
+    assert made()._repr_png_() == with_words != without
+
+
+def test_the_font_is_the_one_asked_for_and_embedded_as_truetype():
+    document = figure_bytes(panel([made()], font="STIXGeneral"), ".pdf")
+    assert b"STIXGeneral" in document
+    assert b"/FontFile2" in document
+    assert b"/Subtype /Type3" not in document
+    assert b"STIXGeneral" not in figure_bytes(panel([made()]), ".pdf")
+    with pytest.raises(ErfscopeError, match=r"^unknown font 'DejaVu San'.*did you mean 'DejaVu Sans'") as caught:
+        panel([made()], font="DejaVu San")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -630,7 +675,9 @@ def test_a_strip_of_sizes_has_one_scale_of_lengths(width):
     assert len({round(inches_per_pixel(figure, ax), 6) for ax in maps}) == 1
     (bar,) = by_gid(figure, "scale bar")
     assert bar.axes is maps[-1]
-    assert [title in words(figure) for title in ("input 24x24", "input 128x128", "input 96x200")] == [True] * 3
+    # In a column a title may need two lines.
+    titles = words(figure).replace("\n", " ")
+    assert [title in titles for title in ("input 24x24", "input 128x128", "input 96x200")] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -697,7 +744,7 @@ def test_letters_stay_on_the_sheet_apart_from_each_other_and_readable(name, kind
     figure = figure_of(results, kind)
     with drawing():
         figure.draw_without_rendering()
-    assert figure.get_size_inches()[0] <= 7.2  # 183 mm
+    assert figure.get_size_inches()[0] <= 174 / 25.4
     assert tuple(figure.get_facecolor()) == (1, 1, 1, 1)
     renderer = figure.canvas.get_renderer()
     width, height = figure.canvas.get_width_height()
@@ -784,6 +831,11 @@ def test_every_map_is_one_image_of_a_vector_file_and_its_letters_are_of_fonts_th
     assert b"/Subtype /Type3" not in document
 
 
+def in_both(names: list[str]) -> list[str]:
+    """The files of figures, as pixels and for papers."""
+    return [f"{name}{suffix}" for name in names for suffix in (".png", ".pdf")]
+
+
 @pytest.mark.slow
 def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     results = [replace(r, id=name) for r, name in zip(reports()["units"], ("panel", "Profile", "net-u"), strict=True)]
@@ -791,15 +843,15 @@ def test_a_folder_holds_the_figures_that_fit_under_names_of_their_own():
     together = [kind.name for kind in KINDS if kind.in_folder and kind.unfit(results) is None]
     assert {"panel", "profile", "units"} <= {*together}
     names = [f"{name}_0" if name in ("panel", "profile") else name for name in together]
-    assert list(files) == ["panel.png", "Profile.png", "net-u.png", *(f"{name}.png" for name in names), "figure.tex"]
-    assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log"), ".png")
-    assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log"), ".png")
+    assert list(files) == [*in_both(["panel", "Profile", "net-u", *names]), "figure.tex"]
+    assert files["panel.png"] == figure_bytes(panel(results[:1], scale="log", conditions=False), ".png")
+    assert files["units.png"] == figure_bytes(figure_of(results, "units", scale="log", conditions=False), ".png")
     overlaid = folder_figures(reports()["overlay"], kind="overlay")
     alone = [kind.name for kind in KINDS if kind.in_folder and kind.unfit(reports()["overlay"]) is None]
     # The panel of one result is its own figure.
     alone.remove("panel")
     names = ["net-layer-u0", *alone, "overlay"]
-    assert [name for name, _ in overlaid] == [*(f"{name}.png" for name in names), "figure.tex"]
+    assert [name for name, _ in overlaid] == [*in_both(names), "figure.tex"]
     with pytest.raises(ErfscopeError, match="two or more layers"):
         dict(folder_figures(results, kind="depth"))
 

@@ -9,7 +9,7 @@ import made_up
 import pytest
 
 from erfscope.finding import Finding
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, SHOWN
 from erfscope.view.report_view import report_view
 from erfscope.view.words import GLOSS
 
@@ -25,7 +25,7 @@ def report():
 OUTPUTS = {
     "terminal": str,
     "markdown": lambda report: report.table(),
-    "latex": lambda report: report.table(format="latex"),
+    "latex": lambda report: report.table(SHOWN, format="latex"),
     "plain": lambda report: report.table(format="plain"),
     "notebook": lambda report: report._repr_html_(),
 }
