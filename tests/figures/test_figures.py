@@ -422,11 +422,6 @@ def test_conditions_stand_in_the_caption_and_in_the_picture_only_if_asked(kind):
     assert [escaped(each) in caption for each in common] == [True] * len(common)
 
 
-def test_a_notebook_shows_conditions_which_have_no_caption_there():
-    with_words, without = (figure_bytes(panel([made()], conditions=each), ".png") for each in (True, False))
-    assert made()._repr_png_() == with_words != without
-
-
 def test_the_font_is_the_one_asked_for_and_embedded_as_truetype():
     document = figure_bytes(panel([made()], font="STIXGeneral"), ".pdf")
     assert b"STIXGeneral" in document
