@@ -482,7 +482,9 @@ def test_random_weights_that_were_asked_for_are_no_fallback(run):
 def test_every_format_gives_the_same_number(run):
     by_format = {}
     for format_ in ("rich", "plain", "json", "csv", "markdown", "latex"):
-        code, out, err = run("analyze", "nets.py:tiny", *TINY, "--measures", "r50,r90", "--format", format_)
+        code, out, err = run(
+            "analyze", "nets.py:tiny", *TINY, "--measures", "r50,r90", "--draws", "1", "--format", format_
+        )
         assert (code, err) == (0, "")
         by_format[format_] = out
     (entry,) = results(by_format["json"])
@@ -490,7 +492,7 @@ def test_every_format_gives_the_same_number(run):
     assert set(entry["measures"]) == {"r50", "r90"}
     (row,) = csv.DictReader(io.StringIO(by_format["csv"]))
     assert float(row["r50"]) == value
-    assert row["r50_se"] == ""  # Two pictures are too few for an error, and an empty cell is empty.
+    assert row["r50_se"] == ""  # One draw of two pictures is too little for an error, and an empty cell is empty.
     for format_ in ("rich", "plain", "markdown", "latex"):
         assert f"{value:.2f}" in by_format[format_]
     assert by_format["markdown"].startswith("| model ")
@@ -622,7 +624,7 @@ def test_quiet_leaves_only_the_results(run):
 
 @pytest.mark.slow
 def test_quiet_is_one_line_for_each_result(run):
-    few = ["--samples", "2", "--weights", "auto", "-q", "-o", "quiet.json"]
+    few = ["--samples", "2", "--draws", "1", "--weights", "auto", "-q", "-o", "quiet.json"]
     code, out, err = run("compare", "test_resnet", "test_vit", *few)
     assert (code, err) == (0, "")
     for row, line in zip(results(Path("quiet.json").read_text()), out.splitlines(), strict=True):
