@@ -42,7 +42,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
     default="centre",
     show_default=True,
     type=Text(words=("centre", "corner", "edge")),
-    help="Units whose TRFs are shown: centre, corner, edge, grid:N or r,c.",
+    help="Units whose TRFs are shown: centre, corner, edge, grid:N, r,c or px:r,c.",
 )
 @click.option(
     "--wrt",

@@ -56,13 +56,17 @@ def check_figure(
     found = {
         "layer": "layer" in several,
         "input_size": request.is_growing or "input_size" in several,
-        "unit": not is_every and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2))) > 1,
+        "unit": not is_every and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2), nearest=_cells)) > 1,
         "every unit": is_every,
         # The model without its blocks is one more.
         "alpha": bool(request.insert),
         "checkpoint": of is not None,
     }
     refuse_unasked(kind or ("positions" if is_every else "panel"), found, width=width)
+
+
+def _cells(place: Sequence[float]) -> tuple[int, ...]:
+    return tuple(map(int, place))
 
 
 def save(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -36,9 +37,10 @@ def layer_table(
             unseen[entry.name] = error
             continue
         shape = tuple(entry.shape[1:])
-        for index in (found.index for found in resolve_units(unit, shape[1:], centre, layer=entry.name)):
-            trf = model.trf(entry.name, index, wrt)
-            rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=index, trf=trf))
+        nearest = partial(model.recording.default_unit, entry.name, wrt)
+        for found in resolve_units(unit, shape[1:], centre, layer=entry.name, nearest=nearest):
+            trf = model.trf(entry.name, found.index, wrt)
+            rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=found.index, trf=trf))
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -229,7 +229,9 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
             f"there is no channel {settings.channels[-1]} in {layer}; it has {count}, from 0 to {count - 1}"
         )
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    units = [replace(unit, channels=settings.channels) for unit in resolve_units(word, space, centre, layer=layer)]
+    nearest = partial(model.recording.default_unit, layer, settings.wrt)
+    found = resolve_units(word, space, centre, layer=layer, nearest=nearest)
+    units = [replace(unit, channels=settings.channels) for unit in found]
     draws: Draws = 1 if by_removal(settings) else settings.draws or _default_draws(feed.n)
     question = Question(
         layer=layer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from erfscope.errors import ErfscopeError
 CENTRE = "centre"
 #: Every unit of a layer, in one result.
 ALL = "all"
+#: Begins a unit that is named by a pixel; and one of the pixel's numbers.
+PX, NUMBER = "px:", r"\d+(?:\.\d+)?"
 #: Units along each axis that a grid may have: each has a map of its own.
 GRID_LIMIT = 256
 _WORDS = {"center": CENTRE, "centre": CENTRE, "corner": "corner", "edge": "edge"}
@@ -42,18 +44,29 @@ def is_every_unit(word: object) -> bool:
     return isinstance(word, str) and word.strip().lower() == ALL
 
 
+#: A place in the reference -> the unit nearest to it.
+Nearest = Callable[[Sequence[float]], tuple[int, ...]]
+
+
 def resolve_units(
-    word: UnitWord, space: Sequence[int], centre: tuple[int, ...], *, layer: str = "the layer"
+    word: UnitWord,
+    space: Sequence[int],
+    centre: tuple[int, ...],
+    *,
+    layer: str = "the layer",
+    nearest: Nearest | None = None,
 ) -> list[Unit]:
     """Return the units that a word means in a map of the given size.
 
     Args:
         word: ``"centre"``, ``"corner"`` (the first unit), ``"edge"`` (middle of the first row), ``"grid:N"`` (N by N
-            units spread evenly), ``"r,c"`` or ``"RxC"``, several of these separated by commas; a sequence of indices,
-            one index for a line; a :class:`Unit`; or a list of any of these.
+            units spread evenly), ``"r,c"`` or ``"RxC"``, ``"px:r,c"`` (the unit nearest to a pixel), several of these
+            separated by commas; a sequence of indices, one index for a line; a :class:`Unit`; or a list of any of
+            these.
         space: Spatial size of the map.
         centre: The unit whose true centre is nearest to the reference's.
         layer: Name of the layer, for the error.
+        nearest: Finds the unit nearest to a pixel; None where places are not known.
 
     Returns:
         The units, in the order given, without repetition.
@@ -62,10 +75,15 @@ def resolve_units(
         ErfscopeError: the word is not a unit, or a unit is outside the map.
     """
     if isinstance(word, list | tuple) and any(isinstance(each, str | list | tuple | Unit) for each in word):
-        every = [unit for each in word for unit in resolve_units(each, space, centre, layer=layer)]
+        every = [unit for each in word for unit in resolve_units(each, space, centre, layer=layer, nearest=nearest)]
         return list(dict.fromkeys(every))
     if isinstance(word, str):
-        indices = [unit for part in split_units(word, len(space)) for unit in _units(part, space, centre)]
+        parts = split_units(word, len(space))
+        indices = [
+            unit
+            for part in parts
+            for unit in (_at_pixel(part, nearest) if part.startswith(PX) else _units(part, space, centre))
+        ]
     else:
         try:
             given = (
@@ -92,14 +110,17 @@ def split_units(text: str, rank: int) -> list[str]:
     """
     parts: list[str] = []
     numbers: list[str] = []
-    for part in (p.strip().lower() for p in text.split(",")):
+    # A pixel has commas of its own.
+    pixel = rf"{PX}{NUMBER}(?:\s*,\s*{NUMBER}){{{rank - 1}}}"
+    words = re.sub(pixel, lambda found: re.sub(r"\s*,\s*", "x", found[0]), text.lower())
+    for part in (p.strip() for p in words.split(",")):
         if re.fullmatch(r"-?\d+", part):
             numbers.append(part)
             if len(numbers) == rank:
                 parts.append("x".join(numbers))
                 numbers = []
             continue
-        if numbers or not (part in _WORDS or re.fullmatch(r"grid:\d+|-?\d+(x-?\d+)+", part)):
+        if numbers or not (part in _WORDS or re.fullmatch(rf"grid:\d+|-?\d+(x-?\d+)+|{PX}{NUMBER}(x{NUMBER})*", part)):
             break
         parts.append(part)
     else:
@@ -115,7 +136,15 @@ def _unreadable(asked: object, rank: int) -> ErfscopeError:
         )
         return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
-    return ErfscopeError(f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N or {indices}, or several")
+    return ErfscopeError(
+        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several"
+    )
+
+
+def _at_pixel(part: str, nearest: Nearest | None) -> list[tuple[int, ...]]:
+    if nearest is None:
+        raise ErfscopeError(f"where units stand is not known here, so that {part.replace('x', ',')!r} names none")
+    return [nearest([float(number) for number in part.removeprefix(PX).split("x")])]
 
 
 def _units(part: str, space: Sequence[int], centre: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -233,15 +233,15 @@ class Recording(Pass):
         reason = "it was recorded with random numbers, and may be elsewhere with others"
         return replace(found, center_exact=False, center_inexact_reason=reason)
 
-    def default_unit(self, layer: str, wrt: str = IMAGE) -> tuple[int, ...]:
-        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis; of two, the one
-        with larger index.
+    def default_unit(self, layer: str, wrt: str = IMAGE, at: Sequence[float] | None = None) -> tuple[int, ...]:
+        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis, or to another
+        place; of two, the one with larger index.
 
         Raises:
-            ErfscopeError: as :meth:`trf`.
+            ErfscopeError: as :meth:`trf`, or a place outside the reference.
         """
         seen, layout = self._layer(layer)
-        return self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout)
+        return self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout, at)
 
     def needs_numbers(self, layer: str) -> str:
         """Why a layer could not be recorded without numbers, so that another path may lead to it; "" where it could."""

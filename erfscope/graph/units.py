@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import fx
 
+from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
+from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import shape_of
 from erfscope.graph.places import NOWHERE, Place, go_on
 from erfscope.graph.positions import Positions
@@ -98,15 +100,23 @@ class UnitCenters:
         centers = tuple(float(line.table[u]) for line, u in zip(lines, index, strict=True))
         return centers, next(filter(None, reasons), "")
 
-    def nearest_unit(self, node: fx.Node, layout: Layout) -> tuple[int, ...]:
-        """The unit whose centre is nearest to the reference's, (S - 1) / 2 along each axis; of two alike, the
+    def nearest_unit(self, node: fx.Node, layout: Layout, at: Sequence[float] | None = None) -> tuple[int, ...]:
+        """The unit whose centre is nearest to a place, the reference's centre (S - 1) / 2 if None; of two alike, the
         one with the larger index.
+
+        Raises:
+            ErfscopeError: the place is outside the reference, or has not its axes.
         """
+        if at is not None and (
+            len(at) != len(self.sizes) or any(not 0 <= p < size for p, size in zip(at, self.sizes, strict=True))
+        ):
+            place = ",".join(f"{p:g}" for p in at)
+            raise ErfscopeError(f"there is no pixel {place} in {size_text(self.sizes)}; pixels begin at 0")
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():
             line = self._line(node, layout, axis)
-            off = np.abs(line.table - (size - 1) / 2)
+            off = np.abs(line.table - ((size - 1) / 2 if at is None else at[axis]))
             # Rounding must not decide between two.
             nearest[axis] = int(np.flatnonzero(off <= off.min() + 1e-9 * abs(line.slope))[-1])
         return tuple(nearest)

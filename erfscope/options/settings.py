@@ -44,7 +44,7 @@ class Settings:
     unit: Annotated[
         str | Sequence[Any],
         Option(
-            "centre, corner, edge, grid:N or r,c{several}.",
+            "centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel{several}.",
             WHAT,
             several="a comma list measures each, all takes every unit",
             words=("centre", "corner", "edge", "all"),

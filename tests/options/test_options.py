@@ -59,9 +59,12 @@ def test_the_command_line_offers_every_study():
 
 def test_the_help_of_a_command_of_one_value_offers_no_lists():
     unit = OPTIONS["unit"]
-    assert unit.option.text == f"centre, corner, edge, grid:N or r,c; {unit.option.several}."
+    assert (
+        unit.option.text
+        == f"centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel; {unit.option.several}."
+    )
     alone = one_value(OPTIONS)
-    assert alone["unit"].option.text == "centre, corner, edge, grid:N or r,c."
+    assert alone["unit"].option.text == "centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel."
     assert not [name for name, each in alone.items() if "comma list" in each.option.text or "{" in each.option.text]
 
 
