@@ -187,9 +187,16 @@ def _hops(_result: Result, hops: HopProfile, where: str) -> Iterator[Extra]:
     yield Extra(head="share of the map by hops along the graph", items=tuple(items))
 
 
-def _frame_mass(_result: Result, shares: Sequence[float], where: str) -> Iterator[Extra]:
-    items = tuple(_shares(shares, where, "frame"))
-    yield Extra(head="share of the map in each frame", items=items)
+def _frame_mass(result: Result, shares: Sequence[float], where: str) -> Iterator[Extra]:
+    """The shares of the frames around the unit, and those before and after them together."""
+    middle = 0 if result.unit is None else round(result.unit.center_px[0])
+    first = max(0, min(middle - LISTED // 2, len(shares) - LISTED))
+    last = min(first + LISTED, len(shares))
+    items = [(f"frame {at}", plain_cell(shares[at], f"{where}/{at}", percent=True)) for at in range(first, last)]
+    for name, beyond, place in (("frames before", shares[:first], 0), ("frames after", shares[last:], len(items) + 1)):
+        if beyond:
+            items.insert(place, (name, plain_cell(sum(beyond), "", percent=True)))
+    yield Extra(head="share of the map in each frame", items=tuple(items))
 
 
 def _published(_result: Result, found: Mapping[str, Any], where: str) -> Iterator[Extra]:
