@@ -43,7 +43,7 @@ class ErfWarning(UserWarning):
 
 
 def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", limit: int = 8) -> ErfscopeError:
-    """Return the error for a name that does not exist, with names that exist, similar ones first, and the most similar one.
+    """Return the error for a name that does not exist, with names that exist, similar ones first.
 
     Args:
         kind: Kind of the name, e.g. ``"layer"``.
@@ -59,9 +59,8 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
     near = _nearest(asked, names)
     # Of more names than are listed those that are most like it.
     alike = difflib.get_close_matches(asked, names, n=limit, cutoff=0.5) if len(names) > limit else []
-    shown = ", ".join(list(dict.fromkeys((*alike, *names)))[:limit]) + (
-        f", ... ({len(names)} in all)" if len(names) > limit else ""
-    )
+    listed = list(dict.fromkeys((*alike, *names)))[:limit]
+    shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
     hint = f" (did you mean {near!r}?)" if near else ""
     place = f" in {where}" if where else ""
     return ErfscopeError(f"unknown {kind} {asked!r}{place}; there is: {shown or 'none'}{hint}")
