@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from erfscope.environment import ran_out
@@ -47,7 +48,6 @@ _HINTS = (
         "it takes {0} channels: in_chans={0} (--in-chans {0})",
     ),
     (r'missing the required "forward" function', f"give the part of it that computes, model.PART, or {_WRAP}"),
-    (r"(?<!\w)FORWARD\(\) missing \d+ required", _WRAP),
     (r"(?i:you (?:have to|must) specify)|'(?:Tensor|NoneType)'|\(got str\)|too many indices|values to unpack", _WRAP),
     (r"scalar types: Long, Int|used as indices must be long", f"it takes integer ids, which have no gradient; {_WRAP}"),
     (r"(?i:\bmeta\b)", "build it outside torch.device('meta'), and make its own tensors on the device of its input"),
@@ -96,10 +96,29 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
 
 def _hint(adapter: GivenModel, text: str) -> str:
     channels, forward = str(adapter.preprocess.channels), re.escape(type(adapter.module).forward.__qualname__)
+    if found := re.search(rf"(?<!\w){forward}\(\) missing \d+ required [^:]*: (.*)", text):
+        others = ", ".join(re.findall(r"'(\w+)'", found[1]))
+        call = f"erfscope.wrap(model, forward=lambda m, x: m(x, {others}))"
+        return f"give it the others too: {call}; for a command, name FILE.py:FUNCTION that returns that"
+    found = re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", text)
+    if found and (side := _side_of_tokens(adapter.preprocess.size, int(found[1]), int(found[2]))):
+        return f"its positions are those of {side}x{side}: input_size={side} (--input-size {side})"
     for pattern, hint in _HINTS:
         if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
             return hint.format(found[found.lastindex or 0])
     return WITHOUT_CHANNELS if channels == "1" and len(adapter.preprocess.size) == 1 else ""
+
+
+def _side_of_tokens(size: Sequence[int], given: int, wanted: int) -> int | None:
+    """The side of the square input with so many patches as are wanted, where as many as were given are those of this
+    square input, with or without a class token; None where they are not."""
+    if len(set(size)) != 1 or len(size) != 2:
+        return None
+    for tokens in (0, 1):
+        rows, wanted_rows = math.isqrt(max(given - tokens, 0)), math.isqrt(max(wanted - tokens, 0))
+        if rows and (rows**2, wanted_rows**2) == (given - tokens, wanted - tokens) and size[0] % rows == 0:
+            return size[0] // rows * wanted_rows
+    return None
 
 
 @contextlib.contextmanager

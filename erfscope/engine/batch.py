@@ -271,9 +271,11 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
         try:
             loaded.append(read(index))
             images.append(index)
-        except ErfscopeError:
+        except ErfscopeError as error:
             if not plan.settings.keep_going:
-                raise
+                if len(plan.indices) == 1:
+                    raise
+                raise ErfscopeError(f"{error}; --keep-going passes over such images") from error
             sums.unreadable.append(index)
     if not images:
         return torch.empty(0), []

@@ -235,7 +235,22 @@ def bert() -> nn.Module:
     return transformers.BertModel(transformers.BertConfig(**words)).eval()  # type: ignore[no-any-return]
 
 
+class Tokens(nn.Module):
+    """Positions of 3 x 3 patches of 16 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.positions = nn.Conv2d(3, 8, 16, 16), nn.Parameter(torch.zeros(1, 9, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.patches(x).flatten(2).transpose(1, 2) + self.positions
+
+
 WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
+OTHERS = (
+    "give it the others too: erfscope.wrap(model, forward=lambda m, x: m(x, gain));"
+    " for a command, name FILE.py:FUNCTION that returns that"
+)
 CHANNELS = "it takes {0} channels: in_chans={0} (--in-chans {0})"
 SIZE = "try another input_size= (--input-size)"
 #: A model, its input's channels and size, what stands in its error, and the hint at its end.
@@ -249,7 +264,8 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
         "cannot be multiplied",
         SIZE,
     ),
-    "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", WRAP),
+    "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", OTHERS),
+    "tokens": (Tokens, None, 64, "tensor b (9)", "its positions are those of 48x48: input_size=48 (--input-size 48)"),
     "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP),
     "ids": (lambda: nn.Sequential(nn.Embedding(9, 6)), None, (16,), "Long, Int", f"which have no gradient; {WRAP}"),
     "a language model": (bert, None, (16,), "too many values to unpack", WRAP),
