@@ -435,7 +435,7 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     assert err == f"erfscope: test_resnet: {text}; erfscope doctor --fix-hint test_resnet says how to get them\n"
     stored = erfscope.read(target)
     assert stored[0].weights.fallback
-    assert "random weights (fallback)" in " ".join(text.get_text() for text in stored.figure().texts)
+    assert "random weights (fallback)" in " ".join(text.get_text() for text in stored.figure(conditions=True).texts)
     for format_, pick in (("csv", 1), ("markdown", 2)):
         code, out, err = run("analyze", "test_resnet", "--samples", "2", "--format", format_, "--measures", "r50")
         assert code == 0

@@ -100,9 +100,7 @@ def test_files_say_so_in_a_field_of_their_own(volume, picture):
 @pytest.mark.slow
 def test_the_gate_says_so(tmp_path):
     net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
-    request = CheckRequest(
-        name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4}, accept=""
-    )
+    request = CheckRequest(name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4})
     for _ in range(2):  # when it is written, and when it is compared
         report = check_all([request], baseline=tmp_path / "b.json")
         assert "sizes are in-plane" in report.text

@@ -139,7 +139,7 @@ def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noq
     browser.find_element(By.CSS_SELECTOR, "label:has(input[value=seen])").click()
     point(browser, 0.4, 0.3)
     sentence = browser.find_element(By.CSS_SELECTOR, ".sentence")
-    WebDriverWait(browser, 20).until(lambda _: "moves unit" in sentence.text)
+    WebDriverWait(browser, 20).until(lambda _: "influences unit" in sentence.text)
     row, col = int(0.4 * SIZE[0]), int(0.3 * SIZE[1])
     request = Request.parse({**OPTIONS, "images": picture, "samples": 1})
     loaded = load_model(net(), request, size=request.sizes[0], weights="auto")

@@ -547,4 +547,4 @@ def test_the_sizes_of_every_unit_are_on_the_page_where_they_were_measured():
         r'<figure class="positions">\s*<img src="data:image/png;base64,([^"]+)" alt="r50 and context_r50 of every unit',
         page,
     )
-    assert Image.open(io.BytesIO(base64.b64decode(uri))).width == 1440
+    assert Image.open(io.BytesIO(base64.b64decode(uri))).width == 1370
