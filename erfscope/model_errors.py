@@ -97,7 +97,8 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
 def _hint(adapter: GivenModel, text: str) -> str:
     channels, forward = str(adapter.preprocess.channels), re.escape(type(adapter.module).forward.__qualname__)
     if found := re.search(rf"(?<!\w){forward}\(\) missing \d+ required [^:]*: (.*)", text):
-        others = ", ".join(re.findall(r"'(\w+)'", found[1]))
+        keyword = "{0}={0}" if "keyword-only" in found[0] else "{0}"
+        others = ", ".join(keyword.format(name) for name in re.findall(r"'(\w+)'", found[1]))
         call = f"erfscope.wrap(model, forward=lambda m, x: m(x, {others}))"
         return f"give it the others too: {call}; for a command, name FILE.py:FUNCTION that returns that"
     found = re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", text)

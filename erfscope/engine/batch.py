@@ -271,11 +271,9 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
         try:
             loaded.append(read(index))
             images.append(index)
-        except ErfscopeError as error:
+        except ErfscopeError:
             if not plan.settings.keep_going:
-                if len(plan.indices) == 1:
-                    raise
-                raise ErfscopeError(f"{error}; --keep-going passes over such images") from error
+                raise
             sums.unreadable.append(index)
     if not images:
         return torch.empty(0), []

@@ -111,7 +111,8 @@ class UnitCenters:
             len(at) != len(self.sizes) or any(not 0 <= p < size for p, size in zip(at, self.sizes, strict=True))
         ):
             place = ",".join(f"{p:g}" for p in at)
-            raise ErfscopeError(f"there is no pixel {place} in {size_text(self.sizes)}; pixels begin at 0")
+            whole = size_text(self.sizes)
+            raise ErfscopeError(f"there is no pixel {place} in {whole}; write a number from 0 for each axis")
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():

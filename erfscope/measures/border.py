@@ -60,10 +60,11 @@ def _is_outermost(plane: ErfMap, axis: int) -> Iterator[bool]:
 def _beyond(plane: ErfMap, weights: FloatArray, axis: int) -> float:
     """The mass beyond both ends of an axis, as a share of that inside."""
     trf = plane.trf
-    if trf is None or trf.is_global:
+    if trf is None:
         return 0.0
     profile = weights.sum(axis=tuple(other for other in range(weights.ndim) if other != axis))
-    first, last = trf.box_px[axis]
+    # What a global operation adds has no fall-off.
+    first, last = (trf.local_box_px if trf.is_global else trf.box_px)[axis]
     width = max(1, min(math.ceil(plane.stride_px[axis]), len(profile) // 4))
     center, total = plane.center_px[axis], 0.0
     ends = (-first, profile, center), (last - len(profile) + 1, profile[::-1], len(profile) - 1 - center)

@@ -37,18 +37,21 @@ MOVED = 0.03
 def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
     """The findings on one map, most important first; they do not depend on the measures asked for."""
     trf = erf.trf
-    numbers = measure(erf, ["center_share", "clipped", "luo_size"])
+    numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
     share, clipped = numbers["center_share"], numbers["clipped"]
     if isinstance(share, float) and share > OWN_CELL:
         text = f"{share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass"
         yield Finding(code="own_cell_dominated", text=text)
+    if trf is not None and trf.is_global:
+        clipped = _outside(trf)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         yield _cut(erf, clipped)
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
-    if trf is not None and not trf.is_global and _off_centre(erf):
-        yield Finding(code="off_centre_peak", text="the ERF peaks more than a stride away from the unit's true centre")
+    if trf is not None and not trf.is_global and _off_centre(erf, numbers["r50"]):
+        text = "the ERF peaks more than a stride, and than half of r50, away from the unit's true centre"
+        yield Finding(code="off_centre_peak", text=text)
     if leaked:
         yield Finding(
             code="outside_trf",
@@ -80,11 +83,19 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
     lost, growth = lost_at_borders(erf)
     outside = outside_text(clipped, whole)
+    if erf.trf is not None and erf.trf.is_global:
+        outside += ", global operations left out"
     if growth is None or growth > MOVED:
-        grown = "" if growth is None else f", r50 about {growth:.0%} larger"
-        text = f"input too small: sizes are underestimates; {outside}, and about {lost:.0%} of the ERF{grown}"
+        text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%} by a rough estimate"
         return Finding(code="clipped", text=text)
-    return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF (about {lost:.1%})")
+    return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%} by a rough estimate)")
+
+
+def _outside(trf: Trf) -> float:
+    """The share of a TRF's box that lies outside the reference, global operations left out."""
+    boxes = zip(trf.local_box_px[-2:], trf.reference_px[-2:], strict=True)
+    inside = [max(0, min(last, size - 1) - max(first, 0) + 1) / (last - first + 1) for (first, last), size in boxes]
+    return 1 - float(np.prod(inside))
 
 
 def outside_text(share: float, of: str = "") -> str:
@@ -178,12 +189,14 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         yield Finding(code="several_outputs", text=text)
 
 
-def _off_centre(erf: ErfMap) -> bool:
-    """Whether an interior unit's map peaks more than a stride from its centre; borders pull the peaks of others."""
+def _off_centre(erf: ErfMap, r50: object) -> bool:
+    """Whether an interior unit's map peaks more than a stride from its centre, and than half of r50, within which noise
+    moves a single brightest cell; borders pull the peaks of others."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
     if not inside:
         return False
     peak = np.unravel_index(int(np.abs(erf.values).argmax()), erf.values.shape)
-    return any(abs(p - c) > max(s, 1.0) for p, c, s in zip(peak, erf.center_px, erf.stride_px, strict=True))
+    least = r50 / 2 if isinstance(r50, float) else 0.0
+    return any(abs(p - c) > max(s, 1.0, least) for p, c, s in zip(peak, erf.center_px, erf.stride_px, strict=True))

@@ -92,7 +92,8 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
     except UnidentifiedImageError as error:
         raise ErfscopeError(
-            f"cannot read {name!r}: it is not an image that Pillow reads; give one of {', '.join(FORMATS)}"
+            f"cannot read {name!r}: it is not an image that Pillow reads; give one of {', '.join(FORMATS)}, or pass"
+            " over it (--keep-going)"
         ) from error
     except (
         Exception

@@ -109,7 +109,7 @@ class ReportView:
         """The lines below a table: what columns mean, what rows share, why errors are absent, what inserted blocks
         cost."""
         shared = " · ".join(self.texts()) if self.is_usable else ""
-        notes = filter(None, (words.plane_note(self.results), shared, words.no_errors(self.results)))
+        notes = filter(None, (words.plane_note(self.results), shared, words.errors_note(self.results)))
         return [*self.meanings, *notes, *self.costs]
 
     @property

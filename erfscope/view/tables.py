@@ -317,6 +317,7 @@ def latex_figure(
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]
+    renamed += [r"% For a paper elsewhere: \graphicspath{{FOLDER/}}, with the folder of this file."]
     lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width=\{width}]{{{plain}}}"]
     lines += [caption_line(" ".join(sentences)), rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])

@@ -331,6 +331,12 @@ def no_errors(results: Sequence[Result]) -> str:
     return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
 
 
+def errors_note(results: Sequence[Result]) -> str:
+    """Why there are no errors, or that some are over draws alone; "" for errors over images."""
+    over_draws = any(r.se_over == "draws" and any(m.se is not None for m in r.measures.values()) for r in results)
+    return no_errors(results) or ("± is over random draws: other images are not in it" if over_draws else "")
+
+
 def errors_over(result: Result) -> str:
     """What ± of a result is over."""
     images, draws = result.input.n_images - result.input.n_dead, result.input.n_draws

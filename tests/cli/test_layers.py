@@ -367,7 +367,7 @@ BAD = {
     "no such reference": (
         ["test_resnet", "--layer", "layer1", "--wrt", "layr1"],
         2,
-        "there is: image, act1, layer1",
+        "there is: layer1, layer1.0",
         "did you mean 'layer1'",
     ),
     "no such reference for any": (["test_resnet", "--wrt", "layr1"], 2, "'layr1'", "did you mean 'layer1'"),
