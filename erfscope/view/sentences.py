@@ -365,8 +365,8 @@ ERRORS = (
     f"Errors are {JACKKNIFE}s over at most ten groups of images, or of draws for up to three images; fewer than four"
     " groups give no errors. Differences are paired: they are taken over the same images, group by group. The square of"
     " an error is right on average. An error from ten groups is itself uncertain by about a quarter. It is typically"
-    " too small where few images dominate a size: by 5 to 20 % for context_r50 and context_r90 of attention from 10 or 20"
-    " images."
+    " too small where few images dominate a size: by 5 to 20 % for context_r50 and context_r90 of attention from 10 or"
+    " 20 images."
 )
 GUIDE = (
     ("to compare models", "--convention jacobian; context_r50 and far_mass, which leave the unit's own cell out"),
