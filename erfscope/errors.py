@@ -58,7 +58,7 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
     names = list(known)
     near = _nearest(asked, names)
     # Of more names than are listed those that are most like it.
-    alike = difflib.get_close_matches(asked, names, n=limit, cutoff=0.5) if len(names) > limit else []
+    alike = difflib.get_close_matches(asked, names, n=limit, cutoff=0.6) if len(names) > limit else []
     listed = list(dict.fromkeys((*alike, *names)))[:limit]
     shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
     hint = f" (did you mean {near!r}?)" if near else ""

@@ -61,6 +61,8 @@ SYMBOLS = (
     (r"(side|area)(\d+)", r"\1$_{\2}$"),
     (r"gaussian_r2", "gaussian $R^2$"),
 )
+#: Beside the image of a figure.
+ELSEWHERE = r"  % In a paper elsewhere: \graphicspath{{FOLDER/}}, with the folder of this file."
 #: Measures of a table that a column of a paper holds, as far as they were measured.
 PAPER = ("r50", "r90")
 
@@ -317,8 +319,7 @@ def latex_figure(
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)
     renamed = [] if plain == file else [f"% Rename the file to {plain}: LaTeX takes no other characters."]
     stem = plain.rpartition(".")[0]
-    renamed += [r"% For a paper elsewhere: \graphicspath{{FOLDER/}}, with the folder of this file."]
-    lines = [rf"\begin{{{name}}}", r"  \centering", rf"  \includegraphics[width=\{width}]{{{plain}}}"]
+    lines = [rf"\begin{{{name}}}", r"  \centering", ELSEWHERE, rf"  \includegraphics[width=\{width}]{{{plain}}}"]
     lines += [caption_line(" ".join(sentences)), rf"  \label{{fig:{stem}}}", rf"\end{{{name}}}", ""]
     return "\n".join([*renamed, *lines])
 
