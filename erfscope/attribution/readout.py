@@ -29,8 +29,6 @@ BY_STATISTICS = (
 
 #: Recurrent layers.
 RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-#: Modules whose statistics in training mode are those of the batch.
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class SoundKernels(TorchFunctionMode):
