@@ -30,6 +30,9 @@ SIGNED_IMAGES = 16
 ONE_BY_ONE = "measured one image at a time"
 #: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
+#: What to compare of maps that are mostly the unit's own cell, and how a finding on them ends.
+WITHOUT_OWN_CELL = ("context_r50", "far_mass")
+COMPARE = f"; compare {' and '.join(WITHOUT_OWN_CELL)}"
 #: An input is too small where a larger one lets r50 grow by more, by an estimate: mostly half to twice of growths above
 #: 5 % (``benchmarks/borders.py``), and a third in stacks of convolutions.
 MOVED = 0.03
@@ -46,7 +49,7 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> I
     numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
     share, clipped = numbers["center_share"], numbers["clipped"]
     if isinstance(share, float) and share > OWN_CELL:
-        text = f"{share:.0%} of the ERF is the unit's own cell; compare context_r50 and far_mass"
+        text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
         yield Finding(code="own_cell_dominated", text=text)
     if trf is not None and trf.is_global:
         clipped = _outside(trf)

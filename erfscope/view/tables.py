@@ -12,6 +12,7 @@ from typing import Any
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES, SHOWN
+from erfscope.results.findings import COMPARE, WITHOUT_OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import words
@@ -36,6 +37,7 @@ from erfscope.view.table import (
 CONDITIONS = ("label", "weights", "input", "layer", "unit", "convention", "status")
 #: Columns of a CSV that say what the layer and the model are.
 STRUCTURE = (
+    "center_px",
     "stride_px",
     "trf_px",
     "trf_local_px",
@@ -156,8 +158,9 @@ def _values(row: Row, measures: Sequence[str], compared: Sequence[str]) -> list[
 
 
 def _structure(result: Result) -> Iterator[Value]:
-    """Stride, TRF, cost and halo of one result, for CSV."""
+    """Centre and stride of the unit, TRF, cost and halo of one result, for CSV."""
     unit, trf, cost, halo = result.unit, result.trf, result.cost, result.halo
+    yield None if unit is None else ",".join(f"{place:g}" for place in unit.center_px)
     yield None if unit is None else size_text([f"{side:g}" for side in unit.stride_px])
     yield from (
         (None,) * 4
@@ -177,7 +180,13 @@ def paper_table(view: ReportView) -> Table:
     columns = [column for column in view.columns if _has_column(view, column)]
     notes = sorted(view.notes, key=lambda note: note.rows)
     letters = {note: _letter(place) for place, note in enumerate(notes)}
-    texts = [f"{note.text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else note.text for note in notes]
+    names = {column.name for column in columns}
+    # A note sends nobody to columns that the table lacks.
+    texts = [note.text if names.issuperset(WITHOUT_OWN_CELL) else note.text.removesuffix(COMPARE) for note in notes]
+    texts = [
+        f"{text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else text
+        for note, text in zip(notes, texts, strict=True)
+    ]
     rows = [
         TableRow(
             cells=(row.result.label, *(_cell(row, column) for column in columns)),
@@ -254,7 +263,9 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = words.listed(dict.fromkeys(result.se_over for result in shown))
         yield f"± is the {words.JACKKNIFE} over {over}."
-    yield from filter(None, (words.plane_note(shown), words.cells_note(shown)))
+    place = view.pixel_note
+    place = f"{place[0].upper()}{place[1:]}." if place else ""
+    yield from filter(None, (words.plane_note(shown), words.cells_note(shown), place))
 
 
 def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:

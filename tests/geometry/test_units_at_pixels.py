@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 from torch import nn
 
@@ -38,6 +40,14 @@ def test_how_far_units_stand_from_the_pixel_is_said_where_they_stand_elsewhere()
     shown = " ".join(str(erfscope.compare(nets, unit="px:16,5", **asked)).split())
     places = "coarse output at 16,8 (3 px away), fine output at 16,4 (1 px away)"
     assert f"units nearest to pixel 16,5 stand elsewhere: {places}" in shown
+    report = erfscope.compare(nets, unit="px:16,5", **asked)
+    for name in ("markdown", "latex"):
+        assert f"Units nearest to pixel 16,5 stand elsewhere: {places}." in report.table(format=name)
+    rows = [dict(row) for row in csv.DictReader(report.table(format="csv").splitlines())]
+    assert [row["center_px"] for row in rows] == ["16,8", "16,4"]
+    stored = report.to_json()
+    assert stored["settings"]["unit"] == "px:16,5"
+    assert [row["unit"]["center_px"] for row in stored["results"]] == [[16, 8], [16, 4]]
     assert "stand elsewhere" not in str(erfscope.compare(nets, unit="px:16,8", **asked))
     assert "stand elsewhere" not in str(erfscope.compare(nets, unit="centre", **asked))
     single = " ".join(str(erfscope.sweep(net(2), unit="px:5,9", **asked)).split())

@@ -13,6 +13,7 @@ from dataclasses import replace
 import made_up
 import pytest
 
+from erfscope.finding import Finding
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.model_facts import Weights
 from erfscope.printable import printable
@@ -261,3 +262,17 @@ def test_headers_are_those_of_a_paper():
     ]
     assert len({symbol(name) for name in MEASURES}) == len(MEASURES)
     assert set(SHOWN) <= set(MEASURES)
+
+
+@pytest.mark.parametrize("format", ["markdown", "latex"])
+def test_a_note_on_the_units_own_cell_names_columns_only_where_the_table_has_them(format):
+    text = "40% of the ERF is the unit's own cell; compare context_r50 and far_mass"
+    own = Finding(code="own_cell_dominated", text=text)
+    report = Report(results=(replace(made_up.result(), findings=(own,)),))
+    short, whole = (
+        report.table(names, format=format).replace("\\allowbreak{}", "").replace("\\", "")
+        for names in (["r50", "r90"], ["r50", "context_r50", "far_mass"])
+    )
+    assert "40% of the ERF is the unit's own cell" in short
+    assert "compare" not in short
+    assert text.removeprefix("40% ") in whole
