@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,8 +192,8 @@ def deliver(
     from erfscope.view.sentences import quiet_line
 
     chosen = wanted.format
-    # A report in a terminal, and the lines of --quiet, show fallbacks and errors themselves.
-    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty())
+    # A report where stderr is seen too, and the lines of --quiet, show fallbacks and errors themselves.
+    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty() or _goes_where_stderr_goes())
     if not wanted.quiet and not is_read:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
@@ -214,6 +216,14 @@ def deliver(
     if not report.ok or failures:
         return 3
     return 0 if all(result.verification.holds for result in report if result.verification is not None) else 1
+
+
+def _goes_where_stderr_goes() -> bool:
+    """Whether results and messages are in one place, such as a log."""
+    try:
+        return os.path.sameopenfile(streams.out.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:

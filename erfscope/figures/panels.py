@@ -19,6 +19,7 @@ from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.drawn import close_up
+from erfscope.printable import brief
 from erfscope.results.result import Result
 from erfscope.view.words import cells, unit_text
 
@@ -144,7 +145,7 @@ def with_unit(results: Sequence[Result]) -> list[Result]:
 def _centre(result: Result) -> str:
     """The unit's position, which is comparable between layers; its index is not."""
     assert result.unit is not None
-    place = ", ".join(f"{center:g}" for center in result.unit.center_px)
+    place = ", ".join(map(brief, result.unit.center_px))
     return f"at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"
 
 

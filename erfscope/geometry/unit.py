@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from erfscope.errors import ErfscopeError
+from erfscope.printable import brief
 
 CENTRE = "centre"
 #: Every unit of a layer, in one result.
@@ -270,7 +271,7 @@ class Trf:
 
 
 def _listed(numbers: Sequence[float]) -> str:
-    return ",".join(f"{number:.6g}" for number in numbers)
+    return ",".join(map(brief, numbers))
 
 
 def _within(first: int, last: int, size: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
+from erfscope.printable import brief
 from erfscope.results.comparability import RANDOM
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
@@ -172,7 +173,7 @@ def images_text(result: Result) -> str:
 
 def square_text(sides: Sequence[float]) -> str:
     """One number for a square, e.g. ``32``, and both sides of any other rectangle, e.g. ``32x16``."""
-    texts = [f"{side:.4g}" if isinstance(side, float) else str(side) for side in sides]
+    texts = [brief(side) if isinstance(side, float) else str(side) for side in sides]
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)
 
 
@@ -253,7 +254,7 @@ def sides_text(result: Result) -> tuple[str, str]:
     if result.trf is None:
         return "", ""
     sides = sides_of(result.trf.reference_px, result.trf)
-    return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
+    return brief(sides.reference), "" if sides.field is None else brief(sides.field)
 
 
 def ratios_note(result: Result) -> str:

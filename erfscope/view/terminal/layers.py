@@ -11,6 +11,7 @@ from rich.text import Text
 
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
+from erfscope.printable import brief
 from erfscope.results.layers import LayerRow, LayerTable, overview
 from erfscope.view.table import Column, Table, TableRow, rows_of, write
 from erfscope.view.tables import dataframe
@@ -65,7 +66,7 @@ class _All:
             cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
-            cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
+            cells += [_place(row.unit), ("" if trf.center_exact else "~") + _brief_place(trf.center_px)]
             cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
             rows.append(TableRow(cells=tuple(cells), style="bold" if row.name == self.table.default_layer else ""))
@@ -129,9 +130,9 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "input": size_text(table.input_size),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
         "unit": _place(row.unit),
-        "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
+        "centre": ("" if trf.center_exact else "about ") + _brief_place(trf.center_px),
         "stride": f"{square_text(trf.stride_px)} {word}",
-        "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
+        "offset": f"{_brief_place(trf.offset_px)}; centre = offset + unit x stride",
         "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
@@ -166,6 +167,10 @@ def _unit_of(table: LayerTable) -> str:
 
 def _place(values: Sequence[float]) -> str:
     return ",".join(f"{value:.6g}" for value in values)
+
+
+def _brief_place(values: Sequence[float]) -> str:
+    return ",".join(map(brief, values))
 
 
 def _box(sides: Box) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from erfscope.geometry.unit import size_text
 from erfscope.measures import SHOWN
-from erfscope.printable import number, printable
+from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
 from erfscope.results.report import Report
@@ -25,6 +25,7 @@ from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
 from erfscope.view.report_view import ReportView, Row, report_view
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
+from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 from erfscope.view.terminal.table import TerminalTable
 
@@ -62,12 +63,12 @@ def plain_text(shown: Result | Report) -> str:
 
 def as_plain_text(shown: RenderableType) -> str:
     """What a terminal of :data:`PLAIN_WIDTH`, or of this one's width, shows, without colours."""
-    screen = Console(color_system=None, highlight=False, markup=False, emoji=False)
+    screen = PlainConsole(color_system=None)
     if not screen.is_terminal and not os.environ.get("COLUMNS"):
         screen.width = PLAIN_WIDTH
     with screen.capture() as captured:
         screen.print(shown)
-    return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 def as_html(text: str) -> str:
