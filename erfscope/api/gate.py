@@ -159,7 +159,7 @@ def check_all(
             structure_only=trf_only,
             advice=check.advice,
         )
-        found = settled(replace(found, result=result), update=update, policy=policy, path=path)
+        found = settled(replace(found, result=result), update=update, policy=policy, path=path, trf_only=trf_only)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[check.name] = entry_to_store(obtained, known.get(check.name), trf_only=trf_only)
         if check.longest_halo is not None:

@@ -86,6 +86,13 @@ def compare(
     )
 
 
+def is_same_structure(obtained: BaselineEntry, expected: BaselineEntry) -> bool:
+    """Whether two entries are of one structure, found with the same settings."""
+    if obtained.structure is None or expected.structure is None or any(_setting_changes(obtained, expected)):
+        return False
+    return not any(changes(obtained.structure, expected.structure))
+
+
 @dataclass(frozen=True, slots=True)
 class _SettingChange:
     """A setting that is not as it was."""
@@ -141,6 +148,8 @@ def _cause(
     words = {measure.word for measure in verdicts}
     if "fail" in words:
         return "measurement changed, with the same weights" if same_model else "model changed"
+    if any(measure.expected is None for measure in verdicts):
+        return "measures are missing in the baseline"
     if "cannot tell" in words:
         return "same weights, and too noisy to tell" if same_model else "model changed, and too noisy to tell"
     return "same weights" if same_model else "model changed, within the tolerances"
