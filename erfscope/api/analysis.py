@@ -42,8 +42,7 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     """Measure how far one unit of a model looks.
 
     Args:
-        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found;
-            docs/contract.md says what is asked of it.
+        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found.
         errors: What a model that fails gives: an exception ("raise"), or a result whose ``status`` is "error" ("row"),
             as in the table of :func:`erfscope.compare`.
         **options: See :class:`erfscope.Options`; each is the command line's option of the same name.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import glob
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import made_up
 import pytest
@@ -123,3 +127,23 @@ def test_a_measured_result_prints_short():
     result = erfscope.analyze("test_resnet", weights="random", samples=2)
     assert len(str(result)) < 2500
     assert repr(result).startswith("<Result test_resnet layer4 unit 2,2: ok, r50 ")
+
+
+def test_no_text_names_a_file_of_the_documentation():
+    """Who has installed the package has no docs/: strings that are no docstrings name none."""
+    named = []
+    folder = Path(erfscope.__file__).parent
+    # It follows the links to the commands and the adapters, as Path.rglob does not.
+    files = glob.glob(f"{folder}/**/*.py", recursive=True)  # noqa: PTH207
+    assert any(file.endswith("cli/main.py") for file in files)
+    for file in map(Path, files):
+        text = file.read_text(encoding="utf-8")
+        if "docs/" not in text:
+            continue
+        tree = ast.parse(text)
+        bodies = [node.body for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)]
+        described = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+                named += [f"{file.name}:{node.lineno}"] if re.search(r"\bdocs/", node.value) else []
+    assert named == []
