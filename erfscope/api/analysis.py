@@ -15,7 +15,7 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, caller_modules, feed_of, load_model
+from erfscope.api.models import Model, are_paths, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
@@ -89,6 +89,7 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
     with restored(*caller_modules(model)), torch.inference_mode(False):
         request = with_earlier(request)
         refuse_weights(model, request)
+        check_images(request)
         growth = Growth() if request.is_growing else None
         results: list[Result] = []
         for size in request.sizes if growth is None else growth.sizes():

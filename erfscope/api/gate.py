@@ -13,7 +13,7 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, caller_modules, feed_of, load_model, load_structure
+from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model, load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -145,7 +145,7 @@ def check_all(
         raise ErfscopeError(
             f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own"
         )
-    prepared = [_checked(request) for request in requests]
+    prepared = [_checked(request, trf_only=trf_only) for request in requests]
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for check, (request, allowed) in zip(requests, prepared, strict=True):
@@ -170,7 +170,7 @@ def check_all(
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
 
 
-def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]:
+def _checked(check: CheckRequest, *, trf_only: bool) -> tuple[Request, dict[str, Tolerance] | None]:
     """Read the options and the tolerances, and refuse what needs no model to be refused."""
     try:
         request = Request.parse({"device": "cpu", **check.options})
@@ -181,6 +181,8 @@ def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]
         if request.settings.shard is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
         refuse_weights(check.model, request)
+        if not trf_only:
+            check_images(request)
         return request, _parsed(check.tolerances)
     except ErfscopeError as error:
         raise ErfscopeError(f"check {check.name!r}: {error}") from error

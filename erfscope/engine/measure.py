@@ -163,6 +163,7 @@ def measure(
             needs = _with_batches(plan, sums)
             widths.own = sums.planned
         callbacks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
+        callbacks.progress(sums.seen, len(plan.indices))
         rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         shares = [index for first, last in rounds for index in _share(plan, first, last)]
         with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):

@@ -17,6 +17,7 @@ from erfscope.geometry.unit import Trf
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
+from erfscope.progress import Progress, no_progress, stage
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -34,6 +35,8 @@ class LoadedModel:
     alpha: float | None = None
     #: Findings about its weights as they are at that moment, as a model may be trained between two measurements.
     weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
+    #: Called when it is recorded.
+    progress: Progress = no_progress
 
     @cached_property
     def recording(self) -> Recording:
@@ -43,7 +46,8 @@ class LoadedModel:
             MeasurementError: the model cannot run on an input of this size.
         """
         try:
-            return self.adapter.recording
+            with stage(self.progress, f"recording {self.label}"):
+                return self.adapter.recording
         except ErfscopeError as error:
             if str(error) == error.reason:
                 raise

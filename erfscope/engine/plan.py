@@ -46,7 +46,7 @@ SMALL_GMACS, SMALL_BYTES = 0.005, 2**20
 class Callbacks:
     """Callbacks of a run; by default they do nothing."""
 
-    #: Called after every batch with (images done, images in all).
+    #: Called before the first batch and after every one, with (images done, images in all).
     progress: Callable[[int, int], None] = lambda _done, _total: None
     #: Called after every batch; true where the run is to end with what it has.
     stop: Callable[[], bool] = lambda: False

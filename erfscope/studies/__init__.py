@@ -16,11 +16,11 @@ from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.progress import Progress, progress_of
 from erfscope.studies.study import (
     Claim,
     Column,
     Effort,
-    Progress,
     Row,
     Study,
     StudyFindings,
@@ -201,7 +201,7 @@ def run(
     data: str | Path | None = None,
     cache: str | Path | None = None,
     resume: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> StudyResult:
     """Run one study.
 
@@ -214,7 +214,7 @@ def run(
         cache: A folder where trained nets are kept after every epoch, in a folder of each run, so that an interrupted
             run goes on where it was; None to keep none.
         resume: Whether the cache must hold a net of this run, so that nothing is trained anew by mistake.
-        progress: Called with (text, number of cases done, number of cases).
+        progress: Called with (text, number of cases done, number of cases); True prints lines on stderr.
 
     Returns:
         Its rows, claims and figure; ``passed`` says whether every check held, as closed forms do. A claim that a
@@ -239,7 +239,7 @@ def run(
     with _one_thread():
         module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
         options = StudyOptions(
-            seed=seed, effort=effort, progress=progress, data=folders["data"], cache=folders["cache"]
+            seed=seed, effort=effort, progress=progress_of(progress), data=folders["data"], cache=folders["cache"]
         )
         findings = module.study(options)
     seconds = time.perf_counter() - start + sum(options.spent)

@@ -18,6 +18,7 @@ from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
+from erfscope.progress import Progress, no_progress
 from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
@@ -25,7 +26,6 @@ from erfscope.storage.writing import FORMATS, suffixes
 from erfscope.view import table as tables
 from erfscope.view.table import Cell, Table, TableRow, rows_of, write
 
-Progress = Callable[[str, int, int], None]
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
 #: or just enough for a test.
 Effort = Literal["long", "full", "quick", "smoke"]
@@ -56,7 +56,7 @@ class StudyOptions:
 
     seed: int = 0
     effort: Effort = "full"
-    progress: Progress | None = None
+    progress: Progress = no_progress
     #: A folder with the papers' own data set, for the studies that can take one; None for data made or shipped here.
     data: Path | None = None
     #: A folder where trained nets are kept from one run to the next; None to keep none.
@@ -70,8 +70,7 @@ class StudyOptions:
 
     def tell(self, text: str, done: int, total: int) -> None:
         """Report the progress of a study."""
-        if self.progress is not None:
-            self.progress(text, done, total)
+        self.progress(text, done, total)
 
     def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
         """Yield the cases, and report the progress before each and after the last."""

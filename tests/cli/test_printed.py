@@ -75,11 +75,11 @@ def test_the_text_is_as_wide_as_the_terminal_and_colourless_wherever_colours_are
     ("shown", "line"),
     [
         (made_up.result(), "<Result resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px>"),
-        (made_up.inner()[0], "<Result resnet18 layer4 unit 3,3: ok, r50 15.50 ± 0.20 cells>"),
+        (made_up.inner()[0], "<Result resnet18 layer4 unit 3,3: ok, r50 15.5 ± 0.2 cells>"),
         (made_up.result(measures={}), "<Result resnet18 layer4 unit 3,3: ok>"),
         (made_up.broken(), "<Result broken: error, Input height (224) doesn't match model (256)>"),
         (DEGENERATE, "<Result resnet18 layer4 unit 3,3: degenerate, the gradient is zero>"),
-        (made_up.inner(), "<Report of 1 result: Result resnet18 layer4 unit 3,3: ok, r50 15.50 ± 0.20 cells>"),
+        (made_up.inner(), "<Report of 1 result: Result resnet18 layer4 unit 3,3: ok, r50 15.5 ± 0.2 cells>"),
         (made_up.stages(), "<Report of 7 results (7 ok): resnet18; vit_tiny>"),
         (made_up.report(made_up.broken("a"), made_up.result("b")), "<Report of 2 results (1 error, 1 ok): a; b>"),
         (made_up.report(*map(made_up.result, "abcde")), "<Report of 5 results (5 ok): a; b; c; d; ...>"),
