@@ -48,6 +48,16 @@ class Study:
     home: str
     #: The papers' own data sets that it takes instead of what is made here; "" for none.
     data: str = ""
+    #: Why not all of its claims are reproduced, in the words of a stranger; "" where all are, in full.
+    reason: str = ""
+
+    def explained(self, result: StudyResult) -> str:
+        """Return one line that says why claims of a run are not reproduced; "" where all are."""
+        if all(each.verdict == "reproduced" for each in result.claims):
+            return ""
+        small = "" if result.effort in ("full", "long") else f"effort {result.effort} runs smaller cases than full"
+        reasons = "; ".join(filter(None, (self.reason, small)))
+        return f"Not every claim below is reproduced: {reasons}." if reasons else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

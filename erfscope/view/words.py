@@ -41,6 +41,8 @@ IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
+#: What they are over.
+OVER = {"images": "images", "draws": "random draws (other images are not in it)"}
 
 
 # --- Conditions -----------------------------------------------------------------------------------
