@@ -123,8 +123,8 @@ STUDIES: dict[str, Study] = {
             quick_seconds=20,
             home="scenes.correlations",
             reason=(
-                "the theorem is of one layer of dot-product attention, and none is of softmax or of a second layer; where"
-                " keys are not queries, its effect is smaller than the noise of these samples"
+                "the theorem is of one layer of dot-product attention, and none is of softmax or of a second layer;"
+                " where keys are not queries, its effect is smaller than the noise of these samples"
             ),
         ),
         Study(
