@@ -56,7 +56,9 @@ class Study:
         if all(each.verdict == "reproduced" for each in result.claims):
             return ""
         small = "" if result.effort in ("full", "long") else f"effort {result.effort} runs smaller cases than full"
-        reasons = "; ".join(filter(None, (self.reason, small)))
+        weaker = any(each.verdict == "mechanism only" for each in result.claims)
+        meaning = "mechanism only: the effect is there, but smaller or in smaller nets" * weaker
+        reasons = "; ".join(filter(None, (self.reason, small, meaning)))
         return f"Not every claim below is reproduced: {reasons}." if reasons else ""
 
 

@@ -100,7 +100,8 @@ def identity(result: Result) -> list[str]:
         texts.append(f"unit {words.place_text(result)} at {about}({place}) {words.cells_text(result)}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
-    texts += [] if result.computed is None else [f"path {result.computed.path}"]
+    by = {"graph": "computed by its graph", "plain": "computed by the whole model"}
+    texts += [] if result.computed is None else [by[result.computed.path]]
     texts += [option.alone for option in words.option_values(result).values()]
     if result.insert is not None:
         texts.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))
