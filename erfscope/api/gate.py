@@ -145,7 +145,7 @@ def check_all(
         raise ErfscopeError(
             f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own"
         )
-    prepared = [_checked(request, trf_only=trf_only) for request in requests]
+    prepared = [_checked(request) for request in requests]
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for check, (request, allowed) in zip(requests, prepared, strict=True):
@@ -170,7 +170,7 @@ def check_all(
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
 
 
-def _checked(check: CheckRequest, *, trf_only: bool) -> tuple[Request, dict[str, Tolerance] | None]:
+def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]:
     """Read the options and the tolerances, and refuse what needs no model to be refused."""
     try:
         request = Request.parse({"device": "cpu", **check.options})
@@ -181,8 +181,6 @@ def _checked(check: CheckRequest, *, trf_only: bool) -> tuple[Request, dict[str,
         if request.settings.shard is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
         refuse_weights(check.model, request)
-        if not trf_only:
-            check_images(request)
         return request, _parsed(check.tolerances)
     except ErfscopeError as error:
         raise ErfscopeError(f"check {check.name!r}: {error}") from error
@@ -199,6 +197,7 @@ def _observe(
     loaded, reason = None, None
     try:
         if not trf_only:
+            check_images(request)
             loaded = _with_numbers(model, request)
     except ErfscopeError as error:
         reason = str(error)

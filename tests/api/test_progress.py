@@ -11,6 +11,7 @@ from torch import nn
 
 import erfscope
 from erfscope import progress
+from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api import models
 from erfscope.cli.main import main
 from erfscope.progress import progress_lines
@@ -35,12 +36,12 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def loads(monkeypatch):
-    """The models that are loaded."""
+    """The weights of the models that are loaded."""
     found, load = [], models.open_adapter
 
-    def counted(model, *given, **options):
-        found.append(model)
-        return load(model, *given, **options)
+    def counted(model, *given, weights, **options):
+        found.append(weights)
+        return load(model, *given, weights=weights, **options)
 
     monkeypatch.setattr(models, "open_adapter", counted)
     return found
@@ -81,7 +82,6 @@ CALLS = {
     "sweep": lambda where, folder: erfscope.sweep("test_resnet", image=where),
     "compare": lambda where, folder: erfscope.compare(["test_resnet", "test_vit"], image=where),
     "explore": lambda where, folder: erfscope.explore("test_resnet", where),
-    "check": lambda where, folder: erfscope.check("test_resnet", image=where, baseline=folder / "b.json"),
 }
 
 
@@ -91,6 +91,15 @@ def test_a_broken_image_costs_no_model_and_its_line_names_the_way_out(name, pict
     with pytest.raises(erfscope.ErfscopeError, match=r"cannot read '.*c\.png'.*; --keep-going passes over"):
         CALLS[name](where, tmp_path)
     assert loads == []
+
+
+def test_a_broken_image_is_a_verdict_on_the_structure_alone_which_needs_no_weights(pictures, loads, tmp_path):
+    asked = {"weights": "random", "missing": "accept", "baseline": tmp_path / "b.json"}
+    verdict = erfscope.check("test_resnet", image=pictures, **asked)
+    assert verdict.word == "cannot tell"
+    assert re.search(r"cannot read '.*c\.png'.*; --keep-going passes over", verdict.reason)
+    assert verdict.obtained.structure is not None
+    assert set(loads) == {NO_NUMBERS}
 
 
 def test_a_missing_image_costs_no_model(loads):
