@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -407,6 +408,20 @@ def test_a_figure_environment_scales_to_the_column_or_to_the_page():
     assert all(text.lstrip().startswith(r"\begin{figure*}") for text in environments[:2])
     assert r"\begin{figure}" in environments[2]
     assert r"\includegraphics[width=\linewidth]{one-layer-u0.pdf}" in environments[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "results", "environments"),
+    [
+        ("page", ["one", "two"], ["figure*", "figure*", "figure", "figure"]),
+        ("text", ["one", "two"], ["figure*"] * 4),
+        ("page", ["one"], ["figure*", "figure*"]),
+    ],
+)
+def test_a_panel_of_one_of_several_results_fills_a_column_where_others_fill_a_page(width, results, environments):
+    captions = dict(folder_figures([made(name) for name in results], width=width))["figure.tex"].decode()
+    assert re.findall(r"\\begin\{(figure\*?)\}", captions) == environments
 
 
 @pytest.mark.slow
