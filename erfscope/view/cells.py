@@ -36,7 +36,8 @@ def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
         return MISSING
     pointer = f"/results/{index}/measures/{name}"
     # r50 and r90 have as many decimals as the more precise of them needs.
-    radii = words.radii(result).values() if name in words.RADII else ()
+    main = words.main_radii(result)
+    radii = main.values() if name in main else ()
     places = [decimals(float(radius), radius.se) for radius in radii]
     return number_cell(measure.value, measure.se, pointer, places=min(max(places), 4) if places else None)
 
@@ -101,7 +102,8 @@ def identity(result: Result) -> list[str]:
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
         place = ",".join(f"{c:g}" for c in result.unit.center_px)
-        texts.append(f"unit {words.place_text(result)} at {about}({place}) {words.cells_text(result)}")
+        at = f" at {about}({place}) {words.cells_text(result)}" if place else ""
+        texts.append(f"{'' if result.unit.kind else 'unit '}{words.place_text(result)}{at}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
     texts += [] if result.computed is None else [f"path {result.computed.path}"]

@@ -29,8 +29,8 @@ from erfscope.view.words import (
     lengths_text,
     listed,
     listed_up_to,
+    main_radii,
     option_values,
-    radii,
     steps_of_one,
     unit_text,
 )
@@ -124,7 +124,7 @@ def quiet_line(result: Result) -> str:
 
 def _line(result: Result, words: Sequence[str]) -> str:
     """Name, status and first size of a result, and further ``words``."""
-    sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}" for name in radii(result)]
+    sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}" for name in main_radii(result)]
     named = filter(None, (result.label, result.layer, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 
