@@ -22,7 +22,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
-from erfscope.geometry.unit_kind import kind_of
+from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
 from erfscope.options.request import Request
@@ -210,7 +210,7 @@ def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Req
 def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
-    is_default = chosen and any(row.layer == model.default_layer for row in rows)
+    is_default = chosen and any(row.unit is not None and row.unit.kind in ("", TOKEN) for row in rows)
     findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if is_default else ()
     return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
 

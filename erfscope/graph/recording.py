@@ -24,7 +24,10 @@ from erfscope.graph.run import Crop, Wanted, crop
 
 FIRST = Layout()
 #: What a user can do about positions that are not known, besides naming another layer.
-OR_SAY = "or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
+OR_SAY = (
+    "say how this one is held with --layout (and --prefix-tokens for tokens beside the map), or take a unit without a"
+    " place: --unit token:N, query:N, class:N or vector"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
