@@ -22,6 +22,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
 from erfscope.options.request import Request
@@ -113,6 +114,8 @@ def _refuse_growth(request: Request) -> None:
         raise ErfscopeError(
             "shards have to be of one input size, and input size auto finds its own for each; give a size"
         )
+    if kind := kind_of(request.settings.unit)[0]:
+        raise ErfscopeError(f"input size auto grows around a unit's place, which a unit {kind!r} has not; give a size")
     if isinstance(request.images, torch.Tensor):
         raise ErfscopeError(
             "a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out"
@@ -153,7 +156,7 @@ def measure_with_host(
         callbacks = Callbacks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
         try:
             with contain_exits():
-                layer = own.layer or model.default_layer
+                layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
                 wanted = additions(own)
                 found = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=wanted)
                 is_new = not any(row is before for row in found for before in earlier)
@@ -207,7 +210,8 @@ def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Req
 def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
-    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if chosen and rows else ()
+    is_default = chosen and any(row.unit is not None and row.unit.kind in ("", TOKEN) for row in rows)
+    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if is_default else ()
     return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
 
 
@@ -244,7 +248,8 @@ def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
             raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
         return list(loaded.adapter.stages)
     try:
-        return [layer or loaded.default_layer for layer in request.layers]
+        kind, _ = kind_of(request.settings.unit)
+        return [layer or loaded.default_layer_of(kind) for layer in request.layers]
     except MeasurementError:
         return [""]
 

@@ -10,10 +10,11 @@ from functools import cached_property
 from erfscope.adapter import Adapter
 from erfscope.default_layer import default_layer
 from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds, pass_bytes
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.geometry.unit import Trf
+from erfscope.geometry.unit_kind import TOKEN, by_kind, split_kind
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
@@ -78,6 +79,21 @@ class LoadedModel:
         """
         return self.adapter.declared_layer or default_layer(self.recording, self.label)
 
+    def default_layer_of(self, kind: str) -> str:
+        """The layer whose units of a kind are measured unless another is named: of tokens and of units of a map the
+        default layer, of others the first that the model returns.
+
+        Raises:
+            MeasurementError: as for :attr:`default_layer`, or the model returns no such tensor.
+        """
+        if kind in ("", TOKEN):
+            return self.default_layer
+        returned = [name for name in self.recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
+        for name in returned:
+            if self.recording.reading(by_kind(name, kind)).layout is not None:
+                return name
+        raise MeasurementError(f"returns no tensor with units {kind!r}; name a layer with --layer", model=self.label)
+
     def layer(self, name: str) -> LayerRecord:
         """The record of one layer.
 
@@ -87,7 +103,7 @@ class LoadedModel:
         found = self.recording.layer(name)
         if found is not None:
             return found
-        if name.partition("[")[0] in self.adapter.layer_names:
+        if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
             self.recording.default_unit(name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)

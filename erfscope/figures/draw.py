@@ -247,8 +247,7 @@ def _view(
     return Drawing(
         width=cols,
         height=max(float(rows), STRIP * cols) if strip else rows,
-        row=erf.center_px[0],
-        col=erf.center_px[1],
+        unit=(erf.center_px[0], erf.center_px[1]) if erf.center_px else None,
         signed=result.scale == "signed",
         sharp=max(rows, cols) <= SHARP,
         strip=strip,

@@ -105,7 +105,7 @@ KINDS = (
         module="profile",
         shows="density and enclosed mass by distance from the unit, one line per result",
         caption="Density and enclosed share of effective receptive fields by the distance to the unit",
-        needs="a result with a map that is not zero",
+        needs="a result with a map that is not zero, of a unit with a place",
     ),
     Kind(
         name="depth",

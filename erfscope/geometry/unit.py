@@ -29,11 +29,6 @@ class Unit:
     #: The channels to measure; None for all.
     channels: tuple[int, ...] | None = None
 
-    @property
-    def slug(self) -> str:
-        """A text for file names, e.g. ``u3x3``."""
-        return "u" + "x".join(str(i) for i in self.index)
-
 
 UnitWord = str | int | Sequence[Any] | Unit
 
@@ -138,7 +133,8 @@ def _unreadable(asked: object, rank: int) -> ErfscopeError:
         return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
     return ErfscopeError(
-        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several"
+        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several; or"
+        " token:N, query:N, row:N, class:N or vector, which have no place"
     )
 
 

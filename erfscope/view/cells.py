@@ -97,7 +97,8 @@ def identity(result: Result) -> list[str]:
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
         place = ",".join(map(brief, result.unit.center_px))
-        texts.append(f"unit {words.place_text(result)} at {about}({place}) {words.cells_text(result)}")
+        at = f" at {about}({place}) {words.cells_text(result)}" if place else ""
+        texts.append(f"{'' if result.unit.kind else 'unit '}{words.place_text(result)}{at}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
     by = {"graph": "computed by its graph", "plain": "computed by the whole model"}

@@ -222,7 +222,7 @@ def _measure(result: Result, name: str, index: int, changes: Differences, *, mix
 def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
     unit, trf, cost = result.unit, result.trf, result.cost
     where = f"/results/{index}/cost"
-    if unit is not None:
+    if unit is not None and unit.stride_px:
         yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
     if trf is not None:
         yield "TRF", Cell(text=words.field_cell(trf), order=float(max(trf.size_px)))

@@ -18,11 +18,16 @@ from erfscope.view.table import DASH
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
+#: The same where a unit has no place, around the centroid of its map.
+CENTROID_RADII = ("centroid_r50", "centroid_r90")
 #: Meanings of columns, in at most eight words; measures in the order in which a result shows them.
 GLOSS = {
     "r50": "radius that holds half of the ERF",
     "context_r50": "r50 without the unit's own cell",
     "r90": "radius that holds nine tenths of the ERF",
+    "centroid_r50": "radius around the centroid: half of the ERF",
+    "centroid_r90": "radius around the centroid: nine tenths",
+    "entropy_area": "effective number of cells",
     "far_mass": "share of the ERF beyond a quarter diagonal",
     "center_share": "share of the ERF in the unit's cell",
     "erf_trf": "ERF width / TRF width",
@@ -65,7 +70,7 @@ def conditions(result: Result) -> dict[str, Condition]:
         "weights": weights_condition(result),
         "input": Condition(size, f"input {size} px"),
         **_named("layer", layer),
-        **_named("unit", index_text(result)),
+        "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
         **_named("method", "" if result.method == "gradient" else result.method),
         **option_values(result),
@@ -133,8 +138,10 @@ def convention_text(result: Result) -> str:
 
 
 def index_text(result: Result) -> str:
-    """The unit's index, e.g. ``3,3``; "" where there is none."""
-    return "" if result.unit is None else ",".join(map(str, result.unit.index))
+    """The unit's index, e.g. ``3,3`` or ``token 0``; "" where there is none."""
+    if result.unit is None:
+        return ""
+    return " ".join(filter(None, (result.unit.kind, ",".join(map(str, result.unit.index)))))
 
 
 def place_text(result: Result) -> str:
@@ -142,13 +149,15 @@ def place_text(result: Result) -> str:
     if result.unit is None:
         return ""
     index = result.unit.index
+    if result.unit.kind:
+        return index_text(result)
     names = {2: ("row", "column"), 3: ("plane", "row", "column")}.get(len(index), ("index",))
     return ", ".join(f"{name} {place}" for name, place in zip(names, index, strict=True))
 
 
 def unit_text(result: Result) -> str:
-    """E.g. ``unit 3,3``; "" where there is none."""
-    return "" if result.unit is None else f"unit {index_text(result)}"
+    """E.g. ``unit 3,3`` or ``token 0``; "" where there is none."""
+    return index_text(result) if result.unit is None or result.unit.kind else f"unit {index_text(result)}"
 
 
 def option_values(result: Result) -> dict[str, Condition]:
@@ -204,10 +213,16 @@ def lengths(results: Sequence[Result]) -> str:
     return cells(results) + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
 
 
-def radii(result: Result) -> dict[str, MeasureValue]:
-    """The radii :data:`RADII`, as far as a result has them."""
-    found = {name: result.measures.get(name) for name in RADII}
+def radii(result: Result, names: Sequence[str] = RADII) -> dict[str, MeasureValue]:
+    """The radii :data:`RADII`, or others, as far as a result has them."""
+    found = {name: result.measures.get(name) for name in names}
     return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
+
+
+def main_radii(result: Result) -> dict[str, MeasureValue]:
+    """The radii that every output gives first: around the centroid where the unit has no place."""
+    has_place = result.unit is None or not result.unit.kind
+    return radii(result, RADII if has_place else CENTROID_RADII)
 
 
 def field_text(result: Result) -> str:
@@ -323,14 +338,14 @@ def gloss_of(columns: Iterable[str]) -> str:
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
     """The kind of the errors of r50 and r90, after the ``sign`` that shows them, or why there are none."""
     over = dict.fromkeys(
-        result.se_over for result in results for measure in radii(result).values() if measure.se is not None
+        result.se_over for result in results for measure in main_radii(result).values() if measure.se is not None
     )
     return [f"{sign} standard error over {' and '.join(over)}"] if over else list(filter(None, [no_errors(results)]))
 
 
 def no_errors(results: Sequence[Result]) -> str:
     """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
-    errors = [measure.se for result in results for measure in radii(result).values()]
+    errors = [measure.se for result in results for measure in main_radii(result).values()]
     return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
 
 

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from erfscope.geometry.unit import size_text
-from erfscope.measures import SHOWN
+from erfscope.measures import SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
@@ -104,20 +104,28 @@ def _larger(result: Result) -> str:
 
 def _answer(result: Result) -> str:
     """The sizes in one sentence."""
-    radii, unit = words.radii(result), words.lengths_text(result)
+    radii, unit = words.main_radii(result), words.lengths_text(result)
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
-    r50, r90 = (measure_cell(result, name) for name in words.RADII)
+    middle = "the unit's centre" if result.unit is None or not result.unit.kind else f"its centroid{_centroid(result)}"
+    r50, r90 = (measure_cell(result, name) for name in radii)
     errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
     half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
-    sentence = (
-        f"Half of the ERF lies within {r50} {unit} of the unit's centre {half}, 90 % within {r90.text} {unit} {most}"
-    )
+    sentence = f"Half of the ERF lies within {r50} {unit} of {middle} {half}, 90 % within {r90.text} {unit} {most}"
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
         pixels = " and ".join(number(float(radius) * pixel) for radius in radii.values())
         sentence += f"; that is {pixels} image px{plane}"
     return f"{sentence}; {words.field_text(result)}." + (f" {errors[:1].upper()}{errors[1:]}." if errors else "")
+
+
+def _centroid(result: Result) -> str:
+    """Where the centroid of a result's map is, in parentheses; "" where it has none."""
+    if result.map is None:
+        return ""
+    plane = result.map.plane
+    mean = Prepared(plane.magnitude, Geometry(plane)).moments.mean
+    return f" ({', '.join(number(place + 0.0) for place in mean)})"
 
 
 def _extra(extra: Extra) -> str:
@@ -238,7 +246,7 @@ class ComparisonTable:
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
             every = [column for column in columns if column.name in self.swept]
-            sizes = [column for column in columns if column.name in FIRST or column in every]
+            sizes = [column for column in columns if column.name in (*FIRST, *SHOWN_WITHOUT_PLACE) or column in every]
             short = min(name, NAME_WIDTH + COLUMN_GAP)
             name = max(min(short, width - sum(column.width for column in sizes)), min(short, NARROW_NAME + COLUMN_GAP))
             second, hidden = _fitting(columns, every, width - name)
@@ -280,7 +288,7 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in SHOWN]
+    shown = [c for c in shown if c.kind != "measure" or c.name in (*SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,
@@ -296,7 +304,7 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
     """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
     chosen, hidden = list(every), list[str]()
     room -= sum(column.width for column in every)
-    rest = [column for column in columns if column not in every and column.name not in FIRST]
+    rest = [column for column in columns if column not in every and column.name not in (*FIRST, *SHOWN_WITHOUT_PLACE)]
     for column in sorted(rest, key=lambda column: column.name in MINOR):
         if column.width <= room:
             chosen.append(column)
