@@ -20,6 +20,7 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.unit import Trf, UnitWord
+from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
@@ -164,7 +165,7 @@ def theoretical(
     """
     with restored(*caller_modules(model)):
         loaded = load_structure(model, Request.parse(options))
-        table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
+        table = layer_table(loaded, layer=layer or loaded.default_layer_of(kind_of(unit)[0]), unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(
             f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from erfscope.adapter import Adapter
 from erfscope.default_layer import default_layer
@@ -13,8 +13,8 @@ from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds,
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE, OUTPUT
-from erfscope.geometry.unit import Trf
-from erfscope.geometry.unit_kind import TOKEN, by_kind, split_kind
+from erfscope.geometry.unit import Trf, Unit, UnitWord, resolve_units
+from erfscope.geometry.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
@@ -107,6 +107,24 @@ class LoadedModel:
             self.recording.default_unit(name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
+
+    def units(self, layer: str, word: UnitWord, wrt: str = IMAGE) -> list[Unit]:
+        """The units of a layer that a word means.
+
+        Args:
+            layer: Its name, by the kind of units where these have no place.
+            word: As ``analyze`` takes it; not all units.
+            wrt: The reference that places are counted in.
+
+        Raises:
+            ErfscopeError: no such unit, or as :meth:`layer`.
+        """
+        space = self.layer(layer).shape[2:]
+        name, kind = split_kind(layer)
+        if kind:
+            return resolve_kind(kind, kind_of(word)[1], space, layer=name, known=self.adapter.unit_names(kind))
+        nearest = partial(self.recording.default_unit, layer, wrt)
+        return resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
 
     def plain_reason(self, layer: str) -> str | None:
         """Why the model itself is run up to a layer, and not its graph; None where the graph is."""

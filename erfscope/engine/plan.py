@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT
-from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit, resolve_units
-from erfscope.geometry.unit_kind import by_kind, kind_of, resolve_kind, split_kind
+from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
+from erfscope.geometry.unit_kind import by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
@@ -249,21 +249,15 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
 def _asked_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
     """The units of a layer that the settings ask for, with their channels."""
     _, count, *space = model.layer(layer).shape
-    name, (kind, names) = split_kind(layer)[0], kind_of(settings.unit)
     if settings.channels is not None and settings.channels[-1] >= count:
+        name = split_kind(layer)[0]
         raise ErfscopeError(
             f"there is no channel {settings.channels[-1]} in {name}; it has {count}, from 0 to {count - 1}"
         )
-    if kind:
-        known = model.adapter.unit_names(kind)
-        found = resolve_kind(kind, names, space, layer=name, known=known)
-    else:
-        if is_every_unit(settings.unit):
-            _check_every_unit(space, layer)
-        nearest = partial(model.recording.default_unit, layer, settings.wrt)
-        word = CENTRE if is_every_unit(settings.unit) else settings.unit
-        found = resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
-    return [replace(unit, channels=settings.channels) for unit in found]
+    if is_every_unit(settings.unit):
+        _check_every_unit(space, layer)
+    word = CENTRE if is_every_unit(settings.unit) else settings.unit
+    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, settings.wrt)]
 
 
 def _default_draws(images: int) -> int:

@@ -112,7 +112,7 @@ KINDS = (
         module="curves",
         shows="r50, r90 and the TRF against the layer",
         caption="Radii of effective receptive fields by layer",
-        needs="two or more layers of a model, such as --layer stages",
+        needs="two or more layers of a model, such as --layer stages, with units that have a place",
         several=("layer",),
     ),
     Kind(

@@ -55,10 +55,12 @@ def compare(
     # With these, only the measurement can have moved.
     same_model = sha256 is not None and sha256 == expected.weights.get("sha256") and not shape
     verdicts: list[MeasureVerdict] = []
+    has_place = obtained.structure is None or bool(obtained.structure.center_px)
+    allowed = tolerances or defaults(same_weights=same_model, has_place=has_place)
     if obtained.unusable is None and not asked and obtained.measures:
         verdicts = [
             judge(measure, tolerance, obtained.measures.get(measure), expected.measures.get(measure))
-            for measure, tolerance in (tolerances or defaults(same_weights=same_model)).items()
+            for measure, tolerance in allowed.items()
         ]
     reason = obtained.unusable or "; ".join(each.text for each in asked)
     if not reason and obtained.structure is None:

@@ -209,7 +209,7 @@ class Trf:
     size_px: tuple[int, ...]
     #: First and last cell, inclusive; not clipped to the reference (0 .. size-1 where global).
     box_px: tuple[tuple[int, int], ...]
-    #: Step of the TRF from one unit to the next.
+    #: Step of the TRF from one unit to the next; () as the centre where units have no place.
     stride_px: tuple[float, ...]
     #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
@@ -253,7 +253,8 @@ class Trf:
         sides = (f"{first} to {last}" if first <= last else "none" for first, last in self.clipped_box_px)
         about = "" if self.center_exact else "about "
         lines.append(f"cells inside {' x '.join(sides)}")
-        lines.append(f"centre {about}{_listed(self.center_px)}; stride {_listed(self.stride_px)}")
+        if self.center_px:
+            lines.append(f"centre {about}{_listed(self.center_px)}; stride {_listed(self.stride_px)}")
         lines += [f"not understood: {', '.join(self.inexact_by)}"] if self.inexact_by else []
         lines += [f"the centre is not exact: {self.center_inexact_reason}"] if self.center_inexact_reason else []
         return "\n".join(lines)

@@ -23,6 +23,8 @@ class LayerRow:
     stage: bool
     unit: tuple[int, ...]
     trf: Trf
+    #: What the unit is where it has no place; "" of a map's unit.
+    kind: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,7 +45,14 @@ class LayerTable:
         entries = []
         for row in self.rows:
             trf = {**fields(row.trf), "global": row.trf.is_global, "clipped_box_px": row.trf.clipped_box_px}
-            entry = {"name": row.name, "shape": row.shape, "stage": row.stage, "unit": row.unit, "trf": trf}
+            entry = {
+                "name": row.name,
+                "shape": row.shape,
+                "stage": row.stage,
+                "unit": row.unit,
+                "kind": row.kind,
+                "trf": trf,
+            }
             entries.append(
                 {
                     **entry,

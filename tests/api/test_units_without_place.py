@@ -255,3 +255,30 @@ def test_heads_of_public_models_have_the_maps_of_plain_autograd(monkeypatch):
         if distance > ALLOWED or result.layer != head.expected
     ]
     assert not wrong
+
+
+def test_layers_and_theoretical_take_such_units():
+    table = erfscope.layers(TokenByHand(), unit="token:1", input_size=SIDE)
+    assert [(row.name, row.unit, row.kind, row.trf.clipped_box_px) for row in table.rows] == [
+        ("output", (1,), "token", ((2, 2), (5, 5)))
+    ]
+    assert "token 1" in str(table)
+    assert "centre" not in str(erfscope.theoretical(Classifier(), unit="class:4", input_size=SIDE))
+    assert erfscope.theoretical(Classifier(), unit="class:4", input_size=SIDE).clipped_box_px[0] == (4, 4)
+
+
+def test_a_gate_guards_the_sizes_that_such_units_have(tmp_path):
+    torch.manual_seed(0)
+    options = {"images": torch.randn(8, 3, SIDE, SIDE), "input_size": SIDE, "unit": "class:4"}
+    baseline = tmp_path / "erf.json"
+    erfscope.check(Classifier(), baseline=baseline, update=True, **options)
+    verdict = erfscope.check(Classifier(), baseline=baseline, **options)
+    assert verdict.word == "pass"
+    assert [each.name for each in verdict.measures] == ["centroid_r50", "centroid_r90", "entropy_area"]
+    assert "without a place" in verdict.text
+
+
+def test_a_monitor_follows_such_a_unit():
+    monitor = erfscope.ErfMonitor(Classifier(), images=torch.randn(4, 3, SIDE, SIDE), input_size=SIDE, unit="class:4")
+    monitor.step(0)
+    assert monitor.report()[0].unit.kind == "class"

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import size_text
+from erfscope.geometry.unit import Trf, size_text
 from erfscope.printable import brief
 from erfscope.results.layers import LayerRow, LayerTable, overview
 from erfscope.view.table import Column, Table, TableRow, rows_of, write
@@ -66,7 +66,7 @@ class _All:
             cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
-            cells += [_place(row.unit), ("" if trf.center_exact else "~") + _brief_place(trf.center_px)]
+            cells += [_unit_text(row), ("" if trf.center_exact else "~") + _brief_place(trf.center_px)]
             cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
             rows.append(TableRow(cells=tuple(cells), style="bold" if row.name == self.table.default_layer else ""))
@@ -129,10 +129,8 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "map": size_text(row.shape),
         "input": size_text(table.input_size),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
-        "unit": _place(row.unit),
-        "centre": ("" if trf.center_exact else "about ") + _brief_place(trf.center_px),
-        "stride": f"{square_text(trf.stride_px)} {word}",
-        "offset": f"{_brief_place(trf.offset_px)}; centre = offset + unit x stride",
+        "unit": _unit_text(row),
+        **(_place_facts(trf, word) if trf.center_px else {}),
         "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
@@ -154,6 +152,19 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     if not all(other.trf.all_paths for other in table.rows):
         facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
     return facts
+
+
+def _place_facts(trf: Trf, word: str) -> dict[str, str]:
+    """Where a unit stands, by name."""
+    return {
+        "centre": ("" if trf.center_exact else "about ") + _brief_place(trf.center_px),
+        "stride": f"{square_text(trf.stride_px)} {word}",
+        "offset": f"{_brief_place(trf.offset_px)}; centre = offset + unit x stride",
+    }
+
+
+def _unit_text(row: LayerRow) -> str:
+    return " ".join(filter(None, (row.kind, _place(row.unit))))
 
 
 def _is_mixed(row: LayerRow) -> bool:
@@ -200,7 +211,7 @@ def layer_numbers(table: LayerTable) -> Table:
     for row in table.rows:
         trf = row.trf
         sizes = size_text([f"{side:g}" for side in trf.stride_px]), size_text(trf.size_px), size_text(trf.local_size_px)
-        places = size_text(row.shape), _place(row.unit), _place(trf.center_px)
+        places = size_text(row.shape), _unit_text(row), _place(trf.center_px)
         rows.append([row.name, str(row.stage).lower(), *places, *sizes, trf.global_by, str(trf.exact).lower()])
     return Table(columns=tuple(Column(name=name) for name in columns), rows=rows_of(rows))
 
