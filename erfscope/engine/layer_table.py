@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE, INPUT
 from erfscope.geometry.unit import UnitWord
-from erfscope.geometry.unit_kind import by_kind, kind_of, split_kind
+from erfscope.geometry.unit_kind import KINDS, by_kind, kind_of, split_kind
 from erfscope.graph.recording import LayerRecord
 from erfscope.results.layers import LayerRow, LayerTable
 
@@ -59,7 +59,17 @@ def layer_table(
         wrt=wrt,
         rows=tuple(rows),
         notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers()])),
+        without_place=tuple(_without_place(model)) if layer is None else (),
     )
+
+
+def _without_place(model: LoadedModel) -> Iterator[tuple[str, str]]:
+    """The kinds of units without a place that a model has, with the layer where they are found by default."""
+    for kind in KINDS:
+        with contextlib.suppress(ErfscopeError):
+            name = model.default_layer_of(kind)
+            space = model.layer(by_kind(name, kind)).shape[2:]
+            yield (f"{kind}:0 to {space[0] - 1}" if space else kind), name
 
 
 def _entries(model: LoadedModel, kind: str) -> Sequence[LayerRecord]:

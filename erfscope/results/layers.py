@@ -39,6 +39,9 @@ class LayerTable:
     rows: tuple[LayerRow, ...]
     #: What a reader has to know besides.
     notes: tuple[str, ...] = ()
+    #: The units without a place of the default layer and of what the model returns, as ``--unit`` takes them, with
+    #: their layer; none in a table of one layer.
+    without_place: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -67,6 +70,7 @@ class LayerTable:
             "input_size": self.input_size,
             "default_layer": self.default_layer,
             "wrt": self.wrt,
+            "without_place": [{"unit": unit, "layer": layer} for unit, layer in self.without_place],
         }
         document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
         return document

@@ -247,11 +247,13 @@ def test_registers_and_classes_have_the_names_of_their_library():
 def test_heads_of_public_models_have_the_maps_of_plain_autograd(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from heads import ALLOWED, rows
+    from heads import ALLOWED, HEADS, rows
 
+    # Their kinds are there twice, and these take half of the time.
+    quick = tuple(head for head in HEADS if head.name not in ("vit_small_patch14_reg4_dinov2", "convnext_atto"))
     wrong = [
         (head.name, result.layer, distance)
-        for head, result, distance in rows()
+        for head, result, distance in rows(quick)
         if distance > ALLOWED or result.layer != head.expected
     ]
     assert not wrong

@@ -50,6 +50,9 @@ class _All:
         hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
         more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
         yield Text("; ".join(self._legend()) + "." + more, style="dim")
+        if self.table.without_place:
+            units = ", ".join(f"{unit} ({layer})" for unit, layer in self.table.without_place)
+            yield Text(f"--unit also takes units without a place: {units}", style="dim")
 
     def _table(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
