@@ -82,6 +82,11 @@ class Drawings:
     #: The range of colours that a page opens with.
     span: str
 
+    @property
+    def has_units(self) -> bool:
+        """Whether any map shows its unit, which some units have no place on."""
+        return any(drawn is not None and drawn.unit is not None for drawn in self.maps)
+
 
 #: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0

@@ -162,6 +162,8 @@ def test_several_tokens_are_a_result_each_and_survive_a_report(tmp_path):
     page = (tmp_path / "out/index.html").read_text()
     assert "token 1" in page
     assert 'class="unit"' not in page
+    assert "unit</span>" not in page
+    assert "Circles" not in (tmp_path / "out/figure.tex").read_text()
     assert "token 0" in report.table(format="csv")
 
 
