@@ -81,18 +81,21 @@ class LoadedModel:
 
     def default_layer_of(self, kind: str) -> str:
         """The layer whose units of a kind are measured unless another is named: of tokens and of units of a map the
-        default layer, of others the first that the model returns.
+        default layer, of others the tensor that the model returns, of several the first of logits.
 
         Raises:
-            MeasurementError: as for :attr:`default_layer`, or the model returns no such tensor.
+            MeasurementError: as for :attr:`default_layer`, or the model returns no such tensor, or several.
         """
         if kind in ("", TOKEN):
             return self.default_layer
         returned = [name for name in self.recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
-        for name in returned:
-            if self.recording.reading(by_kind(name, kind)).layout is not None:
-                return name
-        raise MeasurementError(f"returns no tensor with units {kind!r}; name a layer with --layer", model=self.label)
+        found = [name for name in returned if self.recording.reading(by_kind(name, kind)).layout is not None]
+        scores = [name for name in found if "logits" in name] or found
+        if not found or (len(scores) > 1 and scores is found):
+            several = f"several tensors with units {kind!r}, {', '.join(found[:8])}" if found else None
+            text = f"returns {several or f'no tensor with units {kind!r}'}; name a layer with --layer"
+            raise MeasurementError(text, model=self.label)
+        return scores[0]
 
     def layer(self, name: str) -> LayerRecord:
         """The record of one layer.

@@ -22,7 +22,7 @@ from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
-from erfscope.geometry.unit_kind import by_kind, kind_of, split_kind
+from erfscope.geometry.unit_kind import CLASS, by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
@@ -224,8 +224,8 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     units = _asked_units(model, settings, layer)
     plain_reason = _plain_reason(model, settings, layer)
     _check_passes(model, settings, layer, plain_reason)
-    # The sign of a single channel changes nothing.
-    is_single = (len(settings.channels) if settings.channels else model.layer(layer).shape[1]) == 1
+    # The sign of a single score changes nothing.
+    is_single = kind == CLASS and model.layer(layer).shape[1] == 1
     draws: Draws = 1 if by_removal(settings) or is_single else settings.draws or _default_draws(feed.n)
     question = Question(
         layer=layer,

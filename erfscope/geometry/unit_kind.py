@@ -13,8 +13,10 @@ TOKEN, QUERY, ROW, CLASS, VECTOR = "token", "query", "row", "class", "vector"
 #: What a unit without a place is, and the numbers of axes that tensors with such units have. A unit is one index along
 #: the first axis behind the images, a class along that of the channels, and a vector is all of an image.
 KINDS = {TOKEN: (3,), QUERY: (3, 4), ROW: (3,), CLASS: (2, 3, 4, 5), VECTOR: (2,)}
-_PART = re.compile(rf"(?:({TOKEN}|{QUERY}|{ROW}|{CLASS}):(.*)|({VECTOR}))", re.IGNORECASE | re.DOTALL)
-_COMMA = re.compile(rf",(?=\s*(?:(?:{TOKEN}|{QUERY}|{ROW}|{CLASS}):|{VECTOR}\b))", re.IGNORECASE)
+_INDEXED = "|".join(kind for kind in KINDS if kind != VECTOR)
+_PART = re.compile(rf"(?:({_INDEXED}):(.+)|({VECTOR}))", re.IGNORECASE | re.DOTALL)
+_COMMA = re.compile(rf",(?=\s*(?:(?:{_INDEXED}):|{VECTOR}\b))", re.IGNORECASE)
+_INDICES = re.compile(r"-?[0-9]+(\s*,\s*-?[0-9]+)*")
 
 
 def split_kind(layer: str) -> tuple[str, str]:
@@ -48,7 +50,7 @@ def kind_of(word: object) -> tuple[str, tuple[str, ...]]:
         return "", ()
     kind, named = kinds.pop(), [match[2] or "" for match in found if match]
     # Names of classes may have commas.
-    named = named if kind == CLASS else [name for each in named for name in each.split(",")]
+    named = [n for each in named for n in (each.split(",") if kind != CLASS or _INDICES.fullmatch(each) else [each])]
     names = tuple(dict.fromkeys(name.strip() for name in named))
     mixed = kinds or len(parts) < len(words) or any(each in ("centre", "center", "corner", "edge") for each in names)
     if mixed:
@@ -101,13 +103,13 @@ def resolve_kind(
     (count,), found = space, dict[int, None]()
     spelled = {name.casefold(): indices for name, indices in known.items()}
     for name in names:
-        indices = [int(name)] if re.fullmatch(r"-?\d+", name) else spelled.get(name.casefold())
+        indices = [int(name)] if _INDICES.fullmatch(name) else spelled.get(name.casefold())
         if indices is None and not known:
             raise ErfscopeError(
                 f"{kind}:{name} names no unit of {layer}: name it by its index, {kind}:0 to {count - 1}"
             )
         if indices is None:
-            raise unknown(kind, name, known, where=layer)
+            raise unknown(kind, name, known, where=f"{layer} (an index from 0 to {count - 1} is one too)")
         if outside := [index for index in indices if not 0 <= index < count]:
             raise ErfscopeError(f"{kind} {outside[0]} lies outside {layer}, which has {count}; the last is {count - 1}")
         found |= dict.fromkeys(indices)

@@ -76,7 +76,7 @@ def size_of(result: Result, name: str, index: int) -> Size:
     has_pixels = pixel is not None and power and isinstance(measure.value, float)
     return Size(
         name=name,
-        gloss=words.GLOSS.get(name, ""),
+        gloss=words.gloss(name, result),
         unit=unit_of(name, result),
         cell=measure_cell(result, name, index),
         of_input=plain_cell(measure.of_input, f"{pointer}/of_input", percent=True, digits=2),

@@ -25,9 +25,6 @@ GLOSS = {
     "r50": "radius that holds half of the ERF",
     "context_r50": "r50 without the unit's own cell",
     "r90": "radius that holds nine tenths of the ERF",
-    "centroid_r50": "radius around the centroid: half of the ERF",
-    "centroid_r90": "radius around the centroid: nine tenths",
-    "entropy_area": "effective number of cells",
     "far_mass": "share of the ERF beyond a quarter diagonal",
     "center_share": "share of the ERF in the unit's cell",
     "erf_trf": "ERF width / TRF width",
@@ -36,6 +33,12 @@ GLOSS = {
     "halo": "input beyond an aligned tile, before and after",
     "params": "parameters of the model",
     "GMACs": "multiply-adds of one forward pass, in 10^9",
+}
+#: The same of the measures that units without a place have in their stead.
+GLOSS_WITHOUT_PLACE = {
+    "centroid_r50": "radius around the centroid: half of the ERF",
+    "centroid_r90": "radius around the centroid: nine tenths",
+    "entropy_area": "effective number of cells",
 }
 #: Columns that a table explains in a line below it.
 UNCLEAR = ("context_r50", "far_mass", "halo")
@@ -219,10 +222,19 @@ def radii(result: Result, names: Sequence[str] = RADII) -> dict[str, MeasureValu
     return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
 
 
+def has_place(result: Result) -> bool:
+    """Whether the unit of a result has a place on the reference."""
+    return result.unit is None or not result.unit.kind
+
+
+def gloss(name: str, result: Result) -> str:
+    """The meaning of a size of a result; "" where it stands behind others."""
+    return GLOSS.get(name, "") if has_place(result) else GLOSS_WITHOUT_PLACE.get(name, "")
+
+
 def main_radii(result: Result) -> dict[str, MeasureValue]:
     """The radii that every output gives first: around the centroid where the unit has no place."""
-    has_place = result.unit is None or not result.unit.kind
-    return radii(result, RADII if has_place else CENTROID_RADII)
+    return radii(result, RADII if has_place(result) else CENTROID_RADII)
 
 
 def field_text(result: Result) -> str:

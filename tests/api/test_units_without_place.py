@@ -96,7 +96,7 @@ def test_a_class_is_one_score(convention):
 
 def test_a_class_of_a_map_is_its_scores_at_all_places():
     module = Both()
-    result = measured(module, unit="class:3", convention="luo")
+    result = measured(module, unit="class:3", layer="output[scores]", convention="luo")
     assert result.layer == "output[scores]"
     torch.manual_seed(0)
     x = torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64).requires_grad_()
@@ -121,7 +121,7 @@ def test_a_vector_is_the_first_that_the_model_returns():
         ("token:registers", "names no unit of output: name it by its index, token:0 to 145"),
         ("vector", "returns no tensor with units 'vector'"),
         ("class:3", "returns no tensor with units 'class'"),
-        ("token:", "names no unit"),
+        ("token:٣", "names no unit"),
     ],
 )
 def test_a_unit_that_is_not_there_is_refused_in_one_line(unit, error):
@@ -131,9 +131,26 @@ def test_a_unit_that_is_not_there_is_refused_in_one_line(unit, error):
     assert "\n" not in str(caught.value)
 
 
+class Detector(nn.Module):
+    """Boxes and scores of rows, and one vector of classes."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        rows = x.mean(1).flatten(1)
+        return {"boxes": rows[:, :, None].expand(-1, -1, 4), "scores": rows, "classes": rows[:, :5]}
+
+
+def test_of_several_outputs_one_must_be_named():
+    with pytest.raises(MeasurementError, match=r"several tensors with units 'vector', output\[scores\], output\[clas"):
+        measured(Detector(), unit="vector")
+    assert measured(Detector(), unit="class:2", layer="output[classes]").map.values[0, 2] == pytest.approx(1)
+    assert measured(Detector(), unit="row:3", draws="all").layer == "output[boxes]"
+
+
 def test_a_layer_without_such_an_axis_is_refused_with_its_shape():
     with pytest.raises(MeasurementError, match=r"layer 'scores' has no axis of units 'token': its output has shape"):
         measured(Both(), unit="token:0", layer="scores")
+    with pytest.raises(ErfscopeError, match="cannot read the unit 'token:'"):
+        measured(Both(), unit="token:", layer="scores")
 
 
 def test_the_refusal_of_a_layer_without_a_map_names_such_units():
@@ -201,6 +218,7 @@ def test_resuming_tells_kinds_apart(tmp_path):
         (["token:0", "token:2"], ("token", ("0", "2"))),
         ("token:0, token:2,5", ("token", ("0", "2", "5"))),
         ("class:golden retriever, dog", ("class", ("golden retriever, dog",))),
+        ("class:0,3", ("class", ("0", "3"))),
         ("Vector", ("vector", ("",))),
     ],
 )

@@ -203,7 +203,7 @@ def test_the_command_writes_two_models_into_one_page_and_over_nothing(tmp_path, 
     asked = ["explore", "test_resnet", "A=test_vit", "--image", str(tmp_path / "x.png"), "--weights", "random"]
     asked += ["--input-size", "32", "--grid", "2", "--draws", "1", "-o", str(target)]
     with pytest.raises(SystemExit) as stop:
-        main([*asked, "--layer", "output"])
+        main([*asked, "--layer", "nowhere"])
     assert stop.value.code == 2
     with pytest.raises(SystemExit) as stop:
         main(asked)

@@ -107,7 +107,7 @@ def _answer(result: Result) -> str:
     radii, unit = words.main_radii(result), words.lengths_text(result)
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
-    middle = "the unit's centre" if result.unit is None or not result.unit.kind else f"its centroid{_centroid(result)}"
+    middle = "the unit's centre" if words.has_place(result) else f"its centroid{_centroid(result)}"
     r50, r90 = (measure_cell(result, name) for name in radii)
     errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
     half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
@@ -172,7 +172,7 @@ def _sizes(sizes: tuple[Size, ...]) -> Text:
     width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
     text = Text(no_wrap=True)
     for size in rows:
-        ratio = "" if size.of_input.value is None else f"{size.of_input} of side"
+        ratio = "" if size.of_input.value is None else f"{size.of_input} of {'area' if 'area' in size.name else 'side'}"
         text.append(f"{size.name:<13}", style="bold")
         text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
         text.append(f"  {ratio}\n", style="dim")
