@@ -74,7 +74,8 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 
     Arguments and errors are those of :func:`analyze`; ``layer``, ``wrt``, ``unit``, ``input_size`` (``"96,128"`` or
     ``[(96, 96), (128, 128)]``), ``weights``, ``convention`` and ``alpha`` take lists, and ``layer="stages"`` means
-    every stage. ``input_size="auto"`` means the model's own size and its doubles, until less than a tenth of the ERF
+    every stage. ``input_size=[96, 128]``, numbers that are no text, is one size, 96 high and 128 wide, as everywhere in
+    Python. ``input_size="auto"`` means the model's own size and its doubles, until less than a tenth of the ERF
     lies outside of the size before; :func:`analyze` gives the result of the last one.
 
     Returns:

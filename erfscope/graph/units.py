@@ -16,6 +16,8 @@ from erfscope.graph.places import NOWHERE, Place, go_on
 from erfscope.graph.positions import Positions
 
 T = TypeVar("T")
+#: Names of the axes of a reference; of fewer than three axes the last.
+AXES = ("first axis", "height", "width")
 UNKNOWN = "the operations do not tell where it lies"
 #: Of the units along an axis: a table of pixels, or of cells of a reference, one for each.
 UNKNOWN_LINE = Place(None, NOWHERE, inexact_reason=UNKNOWN)
@@ -92,13 +94,17 @@ class UnitCenters:
         return self._line(node, layout, axis).slope
 
     def centers(self, node: fx.Node, layout: Layout, unit: Sequence[int]) -> tuple[tuple[float, ...], str]:
-        """Where a unit stands, in cells of the reference, and why that is not exact; "" where it is."""
+        """Where a unit stands, in cells of the reference, and why that is not exact, with the axes where it is not all
+        of them; "" where it is exact."""
         lines = [self._line(node, layout, axis) for axis in range(len(self.sizes))]
         index = unit if len(unit) == len(lines) else (0,) * len(lines)
         # The only unit along an axis stands in its middle, whatever it was made from.
-        reasons = [line.inexact_reason for line in lines if len(line.table) > 1]
+        named = zip(AXES[-len(lines) :], lines, strict=True)
+        reasons = {name: line.inexact_reason for name, line in named if len(line.table) > 1}
         centers = tuple(float(line.table[u]) for line, u in zip(lines, index, strict=True))
-        return centers, next(filter(None, reasons), "")
+        where = [name for name, reason in reasons.items() if reason]
+        only = f", along the {' and the '.join(where)} alone" if 0 < len(where) < len(reasons) else ""
+        return centers, next(filter(None, reasons.values()), "") + only
 
     def nearest_unit(self, node: fx.Node, layout: Layout, at: Sequence[float] | None = None) -> tuple[int, ...]:
         """The unit whose centre is nearest to a place, the reference's centre (S - 1) / 2 if None; of two alike, the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
-from erfscope.maps.accumulator import signed_noise_floor
+from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.measures.border import lost_at_borders, stands_at_border
@@ -32,13 +33,16 @@ OWN_CELL, CUT_OFF = 0.3, 0.1
 #: An input is too small where a larger one lets r50 grow by more, by an estimate: it is 0.4 to 1.3 times the growth by
 #: 5 to 30 % that larger inputs show.
 MOVED = 0.03
+#: Standard errors by which a peak is above what is around the unit by more than noise. It is the largest of many cells.
+NOISE = 4.0
 
 
-def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Finding]:
-    """The findings on one map, most important first; they do not depend on the measures asked for."""
+def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> Iterator[Finding]:
+    """The findings on one map, most important first, with the sums that it was made from; they do not depend on the
+    measures asked for."""
     trf = erf.trf
     if erf.center_px:
-        yield from _of_place(erf)
+        yield from _of_place(erf, average)
     else:
         text = (
             "the unit has no place on the reference: measures from a unit's centre, r50 among them, do not exist for it"
@@ -59,7 +63,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         yield Finding(
             code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them"
         )
-    if erf.scale == "signed" and n_images < SIGNED_IMAGES:
+    if erf.scale == "signed" and (n_images := average.n_images) < SIGNED_IMAGES:
         floor, images = signed_noise_floor(n_images), f"{n_images} image{'s' * (n_images != 1)}"
         yield Finding(
             code="noise_floor",
@@ -67,7 +71,7 @@ def of_map(erf: ErfMap, *, wrt: str, n_images: int, leaked: bool) -> Iterator[Fi
         )
 
 
-def _of_place(erf: ErfMap) -> Iterator[Finding]:
+def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
     """The findings on a map around the place of its unit."""
     trf = erf.trf
     numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
@@ -82,8 +86,8 @@ def _of_place(erf: ErfMap) -> Iterator[Finding]:
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
-    if trf is not None and not trf.is_global and _off_centre(erf, numbers["r50"]):
-        text = "the ERF peaks more than a stride, and than half of r50, away from the unit's true centre"
+    if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
+        text = "the ERF peaks more than a stride away from the unit's true centre, by more than noise"
         yield Finding(code="off_centre_peak", text=text)
     if numbers["luo_size"] is None:
         yield Finding(
@@ -202,14 +206,21 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         yield Finding(code="several_outputs", text=text)
 
 
-def _off_centre(erf: ErfMap, r50: object) -> bool:
-    """Whether an interior unit's map peaks more than a stride from its centre, and than half of r50, within which noise
-    moves a single brightest cell; borders pull the peaks of others."""
+def _off_centre(erf: ErfMap, average: MapAccumulator, r50: object) -> bool:
+    """Whether an interior unit's map peaks more than a stride from its centre, by more than noise: by the jackknife's
+    error of how much more the peak has than the cells within a stride; with few groups, where it is more than half
+    of r50 away. Borders pull the peaks of others."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
-    if not inside:
+    cells, strides = np.abs(erf.values), [max(stride, 1.0) for stride in erf.stride_px]
+    peak = np.unravel_index(int(cells.argmax()), cells.shape)
+    away = [abs(p - c) for p, c in zip(peak, erf.center_px, strict=True)]
+    if not inside or all(d <= stride for d, stride in zip(away, strides, strict=True)):
         return False
-    peak = np.unravel_index(int(np.abs(erf.values).argmax()), erf.values.shape)
-    least = r50 / 2 if isinstance(r50, float) else 0.0
-    return any(abs(p - c) > max(s, 1.0, least) for p, c, s in zip(peak, erf.center_px, erf.stride_px, strict=True))
+    if average.groups < MIN_GROUPS:
+        return not isinstance(r50, float) or bool(max(away) > r50 / 2)
+    ends = [(c - stride, c + stride) for c, stride in zip(erf.center_px, strides, strict=True)]
+    near = tuple(slice(max(math.ceil(first), 0), math.floor(last) + 1) for first, last in ends)
+    gaps = [float(each[peak] - each[near].max()) for each in map(np.abs, average.leave_one_out())]
+    return bool(cells[peak] - cells[near].max() > NOISE * jackknife_se(gaps))

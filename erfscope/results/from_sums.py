@@ -53,7 +53,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, wrt=result.wrt, n_images=average.n_images, leaked=leaked)
+    shown = of_map(erf, average, wrt=result.wrt, leaked=leaked)
     found = replace(
         result,
         map=erf,

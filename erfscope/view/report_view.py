@@ -110,7 +110,12 @@ class ReportView:
         cost."""
         shared = " · ".join(self.texts()) if self.is_usable else ""
         notes = filter(None, (words.plane_note(self.results), shared, words.errors_note(self.results)))
-        return [*self.meanings, *notes, *self.costs]
+        return [*self.meanings, *notes, *filter(None, [self.pixel_note]), *self.costs]
+
+    @property
+    def pixel_note(self) -> str:
+        """Where units stand that were asked for by a pixel on which they do not all stand; "" otherwise."""
+        return words.pixel_note(self.results, self.report.settings.get("unit"))
 
     @property
     def meanings(self) -> list[str]:

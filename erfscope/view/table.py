@@ -268,7 +268,7 @@ def breakable(text: str) -> str:
 
 def caption_line(text: str, after: str = "") -> str:
     """A caption whose lines may be stretched: names leave few places to break it. ``after`` is LaTeX already."""
-    return f"  \\emergencystretch=3em\n  \\caption{{{breakable(text)}{after}}}"
+    return f"  \\emergencystretch=3em\n  \\caption{{{breakable(_times(text))}{after}}}"
 
 
 def latex(table: Table) -> str:
@@ -338,7 +338,9 @@ def _floating(table: Table, tabular: Sequence[str], environment: str) -> list[st
         "% needs \\usepackage{booktabs}",
         f"\\begin{{{environment}}}",
         "  \\centering",
-        caption_line(_times(table.caption), "".join(after)),
+        # The class article leaves no space below a caption, so that it would touch the first rule.
+        "  \\setlength{\\belowcaptionskip}{6pt}",
+        caption_line(table.caption, "".join(after)),
         "  \\label{tab:erf}",
         f"  \\small\\setlength{{\\tabcolsep}}{{{AROUND / 2:g}pt}}",
         *(f"  {line}" for line in tabular),

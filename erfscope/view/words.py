@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import Trf, size_text
+from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
 from erfscope.printable import brief
@@ -318,6 +319,22 @@ def plane_note(results: Sequence[Result]) -> str:
     every = len(flat) == sum(bool(result.measures) for result in results)
     whose = "" if every else f" of {', '.join(dict.fromkeys(result.label for result in flat))}"
     return f"Sizes{whose} are {IN_PLANE}: {IN_PLANE_MEANS}."
+
+
+def pixel_note(results: Sequence[Result], unit: object) -> str:
+    """Where the units stand that were asked for by one pixel; "" where all stand on it, or ``unit`` is another word."""
+    if not isinstance(unit, str) or not re.fullmatch(rf"{PX}{NUMBER}(\s*,\s*{NUMBER})*", unit.strip().lower()):
+        return ""
+    pixel = [float(text) for text in re.findall(NUMBER, unit)]
+    places = [(r, r.unit.center_px) for r in results if r.unit is not None and r.wrt == IMAGE]
+    apart = {
+        f"{result.label} {result.layer} at {','.join(f'{c:.4g}' for c in center)} ({distance:.3g} px away)": distance
+        for result, center in places
+        if len(center) == len(pixel)
+        for distance in [math.dist(center, pixel)]
+    }
+    asked = ",".join(f"{place:.4g}" for place in pixel)
+    return f"units nearest to pixel {asked} stand elsewhere: {', '.join(apart)}" if any(apart.values()) else ""
 
 
 def cells_note(results: Sequence[Result]) -> str:

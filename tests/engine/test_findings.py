@@ -96,3 +96,32 @@ def test_a_model_that_squeezes_a_batch_of_one_is_told_how_to_be_wrapped(channels
         erfscope.analyze(
             Squeezed(channels), input_size=(24, 28), samples=1, layer="output", measures="r50", plain=plain
         )["r50"]
+
+
+class Seen(nn.Module):
+    """A few convolutions, behind which each unit reads mostly what is a distance up and to the left of it, or nothing
+    else."""
+
+    def __init__(self, seed: int, distance: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Sequential(*(nn.Conv2d(channels, 16, 3, padding=1) for channels in (3, *[16] * 5)))
+        self.last = nn.Conv2d(16, 16, 2 * distance + 1, padding=distance, groups=16, bias=False)
+        nn.init.normal_(self.last.weight, std=0.02 * bool(distance))
+        with torch.no_grad():
+            self.last.weight[:, :, 0, 0] = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [1, 3, 10])
+def test_a_peak_elsewhere_is_said_where_it_is_more_than_noise(samples):
+    """The map of six convolutions is so flat around the unit that its brightest cell is 2 px away."""
+    elsewhere, noisy = (
+        erfscope.analyze(Seen(1, distance), input_size=48, samples=samples, seed=1, measures="r50")
+        for distance in (5, 0)
+    )
+    assert "off_centre_peak" in codes(elsewhere)
+    assert "off_centre_peak" not in codes(noisy)

@@ -32,6 +32,18 @@ def test_two_models_are_compared_at_one_place():
     assert [result.unit.center_px for result in report] == [(16, 8), (16, 8)]
 
 
+def test_how_far_units_stand_from_the_pixel_is_said_where_they_stand_elsewhere():
+    asked = {"input_size": (32, 32), "samples": 1, "measures": "r50"}
+    nets = {"coarse": net(3), "fine": net(2)}
+    shown = " ".join(str(erfscope.compare(nets, unit="px:16,5", **asked)).split())
+    places = "coarse output at 16,8 (3 px away), fine output at 16,4 (1 px away)"
+    assert f"units nearest to pixel 16,5 stand elsewhere: {places}" in shown
+    assert "stand elsewhere" not in str(erfscope.compare(nets, unit="px:16,8", **asked))
+    assert "stand elsewhere" not in str(erfscope.compare(nets, unit="centre", **asked))
+    single = " ".join(str(erfscope.sweep(net(2), unit="px:5,9", **asked)).split())
+    assert "output at 4,8 (1.41 px away)" in single
+
+
 def test_a_receptive_field_is_asked_for_by_pixel_too():
     assert erfscope.theoretical(net(2), unit="px:5,9", input_size=(32, 32)).center_px == (4, 8)
 

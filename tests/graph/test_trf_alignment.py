@@ -92,3 +92,21 @@ def test_branches_that_disagree_are_named_with_what_each_says():
     assert "downs.0" in trf.center_inexact_reason or "up" in trf.center_inexact_reason
     assert "puts unit 0 at 0 px" in trf.center_inexact_reason
     assert "puts unit 0 at -0.5 px" in trf.center_inexact_reason
+
+
+@pytest.mark.parametrize(("scales", "words"), [((1, 2), "along the width"), ((2, 1), "along the height"), ((2, 2), "")])
+def test_the_axis_along_which_branches_disagree_is_named_where_others_agree(scales, words):
+    """A strided convolution and a resize move units along the axes that they halve and double alone."""
+
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = nn.Conv2d(3, 3, 3, scales, 1)
+            self.up = nn.Upsample(scale_factor=scales, mode="nearest")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.up(self.down(x))
+
+    reason = erfscope.theoretical(Halved(), input_size=(64, 64)).center_inexact_reason
+    assert "puts unit 0 at" in reason
+    assert reason.endswith(f", {words} alone") if words else "along" not in reason

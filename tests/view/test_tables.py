@@ -29,7 +29,7 @@ COMMANDS = {
         "begin end centering caption label toprule midrule bottomrule multicolumn par smallskip footnotesize pm leq"
         " times to mu sigma circ mathrm ldots textsuperscript textbackslash textasciitilde textasciicircum textbar"
         " textless textgreater textperiodcentered small setlength tabcolsep allowbreak emergencystretch raggedright"
-        " hspace linewidth",
+        " belowcaptionskip hspace linewidth",
     )
 }
 HOSTILE = (

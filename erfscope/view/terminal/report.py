@@ -44,7 +44,8 @@ def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
     """Several results: one row each, their maps, if ``maps``, then findings and notes."""
     view = report_view(report)
     if len(report) < 2:
-        return Group(*_single(view.rows[0], maps=maps)) if len(report) else Text("no results")
+        place = [Text(view.pixel_note, style="dim")] if view.pixel_note else []
+        return Group(*_single(view.rows[0], maps=maps), *place) if len(report) else Text("no results")
     lines: list[RenderableType] = [Text(text, style="bold yellow") for text in view.shouts]
     lines += [ComparisonTable(view), *([Gallery(report.results)] if maps else [])]
     lines += [Text(f"{row.name}: {_extra(extra)}") for row in view.rows for extra in row.extras]
