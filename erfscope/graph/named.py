@@ -66,8 +66,7 @@ class Pass:
 
     def is_call(self, name: str) -> bool:
         """Whether a name means one of several calls of a module."""
-        call = split_kind(name)[0].removesuffix(INPUT)
-        mark = self.graph.marks.get(call)
+        mark = self.graph.marks.get(call := split_kind(name)[0].removesuffix(INPUT))
         return mark is not None and mark.module != call
 
 

@@ -87,8 +87,12 @@ class Recording(Pass):
         layout = self.reading_of_tensor(seen, split_kind(name)[1]).layout
         if layout is None:
             return None
-        shape = (1, *layout.map_shape(seen.shape)[1:])
-        return LayerRecord(name=name, shape=shape, stage=name in self.stages, order=seen.order)
+        return LayerRecord(
+            name=name,
+            shape=(1, *layout.map_shape(seen.shape)[1:]),
+            stage=name in self.stages,
+            order=seen.order,
+        )
 
     def _known(self, name: str) -> NamedTensor:
         seen = self.find(name)
@@ -166,8 +170,11 @@ class Recording(Pass):
 
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
-        hooked = {name for name in (layer, wrt) if name == wrt or name not in self.stages}
-        found = {name: seen for name in hooked if (seen := self.modules.get(split_kind(name)[0]))}
+        found = {
+            name: seen
+            for name in (layer, wrt)
+            if (name == wrt or name not in self.stages) and (seen := self.modules.get(split_kind(name)[0]))
+        }
         if not all(seen.calls == 1 for seen in found.values()):
             return None
         readings = {name: self.reading_of_tensor(seen, split_kind(name)[1]) for name, seen in found.items()}
