@@ -125,7 +125,8 @@ def module_config(
 ) -> InputConfig:
     """Find what a live module expects of an image: a timm model's own configuration, else ImageNet's numbers.
 
-    Without a configuration the first convolution gives the channels and the number of spatial axes; where
+    A model of transformers has its size from ``config.image_size``, or from that of ``config.vision_config``. Without a
+    configuration the first convolution gives the channels and the number of spatial axes; where
     ``input_size`` is a tuple of one number there is one axis, and one channel beside convolutions of more axes. A
     module without a convolution takes images.
 
@@ -156,7 +157,8 @@ def module_config(
                 f" name one, such as {size_words(CLIP_SIZE)}",
                 model=name,
             )
-        return input_config({}, size=input_size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
+        size = _own_size(module) if input_size is None and rank == 2 else input_size
+        return input_config({}, size=size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
     traits = traits_of(module)
     patches: Any = getattr(module, "patch_embed", None)
     built = traits.get("img_size") or getattr(patches, "img_size", None)
@@ -205,6 +207,25 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         scale_text="",
         assumed=(),
     )
+
+
+def _own_size(module: nn.Module) -> tuple[int, int] | None:
+    """The size of images that a module's configuration states, that of its vision part included, as transformers'
+    models have it; None where it states none."""
+    config: Any = getattr(module, "config", None)
+    stated = (getattr(each, "image_size", None) for each in (config, getattr(config, "vision_config", None)))
+    return next(filter(None, map(config_sides, stated)), None)
+
+
+def config_sides(size: Any) -> tuple[int, int] | None:
+    """Height and width of a size as transformers' configurations state it; None for anything else."""
+    if isinstance(size, Mapping):
+        if "height" in size and "width" in size:
+            return int(size["height"]), int(size["width"])
+        size = size.get("shortest_edge")
+    if isinstance(size, list | tuple) and len(size) == 2:
+        return int(size[0]), int(size[1])
+    return (int(size), int(size)) if isinstance(size, int) else None
 
 
 def _space(size: Sequence[int] | None, stated: Sequence[int], rank: int) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.input_size import size_words
+from erfscope.geometry.unit import size_text
 
 if TYPE_CHECKING:
     from erfscope.model_facts import GivenModel
@@ -101,24 +103,58 @@ def _hint(adapter: GivenModel, text: str) -> str:
         others = ", ".join(keyword.format(name) for name in re.findall(r"'(\w+)'", found[1]))
         call = f"erfscope.wrap(model, forward=lambda m, x: m(x, {others}))"
         return f"give it the others too: {call}; for a command, name FILE.py:FUNCTION that returns that"
-    found = re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", text)
-    if found and (side := _side_of_tokens(adapter.preprocess.size, int(found[1]), int(found[2]))):
-        return f"its positions are those of {side}x{side}: input_size={side} (--input-size {side})"
+    if sides := _size_of_positions(adapter, text):
+        words = size_words(sides) if len(set(sides)) > 1 else f"input_size={sides[0]} (--input-size {sides[0]})"
+        return f"its positions are those of {size_text(sides)}: {words}"
     for pattern, hint in _HINTS:
         if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
             return hint.format(found[found.lastindex or 0])
     return WITHOUT_CHANNELS if channels == "1" and len(adapter.preprocess.size) == 1 else ""
 
 
-def _side_of_tokens(size: Sequence[int], given: int, wanted: int) -> int | None:
-    """The side of the square input with so many patches as are wanted, where as many as were given are those of this
-    square input, with or without a class token; None where they are not."""
+def _size_of_positions(adapter: GivenModel, text: str) -> tuple[int, ...] | None:
+    """The input whose patches are as many as a model has positions, by its error on another; None where that is not
+    known."""
+    size = adapter.preprocess.size
+    found = re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at .*dimension (\d+)", text)
+    if found and len(size) == 2:
+        given, wanted, dim = map(int, found.groups())
+        return _size_of_table(adapter, given, wanted, dim) or _size_of_tokens(size, given, wanted)
+    found = re.search(r"(?i)expect\w*\s(?:\D*\s)?(\d+) (?:\w+ )?(?:tokens|patches)\b\D*(\d+)?", text)
+    return _size_of_tokens(size, int(found[2]), int(found[1])) if found and found[2] else None
+
+
+def _size_of_table(adapter: GivenModel, given: int, wanted: int, dim: int) -> tuple[int, ...] | None:
+    """The same of a model whose table of positions is a grid, (1, C, H, W) or (1, H, W, C).
+
+    Args:
+        adapter: The model with its input, (H, W).
+        given: Patches of the input along one axis.
+        wanted: Positions along it.
+        dim: The last dimension along which the two differ.
+    """
+    module, size = adapter.module, adapter.preprocess.size
+    for table in (*module.parameters(), *module.buffers()):
+        for first in (2, 1):
+            grid, axis = tuple(table.shape[first : first + 2]), dim - first
+            if table.ndim != 4 or len(table) != 1 or axis not in (0, 1) or grid[axis] != wanted:
+                continue
+            patch, rest = divmod(size[axis], given)
+            # The last dimension that differs was named.
+            if rest == 0 and patch > 1 and (axis == 1 or grid[1] * patch == size[1]):
+                return tuple(side * patch for side in grid)
+    return None
+
+
+def _size_of_tokens(size: Sequence[int], given: int, wanted: int) -> tuple[int, ...] | None:
+    """The square input with so many patches as are wanted, where as many as were given are those of this square input,
+    with or without a class token; None where they are not."""
     if len(set(size)) != 1 or len(size) != 2:
         return None
     for tokens in (0, 1):
         rows, wanted_rows = math.isqrt(max(given - tokens, 0)), math.isqrt(max(wanted - tokens, 0))
         if rows and (rows**2, wanted_rows**2) == (given - tokens, wanted - tokens) and size[0] % rows == 0:
-            return size[0] // rows * wanted_rows
+            return (size[0] // rows * wanted_rows,) * 2
     return None
 
 

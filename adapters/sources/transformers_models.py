@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.adapters.preprocess import input_config
+from erfscope.adapters.preprocess import config_sides, input_config
 from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
 from erfscope.adapters.weights.weights import Store, check_room, hub_store, obtain, on_hub
 from erfscope.errors import ErfscopeError
@@ -212,11 +212,11 @@ def _words(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     channels = getattr(config, "num_channels", None) or 3
     own = getattr(config, "image_size", None)
     resized, cropped = (
-        _sides(processor.get("size")),
-        _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None,
+        config_sides(processor.get("size")),
+        config_sides(processor.get("crop_size")) if processor.get("do_center_crop") else None,
     )
     words: dict[str, Any] = {}
-    size = cropped or resized or _sides(own)
+    size = cropped or resized or config_sides(own)
     if size:
         words["input_size"] = (channels, *size)
     if "crop_pct" in processor or cropped or resized:
@@ -246,17 +246,6 @@ def _processor(place: _Place) -> dict[str, Any]:
         raise ErfscopeError(f"preprocessor_config.json of {place.name!r} is damaged: {first_line(error)}") from error
     except Exception:  # no such file, or no connection: the result then names size, mean and std as assumed
         return {}
-
-
-def _sides(size: Any) -> tuple[int, int] | None:
-    """Height and width of a size in transformers' configurations; None for anything else."""
-    if isinstance(size, Mapping):
-        if "height" in size and "width" in size:
-            return int(size["height"]), int(size["width"])
-        size = size.get("shortest_edge")
-    if isinstance(size, list | tuple) and len(size) == 2:
-        return int(size[0]), int(size[1])
-    return (int(size), int(size)) if isinstance(size, int) else None
 
 
 @contextlib.contextmanager

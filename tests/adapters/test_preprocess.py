@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import timm
@@ -230,3 +232,21 @@ def test_a_live_module_states_its_own_size_and_channels() -> None:
     assert module_config(timm.create_model("test_resnet"), "net", input_size=(64, 96)).size == (64, 96)
     bare = module_config(nn.Sequential(nn.ReLU(), nn.Conv2d(6, 8, 3)), "net")
     assert (bare.size, bare.channels, bare.assumed) == ((224, 224), 6, ("size", "mean", "std"))
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "assumed"),
+    [
+        (SimpleNamespace(image_size=96), (96, 96), ("mean", "std")),
+        (SimpleNamespace(image_size=[64, 96]), (64, 96), ("mean", "std")),
+        (SimpleNamespace(image_size=None, vision_config=SimpleNamespace(image_size=48)), (48, 48), ("mean", "std")),
+        (SimpleNamespace(hidden_size=96), (224, 224), ("size", "mean", "std")),
+        ({"image_size": 96}, (224, 224), ("size", "mean", "std")),
+    ],
+)
+def test_a_module_of_transformers_states_its_size_in_its_configuration(config, size, assumed) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3))
+    net.config = config
+    found = module_config(net, "net")
+    assert (found.size, found.assumed) == (size, assumed)
+    assert module_config(net, "net", input_size=(32, 40)).size == (32, 40)

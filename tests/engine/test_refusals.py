@@ -246,6 +246,39 @@ class Tokens(nn.Module):
         return self.patches(x).flatten(2).transpose(1, 2) + self.positions
 
 
+class Grid(nn.Module):
+    """A table of positions for patches of 16 pixels, (1, C, H, W) or (1, H, W, C)."""
+
+    def __init__(self, rows: int, cols: int, *, is_last: bool = False) -> None:
+        super().__init__()
+        self.patches, self.is_last = nn.Conv2d(3, 8, 16, 16), is_last
+        self.pos_embed = nn.Parameter(torch.zeros(1, rows, cols, 8) if is_last else torch.zeros(1, 8, rows, cols))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.patches(x)
+        return (found.movedim(1, -1) if self.is_last else found) + self.pos_embed
+
+
+class Counted(nn.Module):
+    """Counts its patches of 16 pixels itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).mT
+        if tokens.shape[1] != 144:
+            raise ValueError(f"the position table expects 144 tokens, got {tokens.shape[1]}")
+        return tokens
+
+
+def sized(text: str, python: str | None = None) -> str:
+    """The hint with the size of the positions."""
+    side = text if "x" in text else f"{text}x{text}"
+    return f"its positions are those of {side}: input_size={python or text} (--input-size {text})"
+
+
 WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
 OTHERS = (
     "give it the others too: erfscope.wrap(model, forward=lambda m, x: m(x, gain));"
@@ -266,6 +299,11 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
     ),
     "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", OTHERS),
     "tokens": (Tokens, None, 64, "tensor b (9)", "its positions are those of 48x48: input_size=48 (--input-size 48)"),
+    "a grid": (lambda: Grid(9, 9), None, 256, "tensor b (9)", sized("144")),
+    "a grid of other rows": (lambda: Grid(3, 4), None, 64, "dimension 2", sized("48x64", "(48, 64)")),
+    "a grid before channels": (lambda: Grid(3, 5, is_last=True), None, 64, "b (5)", sized("48x80", "(48, 80)")),
+    "rows before channels": (lambda: Grid(3, 4, is_last=True), None, 64, "dimension 1", sized("48x64", "(48, 64)")),
+    "tokens in words": (Counted, None, 224, "expects 144 tokens, got 196", sized("192")),
     "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP),
     "ids": (lambda: nn.Sequential(nn.Embedding(9, 6)), None, (16,), "Long, Int", f"which have no gradient; {WRAP}"),
     "a language model": (bert, None, (16,), "too many values to unpack", WRAP),
