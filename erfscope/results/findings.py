@@ -30,9 +30,11 @@ SIGNED_IMAGES = 16
 ONE_BY_ONE = "measured one image at a time"
 #: A larger share in the unit's own cell sets r50; a TRF of which a larger share lies outside the input is cut off.
 OWN_CELL, CUT_OFF = 0.3, 0.1
-#: An input is too small where a larger one lets r50 grow by more, by an estimate: it is 0.4 to 1.3 times the growth by
-#: 5 to 30 % that larger inputs show.
+#: An input is too small where a larger one lets r50 grow by more, by an estimate: mostly half to twice of growths above
+#: 5 % (``benchmarks/borders.py``), and a third in stacks of convolutions.
 MOVED = 0.03
+#: How far off the share of an ERF outside is, in 6 of 7 stages of public models.
+ESTIMATED = "estimated to a factor of 2"
 #: Standard errors by which a peak is above what is around the unit by more than noise. It is the largest of many cells.
 NOISE = 4.0
 
@@ -103,9 +105,9 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     if erf.trf is not None and erf.trf.is_global:
         outside += ", global operations left out"
     if growth is None or growth > MOVED:
-        text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%} by a rough estimate"
+        text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%}, {ESTIMATED}"
         return Finding(code="clipped", text=text)
-    return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%} by a rough estimate)")
+    return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%}, {ESTIMATED})")
 
 
 def _outside(trf: Trf) -> float:
