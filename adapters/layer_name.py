@@ -11,6 +11,7 @@ from torch import Tensor
 
 from erfscope.containers import map_tensors, tensors_in
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.unit_kind import split_kind
 
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 
@@ -32,7 +33,7 @@ def parse(text: str) -> LayerName:
     Raises:
         ErfscopeError: the text is no layer name.
     """
-    match = _NAME.match(text.strip())
+    match = _NAME.match(split_kind(text.strip())[0])
     if match is None or not match["module"]:
         raise ErfscopeError(
             f"cannot read the layer name {text!r}; write NAME, NAME[2], NAME[key] or, as a reference, NAME:in"

@@ -21,6 +21,7 @@ from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
 from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, hooked
+from erfscope.adapters.unit_names import unit_names
 from erfscope.containers import tensors_at
 from erfscope.copies import cast_module
 from erfscope.default_layer import default_layer
@@ -189,6 +190,10 @@ class ModuleAdapter:
     def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Run all of the module, or of a copy of it, as it is: what it returns, and its stages by name."""
         return self.forward(module, x), {}
+
+    def unit_names(self, kind: str) -> Mapping[str, Sequence[int]]:
+        """Names of units without a place; see :class:`erfscope.adapter.Adapter`."""
+        return unit_names(self.module, kind)
 
     def run(self, x: Tensor) -> None:
         """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`."""

@@ -60,7 +60,7 @@ def load(
 
     Args:
         spec: Name of the model, such as ``resnet18``, ``torchvision:resnet50`` or ``path/file.py:factory``;
-            docs/your_model.md has every form.
+            ``erfscope analyze --help`` has every form.
         weights: ``"auto"`` (pretrained, else seeded random ones and a :class:`erfscope.FallbackWarning`),
             ``"pretrained"``, ``"random"`` or ``"random-raw"``.
         checkpoint: .safetensors or .pth file that replaces the weights.

@@ -139,7 +139,7 @@ def check(
     requests, folder = _requests(model, only, given, fail_on)
     from erfscope.cli.run.interruption import importing_torch
 
-    with importing_torch():
+    with importing_torch(quiet=quiet):
         from erfscope.api.gate import check_all
     from erfscope.cli.console import ignoring_closed_pipe
     from erfscope.cli.run.output import progress

@@ -8,19 +8,17 @@ import os
 import re
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import rich_click as click
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from erfscope.errors import unknown
-from erfscope.printable import one_line, printable
+from erfscope.printable import between_words, one_line, printable
+from erfscope.view.terminal.console import PlainConsole
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -156,17 +154,11 @@ streams = Streams()
 PIPED_WIDTH = 110
 
 
-class Screen(Console):
-    """A console that shows text as it is: no markup, no emoji codes, no control characters."""
+class Screen(PlainConsole):
+    """The terminal, or what stands in its place."""
 
     def __init__(self, *, plain: bool = False, stderr: bool = False) -> None:
-        super().__init__(
-            file=sys.stderr if stderr else streams.out,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            color_system=None if plain else "auto",
-        )
+        super().__init__(file=sys.stderr if stderr else streams.out, color_system=None if plain else "auto")
         #: Whether the width is known: of a terminal, or from COLUMNS.
         self.is_bounded = self.is_terminal or bool(os.environ.get("COLUMNS"))
         if not self.is_bounded:
@@ -180,16 +172,6 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         """Leave a closed pipe to the command: rich would redirect ``sys.stdout``, stderr while a command runs."""
         raise BrokenPipeError
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of a renderable; those that rich makes for itself, such as colours, stay as they are."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
-
-
-def between_words(text: str, width: int) -> str:
-    """Text on lines that are broken between words only."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def say(text: str) -> None:

@@ -48,7 +48,9 @@ EPILOG = "\\\n\n".join(
     (
         "Exit codes: 0 all ok, 1 a check or a claim of a study failed, 2 nothing could be started, "
         "3 a result cannot be used.",
-        "Completion at TAB: docs/cli.md.",
+        "What a command does, and its options: `erfscope COMMAND --help`; all of analyze and compare: `--help-all`.",
+        'Completion at TAB, in bash: `eval "$(_ERFSCOPE_COMPLETE=bash_source erfscope)"`; in zsh write zsh_source, in '
+        "fish `_ERFSCOPE_COMPLETE=fish_source erfscope | source`.",
         "Settings come from the command line, else from variables such as ERFSCOPE_ANALYZE_SEED or ERFSCOPE_SEED, else "
         "from the file that --config names, else from erfscope.toml or [tool.erfscope] in pyproject.toml.",
     )

@@ -184,7 +184,8 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
 
 
 def study_view(result: StudyResult, *, width: int) -> RenderableType:
-    """The table of a study, and below it its claims with their verdicts and the answer.
+    """The table of a study, above it why not every claim is reproduced, and below it its claims with their verdicts and
+    the answer.
 
     Args:
         result: The study.
@@ -193,6 +194,7 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from erfscope.studies import STUDIES
     from erfscope.view.terminal.table import TerminalTable
 
     columns = [column for column in result.columns if width >= WIDE or not column.optional]
@@ -203,4 +205,5 @@ def study_view(result: StudyResult, *, width: int) -> RenderableType:
     facts += [f"not shown below {WIDE} characters: {', '.join(hidden)}"] if hidden else []
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     claims = TerminalTable(result.claims_table(), edged=True)
-    return Group(rows, claims, answer, Text(", ".join(facts), style="dim"))
+    reason = STUDIES[result.study].explained(result)
+    return Group(*([Text(reason)] if reason else []), rows, claims, answer, Text(", ".join(facts), style="dim"))

@@ -85,7 +85,8 @@ Letters behind a model's name lead to the notes below the table; they are not th
     python docs/gallery.py
 
 in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then
-shrinks the figure to {pixels} px. `python docs/gallery.py explorers` makes the explorers. For other models:
+shrinks the figure to {pixels} px. `python docs/gallery.py explorers` makes the explorers, `python docs/gallery.py six`
+the figure of the first page. For other models:
 
 ```bash
 erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page

@@ -134,6 +134,9 @@ class Adapter(Protocol):
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
 
+    def unit_names(self, kind: str) -> Mapping[str, Sequence[int]]:
+        """Names of units without a place, ``"registers"`` or a class, with their indices."""
+
     def run(self, x: Tensor) -> None:
         """Run all of the model on ``x`` (B, C_in, *space)."""
 

@@ -58,6 +58,7 @@ CODES = {
     "model": Code("model", "notice"),
     "nan_images": Code("pictures"),
     "needed_numbers": Code("model"),
+    "no_place": Code("map", "notice"),
     "noise_floor": Code("map"),
     "not_repeatable": Code("model"),
     "off_centre_peak": Code("map"),

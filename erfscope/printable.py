@@ -4,6 +4,8 @@ steer a terminal."""
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 import unicodedata
 
 #: Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
@@ -12,6 +14,8 @@ _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 #: Unit of a measure in JSON -> the sign that people write, if it is another.
 UNIT_SIGNS = {"px2": "px²", "cells2": "cells²", "deg": "°"}
+#: Significant digits that people see at most.
+DIGITS = 4
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -31,8 +35,26 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+#: Stands for a space at which no line is broken: of no script, and for no library white space.
+UNBROKEN = "\ue000"
+#: The spaces between an option and its value, where that is no longer than a line has room for, and in what is pasted.
+_WITHIN = re.compile(r"(?<=pip) (?=install )|(?<=pip install) (?=\S)|(?<![^\s`'(])(--?[a-z][\w-]*) (?=\S{1,24}(?!\S))")
+
+
+def kept_together(text: str) -> str:
+    """Text in which :data:`UNBROKEN` stands in the place of the spaces between options and their values."""
+    return _WITHIN.sub(lambda found: f"{found[1] or ''}{UNBROKEN}", text)
+
+
+def between_words(text: str, width: int) -> str:
+    """Text on lines that are broken between words only, and never between an option and its value."""
+    lines = textwrap.fill(kept_together(text), width, break_long_words=False, break_on_hyphens=False)
+    return lines.replace(UNBROKEN, " ")
+
+
 def number(value: float | str | None, *, digits: int = 3, places: int | None = None) -> str:
-    """Return a number as text: ``digits`` significant digits, and no decimals of large numbers; a dash for None.
+    """Return a number as text: ``digits`` significant digits, and of large numbers :data:`DIGITS`, without decimals; a
+    dash for None.
 
     Args:
         value: The number.
@@ -46,11 +68,21 @@ def number(value: float | str | None, *, digits: int = 3, places: int | None = N
     if not math.isfinite(value):
         return f"{value:g}"
     if places is not None:
-        return f"{value:.{places}f}"
+        return fixed(value, places)
     if value == 0:
         return "0"
     places = decimals(value, None, digits=digits)
-    return f"{value:.{places}f}" if places <= 6 else f"{value:.{digits - 1}e}"
+    return fixed(value, places) if places <= 6 else f"{value:.{digits - 1}e}"
+
+
+def fixed(value: float, places: int) -> str:
+    """Return a number with these decimals; less than none are tens, hundreds and so on."""
+    return f"{round(value, places):.{max(0, places)}f}"
+
+
+def brief(value: float) -> str:
+    """Return a number with at most :data:`DIGITS` significant digits, and no zeros at its end: ``95.5``, ``12350``."""
+    return f"{float(f'{value:.{DIGITS}g}'):g}"
 
 
 def with_error(value: float | str | None, se: float | None) -> str:
@@ -60,21 +92,27 @@ def with_error(value: float | str | None, se: float | None) -> str:
     return text if error is None else f"{text} ± {error}"
 
 
-def rounded(value: float | str | None, se: float | None, *, places: int | None = None) -> tuple[str, str | None]:
-    """Return a number and its error as text, both with the decimals of the error's last digit, or with ``places``
-    decimals; None for a number without an error."""
+def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
+    """Return a number and its error as text, both with the decimals of the error's last digit; None for a number
+    without an error."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
-        return number(value, places=places), None
+        return number(value), None
     if se <= 0:
-        return number(value, places=places), "0"
-    places = decimals(value, se) if places is None else places
-    return f"{value:.{places}f}", f"{se:.{places}f}" if round(se, places) > 0 else f"<{10**-places:.{places}f}"
+        return number(value), "0"
+    places = decimals(value, se)
+    smallest = 10.0**-places
+    return fixed(value, places), fixed(se, places) if round(se, places) > 0 else f"<{fixed(smallest, places)}"
 
 
 def decimals(value: float, se: float | None, *, digits: int = 3) -> int:
     """Return the number of decimals that a number is printed with: those of its error's last digit, at most 4; without
-    an error, those of ``digits`` significant digits."""
+    an error, those of ``digits`` significant digits. Less than none where it has more than :data:`DIGITS` digits before
+    the point."""
+    largest = abs(value) if math.isfinite(value) else 0.0
     if se is not None and math.isfinite(se) and se > 0:
         leading = f"{se:.0e}"
-        return min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
-    return 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        places = min(4, max(0, -math.floor(math.log10(float(leading))) + (leading[0] == "1")))
+        largest = max(largest, se)
+    else:
+        places = 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return places if largest == 0 else min(places, DIGITS - 1 - math.floor(math.log10(largest)))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -19,8 +20,10 @@ from rich.terminal_theme import TerminalTheme
 
 import erfscope
 from erfscope.api.gate import CheckRequest, check_all
-from erfscope.cli.views import layer_view, styled
+from erfscope.cli.views import styled
+from erfscope.gate.verdict import PYTHON
 from erfscope.options import Options
+from erfscope.view.terminal.layers import layer_view
 from erfscope.view.terminal.report import draw_report
 
 LEAVES = "examples/leaves.png"
@@ -130,7 +133,8 @@ def layers() -> list[RenderableType]:
 def check() -> list[RenderableType]:
     """A gate that a model does not pass: a dilation was dropped since its baseline was written."""
     options: Options = {"input_size": 64, "samples": 8, "layer": "body"}
-    request = CheckRequest(name="backbone", model="nets.py:backbone", options=options, accept="erfscope check --update")
+    advice = replace(PYTHON, accept="erfscope check --update")
+    request = CheckRequest(name="backbone", model="nets.py:backbone", options=options, advice=advice)
     with folder_with(NET.format(dilation=4)):
         check_all([request])
         Path("nets.py").write_text(NET.format(dilation=1), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import types
 from pathlib import Path
 
@@ -118,3 +119,13 @@ def test_the_committed_table_of_errors_has_the_rows_of_its_script(how_many):
     assert [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in body] == [
         (m, f"`{n}`", str(d)) for m, n, d in expected
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["layers", "check"])
+def test_a_picture_of_the_terminal_that_is_committed_has_the_words_of_today(name, tmp_path, monkeypatch):
+    screenshots = runpy.run_path(str(DOCS.parent / "examples" / "screenshots.py"))
+    monkeypatch.setitem(screenshots["draw"].__globals__, "DOCS", tmp_path)
+    drawn, kept = (path.read_text(encoding="utf-8") for path in (screenshots["draw"](name), DOCS / f"{name}.svg"))
+    # Numbers may differ between machines.
+    assert re.sub(r"[\d.]+", "#", drawn) == re.sub(r"[\d.]+", "#", kept)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console import complain
+from erfscope.cli.console import Screen, complain
 from erfscope.cli.options import OutputOptions
 from erfscope.errors import ErfscopeError
 
@@ -133,13 +133,17 @@ def explain_interruption(report: Report, *, stored: bool) -> None:
 
 
 @contextlib.contextmanager
-def importing_torch() -> Iterator[None]:
-    """Switch the garbage collector off while modules that need torch are imported for the first time."""
+def importing_torch(*, quiet: bool = False) -> Iterator[None]:
+    """Switch the garbage collector off while modules that need torch are imported for the first time, which a terminal
+    shows unless it is to be ``quiet``."""
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
+    screen = Screen(stderr=True)
+    shown = screen.status("loading PyTorch") if screen.is_terminal and not quiet else contextlib.nullcontext()
     gc.disable()
     try:
-        yield
+        with shown:
+            yield
     finally:
         gc.enable()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
+import os
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ from erfscope.cli.options import MAPS, OutputOptions, on_command_line
 from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
+from erfscope.progress import Progress, progress_lines
 from erfscope.storage.writing import TABLES, check_output, is_folder, refuse_input, suffixes
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
     from erfscope.results.result import Computed
-
-ProgressCall = Callable[[str, int, int], None]
 
 
 def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> None:
@@ -103,7 +102,7 @@ def _figures(wanted: OutputOptions) -> list[str]:
 
 
 @contextlib.contextmanager
-def progress(quiet: bool, *, in_lines: bool = False) -> Iterator[ProgressCall | None]:
+def progress(quiet: bool, *, in_lines: bool = False) -> Iterator[Progress | None]:
     """A progress bar per model on stderr, only in a terminal; the report shows the warnings of a fallback.
 
     Args:
@@ -114,41 +113,32 @@ def progress(quiet: bool, *, in_lines: bool = False) -> Iterator[ProgressCall | 
         warnings.simplefilter("ignore", FallbackWarning)
         console = Screen(stderr=True)
         if quiet or not console.is_terminal:
-            yield _step_lines() if in_lines and not quiet else None
+            yield progress_lines() if in_lines and not quiet else None
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
 
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[steps]}"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=True) as bar:
+        with Bars(*columns, console=console, transient=True) as bar:
             tasks: dict[str, Any] = {}
 
             def show(text: str, done: int, total: int) -> None:
-                if text not in tasks or bar.tasks[tasks[text]].finished:
+                # What has no steps has no share that is done, and no time left; it goes when it is done.
+                steps, of = (f"{done}/{total}", total) if total > 1 else ("", None)
+                if total == 1 and done == 1 and text in tasks:
+                    bar.remove_task(tasks.pop(text))
+                    return
+                if text not in tasks or bar.tasks[bar.task_ids.index(tasks[text])].finished:
                     # A resumed training begins after its first step: what is done already tells nothing of the speed.
-                    tasks[text] = bar.add_task(one_line(text), total=total, completed=done)
-                bar.update(tasks[text], completed=done, total=total)
+                    tasks[text] = bar.add_task(one_line(text), total=of, completed=done, steps=steps)
+                bar.update(tasks[text], completed=done, steps=steps)
 
             yield show
-
-
-def _step_lines() -> ProgressCall:
-    """Return a function that prints a line on stderr for each step, with the time that the steps left will take."""
-    started: dict[str, tuple[float, int]] = {}
-
-    def show(text: str, done: int, total: int) -> None:
-        start, first = started.setdefault(text, (time.monotonic(), done))
-        left = ""
-        if first < done < total:
-            seconds = round((time.monotonic() - start) * (total - done) / (done - first))
-            left = f", {timedelta(seconds=seconds)} left"
-        complain(f"{text}: {done} of {total}{left}")
-
-    return show
 
 
 def explain_computing(report: Report) -> None:
@@ -190,8 +180,8 @@ def deliver(
     from erfscope.view.sentences import quiet_line
 
     chosen = wanted.format
-    # A report in a terminal, and the lines of --quiet, show fallbacks and errors themselves.
-    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty())
+    # A report where stderr is seen too, and the lines of --quiet, show fallbacks and errors themselves.
+    is_read = chosen in ("rich", "plain") and (wanted.quiet or streams.out.isatty() or _goes_where_stderr_goes())
     if not wanted.quiet and not is_read:
         for text in dict.fromkeys(_fallback(report)):
             complain(text)
@@ -214,6 +204,14 @@ def deliver(
     if not report.ok or failures:
         return 3
     return 0 if all(result.verification.holds for result in report if result.verification is not None) else 1
+
+
+def _goes_where_stderr_goes() -> bool:
+    """Whether results and messages are in one place, such as a log."""
+    try:
+        return os.path.sameopenfile(streams.out.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _save(report: Report, wanted: OutputOptions, *, drawn: bool) -> tuple[list[str], list[ErfscopeError]]:

@@ -41,7 +41,7 @@ def measured(
 
     verbose = given.pop("verbose")
     options = keywords(*by_source(given).values())
-    with importing_torch():
+    with importing_torch(quiet=wanted.quiet):
         check_outputs(wanted, options.get("images", ()))  # it imports the public functions, which import torch
         check_figure(wanted, models, options)
         from erfscope.parallel import distributed

@@ -15,13 +15,14 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
-from erfscope.api.models import Model, are_paths, caller_modules, feed_of, load_model
+from erfscope.api.models import Model, are_paths, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
 from erfscope.options.request import Request
@@ -42,8 +43,7 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     """Measure how far one unit of a model looks.
 
     Args:
-        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found;
-            docs/contract.md says what is asked of it.
+        model: A spec (see :func:`erfscope.adapters.load`), an adapter, or a live ``nn.Module``, handed back as found.
         errors: What a model that fails gives: an exception ("raise"), or a result whose ``status`` is "error" ("row"),
             as in the table of :func:`erfscope.compare`.
         **options: See :class:`erfscope.Options`; each is the command line's option of the same name.
@@ -91,6 +91,7 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
     with restored(*caller_modules(model)), torch.inference_mode(False):
         request = with_earlier(request)
         refuse_weights(model, request)
+        check_images(request)
         growth = Growth() if request.is_growing else None
         results: list[Result] = []
         for size in request.sizes if growth is None else growth.sizes():
@@ -114,6 +115,8 @@ def _refuse_growth(request: Request) -> None:
         raise ErfscopeError(
             "shards have to be of one input size, and input size auto finds its own for each; give a size"
         )
+    if kind := kind_of(request.settings.unit)[0]:
+        raise ErfscopeError(f"input size auto grows around a unit's place, which a unit {kind!r} has not; give a size")
     if isinstance(request.images, torch.Tensor):
         raise ErfscopeError(
             "a ready tensor is used as it is, and input size auto makes others; give images, or leave the size out"
@@ -154,7 +157,7 @@ def measure_with_host(
         callbacks = Callbacks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
         try:
             with contain_exits():
-                layer = own.layer or model.default_layer
+                layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
                 wanted = additions(own)
                 found = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=wanted)
                 is_new = not any(row is before for row in found for before in earlier)
@@ -208,7 +211,8 @@ def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Req
 def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
-    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if chosen and rows else ()
+    is_default = chosen and any(row.unit is not None and row.unit.kind in ("", TOKEN) for row in rows)
+    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if is_default else ()
     return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
 
 
@@ -245,7 +249,8 @@ def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
             raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
         return list(loaded.adapter.stages)
     try:
-        return [layer or loaded.default_layer for layer in request.layers]
+        kind, _ = kind_of(request.settings.unit)
+        return [layer or loaded.default_layer_of(kind) for layer in request.layers]
     except MeasurementError:
         return [""]
 

@@ -60,7 +60,12 @@ def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
         # Findings on the blocks themselves stand among the adapter's remarks.
         found.append(
             LoadedModel(
-                adapter=adapter, label=label, insert=text, alpha=alpha, weights_findings=loaded.weights_findings
+                adapter=adapter,
+                label=label,
+                insert=text,
+                alpha=alpha,
+                weights_findings=loaded.weights_findings,
+                progress=loaded.progress,
             )
         )
     return found

@@ -16,7 +16,7 @@ from erfscope.adapters.sources.catalogue import model_names
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
-from erfscope.api.models import Model, caller_modules, feed_of, load_model
+from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
 from erfscope.engine.model import LoadedModel
@@ -95,6 +95,8 @@ def compared(
         [(label, m.settings.get("unit") if isinstance(m, Report) else request.settings.unit) for label, m in entries]
     )
     steps = {label: model.step for label, model in live if isinstance(model, Saved)}
+    if live:
+        check_images(request)
     rows: list[Result] = []
     rows_of: dict[str, list[Result]] = {label: [] for label, _ in entries}
     for size, weights in product(request.sizes, request.weights):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import asked_layers
-from erfscope.api.models import Model, caller_modules, feed_of, load_model
+from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError
@@ -134,6 +134,7 @@ def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Op
         raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
     for _, model in models:
         refuse_weights(model, request)
+    check_images(request)
     return request
 
 

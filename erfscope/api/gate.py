@@ -13,7 +13,7 @@ import torch
 from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, caller_modules, feed_of, load_model, load_structure
+from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model, load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -22,9 +22,10 @@ from erfscope.gate import baseline as baselines
 from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.gate.baseline import BaselineEntry, entry_of
 from erfscope.gate.compare import compare
-from erfscope.gate.judge import GUARDED, Tolerance, tolerances
+from erfscope.gate.judge import Tolerance, guarded, tolerances
 from erfscope.gate.structure import Structure, structure
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
+from erfscope.geometry.unit_kind import by_kind, kind_of
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
@@ -159,7 +160,7 @@ def check_all(
             structure_only=trf_only,
             advice=check.advice,
         )
-        found = settled(replace(found, result=result), update=update, policy=policy, path=path)
+        found = settled(replace(found, result=result), update=update, policy=policy, path=path, trf_only=trf_only)
         if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
             accepted[check.name] = entry_to_store(obtained, known.get(check.name), trf_only=trf_only)
         if check.longest_halo is not None:
@@ -197,6 +198,7 @@ def _observe(
     loaded, reason = None, None
     try:
         if not trf_only:
+            check_images(request)
             loaded = _with_numbers(model, request)
     except ErfscopeError as error:
         reason = str(error)
@@ -217,7 +219,8 @@ def _observe(
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
     # The measures that are guarded, and others that were asked for.
     more = [] if settings.measures is None else settings.measure_names()
-    names = list(dict.fromkeys([*(GUARDED if allowed is None else allowed), *more]))
+    guards = guarded(has_place=bool(geometry.center_px)) if allowed is None else allowed
+    names = list(dict.fromkeys([*guards, *more]))
     try:
         feed = feed_of(request, variant.adapter.preprocess)
         wanted = replace(settings, layer=geometry.layer, measures=names)
@@ -246,11 +249,12 @@ def _with_numbers(model: Model, request: Request) -> LoadedModel:
 
 def _structure(loaded: LoadedModel, request: Request) -> Structure:
     unit = request.settings.unit
-    layer = request.layers[0] or loaded.default_layer
+    kind, _ = kind_of(unit)
+    layer = request.layers[0] or loaded.default_layer_of(kind)
     table = layer_table(loaded, layer=layer, unit=unit, wrt=request.settings.wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {unit!r} are {len(table.rows)}; write one check for each")
-    row, last = table.rows[0], loaded.layer(layer).order
+    row, last = table.rows[0], loaded.layer(by_kind(layer, kind)).order
     rows = layer_table(loaded, wrt=request.settings.wrt).rows
     before = {each.name: each.trf for each in rows if loaded.layer(each.name).order <= last}
     return structure(row.name, row.shape, row.unit, row.trf, before)

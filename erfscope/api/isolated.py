@@ -13,7 +13,7 @@ from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, store_measured_rows, with_earlier
 from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
-from erfscope.api.models import load_model
+from erfscope.api.models import check_images, load_model
 from erfscope.engine.measure import has_lost_arrays, refuse_others
 from erfscope.engine.outcome import not_measured
 from erfscope.errors import ErfscopeError
@@ -67,6 +67,7 @@ def compare_isolated(
     request = with_earlier(request)
     earlier = request.resume or ()
     refuse_others(earlier, [label for label, _ in entries])
+    check_images(request)
     limits, stop = Limits(seconds=time_limit, bytes=memory_limit), request.stop
     # The imports of the server must not count as a model's seconds.
     run_alone(id, 0, limits=Limits())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.requested import Model, open_adapter
+from erfscope.adapters.requested import Model, name_of, open_adapter
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
@@ -20,16 +20,20 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.geometry.unit import Trf, UnitWord
+from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
+from erfscope.progress import stage
 from erfscope.restore import restored
 from erfscope.results.layers import LayerTable
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
+from erfscope.stimuli.decode import read_picture
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
+from erfscope.stimuli.files import image_files
 
 __all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 
@@ -41,12 +45,34 @@ def load_model(
     if isinstance(model, Saved):
         request = replace(request, building={**request.building, "checkpoint": model.file})
         model = model.spec
-    adapter, name = open_adapter(model, request, size=size, weights=weights)
+    with stage(request.progress, f"loading {one_line(label or request.label or name_of(model))}"):
+        adapter, name = open_adapter(model, request, size=size, weights=weights)
     return LoadedModel(
         adapter=adapter,
         label=one_line(label or request.label or name),
         weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
+        progress=request.progress,
     )
+
+
+#: So many images are read before the model is loaded: a broken one costs no model, and many cost little time.
+READ_FIRST = 50
+
+
+def check_images(request: Request) -> None:
+    """Read the first images that a request names by paths, unless broken ones are passed over, or are another shard's.
+
+    Raises:
+        ErfscopeError: no such file, or one that is no image.
+    """
+    settings = request.settings
+    if not are_paths(request.images) or settings.keep_going or settings.shard is not None:
+        return
+    files = image_files(request.images, samples=settings.samples, seed=settings.seed)[:READ_FIRST]
+    for done, file in enumerate(files):
+        request.progress("reading images", done, len(files))
+        read_picture(file, channels=3)
+    request.progress("reading images", len(files), len(files))
 
 
 def caller_modules(*models: object) -> list[nn.Module]:
@@ -139,7 +165,7 @@ def theoretical(
     """
     with restored(*caller_modules(model)):
         loaded = load_structure(model, Request.parse(options))
-        table = layer_table(loaded, layer=layer or loaded.default_layer, unit=unit, wrt=wrt)
+        table = layer_table(loaded, layer=layer or loaded.default_layer_of(kind_of(unit)[0]), unit=unit, wrt=wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(
             f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import is_every_unit, resolve_units
+from erfscope.geometry.unit import UnitWord, is_every_unit, resolve_units
+from erfscope.geometry.unit_kind import kind_of
 from erfscope.options.request import Request
 from erfscope.results import merge as merging
 from erfscope.results.figure_style import Style
@@ -56,13 +57,21 @@ def check_figure(
     found = {
         "layer": "layer" in several,
         "input_size": request.is_growing or "input_size" in several,
-        "unit": not is_every and len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2), nearest=_cells)) > 1,
+        "unit": not is_every and _names_several(unit),
         "every unit": is_every,
         # The model without its blocks is one more.
         "alpha": bool(request.insert),
         "checkpoint": of is not None,
     }
     refuse_unasked(kind or ("positions" if is_every else "panel"), found, width=width)
+
+
+def _names_several(unit: UnitWord) -> bool:
+    """Whether a word means several units of a layer."""
+    kind, names = kind_of(unit)
+    if kind:
+        return len(names) > 1
+    return len(resolve_units(unit, (SIDE, SIDE), (SIDE // 2, SIDE // 2), nearest=_cells)) > 1
 
 
 def _cells(place: Sequence[float]) -> tuple[int, ...]:

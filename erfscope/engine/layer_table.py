@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import UnitWord, resolve_units
+from erfscope.geometry.names import IMAGE, INPUT
+from erfscope.geometry.unit import UnitWord
+from erfscope.geometry.unit_kind import KINDS, by_kind, kind_of, split_kind
+from erfscope.graph.recording import LayerRecord
 from erfscope.results.layers import LayerRow, LayerTable
 
 
@@ -27,20 +28,24 @@ def layer_table(
     Raises:
         ErfscopeError: unknown layer or reference, nothing that depends on the reference, or a unit outside the map.
     """
-    entries = [model.layer(layer)] if layer is not None else model.recording.layers
+    kind, _ = kind_of(unit)
+    entries = _entries(model, kind) if layer is None else [model.layer(by_kind(layer, kind))]
     rows: list[LayerRow] = []
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
         try:
-            centre = model.recording.default_unit(entry.name, wrt)
+            model.recording.default_unit(entry.name, wrt)
         except ErfscopeError as error:
             unseen[entry.name] = error
             continue
-        shape = tuple(entry.shape[1:])
-        nearest = partial(model.recording.default_unit, entry.name, wrt)
-        for found in resolve_units(unit, shape[1:], centre, layer=entry.name, nearest=nearest):
-            trf = model.trf(entry.name, found.index, wrt)
-            rows.append(LayerRow(name=entry.name, shape=shape, stage=entry.stage, unit=found.index, trf=trf))
+        shape, name = tuple(entry.shape[1:]), split_kind(entry.name)[0]
+        for found in model.units(entry.name, unit, wrt):
+            try:
+                trf = model.trf(entry.name, found.index, wrt)
+            except ErfscopeError as error:  # a class token that nothing was added to yet
+                unseen[name] = error
+                continue
+            rows.append(LayerRow(name=name, shape=shape, stage=entry.stage, unit=found.index, kind=kind, trf=trf))
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))
@@ -54,7 +59,26 @@ def layer_table(
         wrt=wrt,
         rows=tuple(rows),
         notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers()])),
+        without_place=tuple(_without_place(model)) if layer is None else (),
     )
+
+
+def _without_place(model: LoadedModel) -> Iterator[tuple[str, str]]:
+    """The kinds of units without a place that a model has, with the layer where they are found by default."""
+    for kind in KINDS:
+        with contextlib.suppress(ErfscopeError):
+            name = model.default_layer_of(kind)
+            space = model.layer(by_kind(name, kind)).shape[2:]
+            yield (f"{kind}:0 to {space[0] - 1}" if space else kind), name
+
+
+def _entries(model: LoadedModel, kind: str) -> Sequence[LayerRecord]:
+    """The layers with a map, or with units of a kind."""
+    recording = model.recording
+    if not kind:
+        return recording.layers
+    names = [by_kind(name, kind) for name in recording.modules if not name.endswith(INPUT)]
+    return [model.layer(name) for name in names if recording.reading(name).layout is not None]
 
 
 def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:

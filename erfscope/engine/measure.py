@@ -11,12 +11,11 @@ from torch import Tensor
 
 from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.outcome import build_result, pending_result
+from erfscope.engine.outcome import build_result, half_mass_radius, pending_result
 from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
 from erfscope.maps.accumulator import GROUPS, MIN_GROUPS
-from erfscope.measures import with_errors
 from erfscope.options.settings import Settings
 from erfscope.parallel.process_group import all_reduce_sums
 from erfscope.precision import float32_precision
@@ -163,6 +162,7 @@ def measure(
             needs = _with_batches(plan, sums)
             widths.own = sums.planned
         callbacks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
+        callbacks.progress(sums.seen, len(plan.indices))
         rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         shares = [index for first, last in rounds for index in _share(plan, first, last)]
         with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
@@ -246,7 +246,7 @@ def _meets_target(plan: Plan, sums: Sums, target: float) -> bool:
     for number, average in enumerate(sums.averages):
         if average.groups < MIN_GROUPS:
             return False
-        r50 = with_errors(map_of(plan, sums, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+        r50 = half_mass_radius(map_of(plan, sums, number), average)
         if r50.se is None or not isinstance(r50.value, float) or r50.se > target * r50.value:
             return False
     return True

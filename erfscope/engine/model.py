@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from erfscope.adapter import Adapter
 from erfscope.default_layer import default_layer
 from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds, pass_bytes
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import Trf
+from erfscope.geometry.names import IMAGE, OUTPUT
+from erfscope.geometry.unit import Trf, Unit, UnitWord, resolve_units
+from erfscope.geometry.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
+from erfscope.progress import Progress, no_progress, stage
 from erfscope.results.result import Cost
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -34,6 +36,8 @@ class LoadedModel:
     alpha: float | None = None
     #: Findings about its weights as they are at that moment, as a model may be trained between two measurements.
     weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
+    #: Called when it is recorded.
+    progress: Progress = no_progress
 
     @cached_property
     def recording(self) -> Recording:
@@ -43,7 +47,8 @@ class LoadedModel:
             MeasurementError: the model cannot run on an input of this size.
         """
         try:
-            return self.adapter.recording
+            with stage(self.progress, f"recording {self.label}"):
+                return self.adapter.recording
         except ErfscopeError as error:
             if str(error) == error.reason:
                 raise
@@ -74,6 +79,24 @@ class LoadedModel:
         """
         return self.adapter.declared_layer or default_layer(self.recording, self.label)
 
+    def default_layer_of(self, kind: str) -> str:
+        """The layer whose units of a kind are measured unless another is named: of tokens and of units of a map the
+        default layer, of others the tensor that the model returns, of several the first of logits.
+
+        Raises:
+            MeasurementError: as for :attr:`default_layer`, or the model returns no such tensor, or several.
+        """
+        if kind in ("", TOKEN):
+            return self.default_layer
+        returned = [name for name in self.recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
+        found = [name for name in returned if self.recording.reading(by_kind(name, kind)).layout is not None]
+        scores = [name for name in found if "logits" in name] or found
+        if not found or (len(scores) > 1 and scores is found):
+            several = f"several tensors with units {kind!r}, {', '.join(found[:8])}" if found else None
+            text = f"returns {several or f'no tensor with units {kind!r}'}; name a layer with --layer"
+            raise MeasurementError(text, model=self.label)
+        return scores[0]
+
     def layer(self, name: str) -> LayerRecord:
         """The record of one layer.
 
@@ -83,10 +106,28 @@ class LoadedModel:
         found = self.recording.layer(name)
         if found is not None:
             return found
-        if name.partition("[")[0] in self.adapter.layer_names:
+        if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
             self.recording.default_unit(name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
+
+    def units(self, layer: str, word: UnitWord, wrt: str = IMAGE) -> list[Unit]:
+        """The units of a layer that a word means.
+
+        Args:
+            layer: Its name, by the kind of units where these have no place.
+            word: As ``analyze`` takes it; not all units.
+            wrt: The reference that places are counted in.
+
+        Raises:
+            ErfscopeError: no such unit, or as :meth:`layer`.
+        """
+        space = self.layer(layer).shape[2:]
+        name, kind = split_kind(layer)
+        if kind:
+            return resolve_kind(kind, kind_of(word)[1], space, layer=name, known=self.adapter.unit_names(kind))
+        nearest = partial(self.recording.default_unit, layer, wrt)
+        return resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
 
     def plain_reason(self, layer: str) -> str | None:
         """Why the model itself is run up to a layer, and not its graph; None where the graph is."""

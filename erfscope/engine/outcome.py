@@ -18,9 +18,11 @@ from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
 from erfscope.geometry.unit import Trf, sides
+from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.record import UNRECORDED
-from erfscope.maps.erf_map import FloatArray
-from erfscope.measures import with_errors
+from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.measures import MeasureValue, with_errors
 from erfscope.model_facts import Weights
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
@@ -53,8 +55,17 @@ def pending_result(plan: Plan, number: int) -> Result:
     """The result of one unit before the first image."""
     trf, unit, settings, adapter = plan.trfs[number], plan.question.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
+    layer, kind = split_kind(plan.question.layer)
+    record = UnitRecord(
+        index=unit.index,
+        center_px=trf.center_px,
+        center_exact=trf.center_exact,
+        stride_px=trf.stride_px,
+        map_shape=tuple(plan.model.layer(plan.question.layer).shape[1:]),
+        kind=kind,
+    )
     return Result(
-        id=slug(plan.model.label, plan.question.layer, unit.slug),
+        id=slug(plan.model.label, layer, record.slug),
         label=plan.model.label,
         model=adapter.spec,
         status="ok",
@@ -62,15 +73,9 @@ def pending_result(plan: Plan, number: int) -> Result:
         insert=plan.model.insert,
         alpha=plan.model.alpha,
         input=_input_record(plan),
-        layer=plan.question.layer,
+        layer=layer,
         wrt=settings.wrt,
-        unit=UnitRecord(
-            index=unit.index,
-            center_px=trf.center_px,
-            center_exact=trf.center_exact,
-            stride_px=trf.stride_px,
-            map_shape=tuple(plan.model.layer(plan.question.layer).shape[1:]),
-        ),
+        unit=record,
         convention=plan.question.convention.name,
         method=method,
         scale=plan.question.convention.scale,
@@ -178,6 +183,8 @@ def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
     """Hops along a block's graph, from the node nearest the unit's centre; None for references that are no such
     graph."""
     space = trf.reference_px
+    if not trf.center_px:
+        return None
     node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
     return plan.model.adapter.hops(plan.question.wrt, space, node)
 
@@ -202,12 +209,18 @@ def _not_finite(plan: Plan) -> str:
     return cause + ("; load other weights" if bad else "; try --dtype float64 or other weights")
 
 
+def half_mass_radius(erf: ErfMap, average: MapAccumulator) -> MeasureValue:
+    """The radius that holds half of a map, with its error: r50, or centroid_r50 where the unit has no place."""
+    name = "r50" if erf.center_px else "centroid_r50"
+    return with_errors(erf, average.leave_one_out(), [name], groups=average.groups)[name]
+
+
 def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
     """A finding where the standard error asked for was not reached."""
     target, average = plan.settings.until_se, sums.averages[number]
     if target is None or not average.groups or sums.is_precise_enough or sums.stopped:
         return
-    r50 = with_errors(map_of(plan, sums, number), average.leave_one_out(), ["r50"], groups=average.groups)["r50"]
+    r50 = half_mass_radius(map_of(plan, sums, number), average)
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
     if reached is None or reached > target:
         state = "is unknown" if reached is None else f"is {reached:.2%}"

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT
-from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit, resolve_units
+from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
+from erfscope.geometry.unit_kind import CLASS, by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
@@ -46,7 +47,7 @@ SMALL_GMACS, SMALL_BYTES = 0.005, 2**20
 class Callbacks:
     """Callbacks of a run; by default they do nothing."""
 
-    #: Called after every batch with (images done, images in all).
+    #: Called before the first batch and after every one, with (images done, images in all).
     progress: Callable[[int, int], None] = lambda _done, _total: None
     #: Called after every batch; true where the run is to end with what it has.
     stop: Callable[[], bool] = lambda: False
@@ -218,21 +219,14 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         raise ErfscopeError("there is no image to measure on")
     convention = convention_of(settings.convention)
     _check_settings(model, settings, convention)
-    _, count, *space = model.layer(layer).shape
-    if is_every_unit(settings.unit):
-        _check_every_unit(space, layer)
+    kind, _ = kind_of(settings.unit)
+    layer = by_kind(layer, kind)
+    units = _asked_units(model, settings, layer)
     plain_reason = _plain_reason(model, settings, layer)
     _check_passes(model, settings, layer, plain_reason)
-    centre = model.recording.default_unit(layer, settings.wrt)
-    if settings.channels is not None and settings.channels[-1] >= count:
-        raise ErfscopeError(
-            f"there is no channel {settings.channels[-1]} in {layer}; it has {count}, from 0 to {count - 1}"
-        )
-    word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    nearest = partial(model.recording.default_unit, layer, settings.wrt)
-    found = resolve_units(word, space, centre, layer=layer, nearest=nearest)
-    units = [replace(unit, channels=settings.channels) for unit in found]
-    draws: Draws = 1 if by_removal(settings) else settings.draws or _default_draws(feed.n)
+    # The sign of a single score changes nothing.
+    is_single = kind == CLASS and model.layer(layer).shape[1] == 1
+    draws: Draws = 1 if by_removal(settings) or is_single else settings.draws or _default_draws(feed.n)
     question = Question(
         layer=layer,
         wrt=settings.wrt,
@@ -250,6 +244,20 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         trfs=[model.trf(layer, unit.index, settings.wrt) for unit in units],
         process_group=current(),
     )
+
+
+def _asked_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
+    """The units of a layer that the settings ask for, with their channels."""
+    _, count, *space = model.layer(layer).shape
+    if settings.channels is not None and settings.channels[-1] >= count:
+        name = split_kind(layer)[0]
+        raise ErfscopeError(
+            f"there is no channel {settings.channels[-1]} in {name}; it has {count}, from 0 to {count - 1}"
+        )
+    if is_every_unit(settings.unit):
+        _check_every_unit(space, layer)
+    word = CENTRE if is_every_unit(settings.unit) else settings.unit
+    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, settings.wrt)]
 
 
 def _default_draws(images: int) -> int:
@@ -321,15 +329,16 @@ def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain_reas
 
 def _check_calls(model: LoadedModel, name: str, plain_reason: str | None) -> None:
     """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
+    layer = split_kind(name)[0]
     if (calls := model.recording.calls(name)) > 1:
-        module, side = name.removesuffix(INPUT), INPUT * name.endswith(INPUT)
+        module, side = layer.removesuffix(INPUT), INPUT * layer.endswith(INPUT)
         raise MeasurementError(
-            f"{name!r} of {model.label} runs {calls} times per forward pass, so that no one tensor is meant; choose a"
-            f" layer around it, or one call: {module}@0{side} to {module}@{calls - 1}{side}"
+            f"{module + side!r} of {model.label} runs {calls} times per forward pass, so that no one tensor is meant;"
+            f" choose a layer around it, or one call: {module}@0{side} to {module}@{calls - 1}{side}"
         )
     if plain_reason and model.recording.is_call(name):
         raise MeasurementError(
-            f"{name!r} of {model.label} is one call of a module, which only the recorded operations tell apart; here"
+            f"{layer!r} of {model.label} is one call of a module, which only the recorded operations tell apart; here"
             f" the model itself is run: {plain_reason}"
         )
 

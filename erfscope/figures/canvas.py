@@ -114,7 +114,7 @@ def finish(
         lines = "\n".join(wrapped(figure, words, width))
         text = figure.text(MARGIN, foot, lines, va="bottom", transform=figure.dpi_scale_trans)
         foot = text.get_window_extent().y1 / figure.dpi + BETWEEN
-    if keys:
+    if keys.get("handles"):
         corner: dict[str, Any] = {"bbox_to_anchor": (MARGIN, foot), "bbox_transform": figure.dpi_scale_trans}
         drawn = legend(figure, width, loc="lower left", **corner, **keys)
         foot = drawn.get_window_extent().y1 / figure.dpi + BETWEEN

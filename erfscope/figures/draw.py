@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -16,7 +17,7 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
-from erfscope.figures.style import ONE_COLUMN, SCALES, FigureStyle
+from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
@@ -117,7 +118,8 @@ def folder_figures(
 
     Yields:
         (file name, bytes), each figure as .png and .pdf. A panel is called as its result's id, the others as their
-        kind; the captions are ``figure.tex``.
+        kind; the captions are ``figure.tex``. Where figures are wider than a text of one column, a panel of one of
+        several results is as wide as a column.
 
     Raises:
         ErfscopeError: results that do not fit ``kind``.
@@ -131,11 +133,14 @@ def folder_figures(
         free = next(each for each in (name, *(f"{name}_{number}" for number in range(len(taken)))) if each not in taken)
         together.append((free, name, results))
     captions = []
+    chosen_style = single = FigureStyle(**style)
+    if len(results) > 1 and single.inches(ONE_COLUMN) > ONE_TEXT:
+        single = replace(single, width="column")
     alone: list[tuple[str, str, Sequence[Result]]] = [
         (result.id, "panel", [result]) for result in results if result.map is not None
     ]
     for file, name, shown in [*alone, *together]:
-        drawn = _drawn(shown, name, FigureStyle(**style))
+        drawn = _drawn(shown, name, chosen_style if shown is results else single)
         for suffix in (".png", ".pdf"):
             yield f"{file}{suffix}", figure_bytes(drawn.figure, suffix)
         captions.append(_caption(shown, FIGURES[name], drawn, f"{file}.pdf"))
@@ -242,8 +247,7 @@ def _view(
     return Drawing(
         width=cols,
         height=max(float(rows), STRIP * cols) if strip else rows,
-        row=erf.center_px[0],
-        col=erf.center_px[1],
+        unit=(erf.center_px[0], erf.center_px[1]) if erf.center_px else None,
         signed=result.scale == "signed",
         sharp=max(rows, cols) <= SHARP,
         strip=strip,

@@ -105,14 +105,14 @@ KINDS = (
         module="profile",
         shows="density and enclosed mass by distance from the unit, one line per result",
         caption="Density and enclosed share of effective receptive fields by the distance to the unit",
-        needs="a result with a map that is not zero",
+        needs="a result with a map that is not zero, of a unit with a place",
     ),
     Kind(
         name="depth",
         module="curves",
         shows="r50, r90 and the TRF against the layer",
         caption="Radii of effective receptive fields by layer",
-        needs="two or more layers of a model, such as --layer stages",
+        needs="two or more layers of a model, such as --layer stages, with units that have a place",
         several=("layer",),
     ),
     Kind(

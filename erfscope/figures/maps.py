@@ -25,7 +25,7 @@ from erfscope.maps.drawn import averaged, brightness, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
-from erfscope.view.words import cells, conditions, field_lines, lengths_text, radii
+from erfscope.view.words import cells, conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
@@ -182,11 +182,13 @@ def draw_map(
     for each in result.sampling_points or ():
         assert result.unit is not None
         # A map that is shown in part begins elsewhere.
-        points = np.array(each.points_px)[:, -2:] + np.subtract(plane.center_px, result.unit.center_px[-2:])
+        moved = np.subtract(plane.center_px, result.unit.center_px[-2:]) if plane.center_px else 0.0
+        points = np.array(each.points_px)[:, -2:] + moved
         ax.plot(points[:, 1], points[:, 0], gid="samples", **_style("samples"))
-    row, col = plane.center_px
-    # Whole on the map's edge too.
-    ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
+    if plane.center_px:
+        row, col = plane.center_px
+        # Whole on the map's edge too.
+        ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
         _scale_bar(ax, plane, cells([result]))
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
@@ -207,7 +209,8 @@ def marks(result: Result, look: Look) -> set[str]:
     plane = result.map.plane
     sampled = ["samples"] if result.sampling_points else []
     contours = ["contours"] if look.contours and min(plane.values.shape) > 1 else []
-    return {*radii(result), *(["TRF"] if field_box(plane) else []), *sampled, *contours, "unit"}
+    unit = ["unit"] if plane.center_px else []
+    return {*radii(result), *(["TRF"] if field_box(plane) else []), *sampled, *contours, *unit}
 
 
 def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> None:
@@ -314,7 +317,7 @@ def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
 def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
     """A bar of a round length, at most three tenths of the map, in the lower left corner, or where the unit is not."""
     height, width = plane.values.shape
-    row, col = plane.center_px
+    row, col = plane.center_px or (0.0, width / 2)
     length = round_length(0.3 * width)
     left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
     level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
@@ -372,4 +375,4 @@ def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 def size_lines(result: Result) -> list[str]:
     """r50, r90 and the theoretical receptive field (TRF), a line each."""
     word = lengths_text(result)
-    return [f"{name} {measure_cell(result, name)} {word}" for name in radii(result)] + field_lines(result)
+    return [f"{name} {measure_cell(result, name)} {word}" for name in main_radii(result)] + field_lines(result)

@@ -19,6 +19,7 @@ from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import IMAGE
 from erfscope.maps.drawn import close_up
+from erfscope.printable import brief
 from erfscope.results.result import Result
 from erfscope.view.words import cells, unit_text
 
@@ -144,7 +145,9 @@ def with_unit(results: Sequence[Result]) -> list[Result]:
 def _centre(result: Result) -> str:
     """The unit's position, which is comparable between layers; its index is not."""
     assert result.unit is not None
-    place = ", ".join(f"{center:g}" for center in result.unit.center_px)
+    if not result.unit.center_px:
+        return "without a place"
+    place = ", ".join(map(brief, result.unit.center_px))
     return f"at {'' if result.unit.center_exact else 'about '}{place} {cells([result])}"
 
 
@@ -163,10 +166,10 @@ def _tiles(
     shown = [result for result in results if result.map is not None]
     common, differing = shared(shown)
     pictures = pictures_of(shown, everyone) if over_pictures else [None] * len(shown)
-    apart = len({result.unit.center_px for result in shown if result.unit is not None}) > 1
+    apart = len({result.unit.center_px for result in shown if result.unit and result.unit.center_px}) > 1
     tiles = []
     for result, own, picture in zip(shown, differing, pictures, strict=True):
-        above = [_place(result), *([_centre(result)] if apart and result.unit is not None else [])]
+        above = [_place(result), *([_centre(result)] if apart and result.unit and result.unit.center_px else [])]
         below = [*size_lines(result), *own, *([] if result.ok else [result.status.upper()])]
         tiles.append(_close_tile(result, above=tuple(above), below=tuple(below), picture=picture))
     notes = [*common, "over the first image, transparent where weak"] if over_pictures else common

@@ -76,7 +76,8 @@ def profile(results: Sequence[Result], style: FigureStyle) -> Drawn:
 
 
 def _with_mass(results: Sequence[Result]) -> list[Result]:
-    return [r for r in results if r.map is not None and np.isfinite(r.map.values).all() and np.any(r.map.plane.values)]
+    placed = [result for result in results if result.map is not None and result.map.center_px]
+    return [r for r in placed if r.map and np.isfinite(r.map.values).all() and np.any(r.map.plane.values)]
 
 
 def _densities(ax: Axes, found: Sequence[RadialProfile], scale: str) -> None:

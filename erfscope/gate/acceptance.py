@@ -8,6 +8,7 @@ from typing import Literal
 
 from erfscope.errors import ErfscopeError
 from erfscope.gate.baseline import BaselineEntry
+from erfscope.gate.compare import is_same_structure
 from erfscope.gate.structure import StructureChange
 from erfscope.gate.verdict import Verdict, Word
 from erfscope.results.result import Halo
@@ -20,14 +21,22 @@ Missing = Literal["refuse", "write", "accept"]
 FIRST = "no earlier entry"
 
 
+#: Said where measures go.
+REMOVED = (
+    "the measures were those of the earlier structure, and are removed: the next check of measures that is accepted"
+    " records new ones"
+)
+
+
 def entry_to_store(obtained: BaselineEntry, known: BaselineEntry | None, *, trf_only: bool) -> BaselineEntry:
-    """The entry to store: if only the structure was compared, the known measures stay for the next check."""
-    return (
-        replace(known, structure=obtained.structure) if trf_only and known is not None and known.measures else obtained
-    )
+    """The entry to store: if only the structure was compared, and is as it was, the known measures stay for the next
+    check."""
+    if not trf_only or known is None or not is_same_structure(obtained, known):
+        return obtained
+    return replace(known, structure=obtained.structure)
 
 
-def settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> Verdict:
+def settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path, trf_only: bool = False) -> Verdict:
     """The verdict, changed if the findings are written into the baseline."""
     if verdict.obtained.unusable is not None:
         return verdict
@@ -35,6 +44,9 @@ def settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path) -> V
     notices = verdict.notices
     if silent and (update or verdict.expected is None):
         notices = (*notices, f"{', '.join(silent)} without an error bar: only four or more groups of images give one")
+    known = verdict.expected
+    if update and known and known.measures and not entry_to_store(verdict.obtained, known, trf_only=trf_only).measures:
+        notices = (*notices, REMOVED)
     if update:
         word: Word = "new" if verdict.expected is None else "updated"
         cause = FIRST if verdict.expected is None else verdict.cause

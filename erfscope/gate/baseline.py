@@ -218,11 +218,12 @@ def read(path: Path) -> dict[str, BaselineEntry]:
         return {}
     except (OSError, ValueError) as error:
         raise ErfscopeError(
-            f"cannot read the baseline {path}: {str(error)[:120]}; name another with --baseline"
+            f"cannot read the baseline {path}: {str(error)[:120]}; move it away, or name another file"
         ) from error
     if any(line.startswith("<<<<<<<") for line in text.splitlines()):
         raise ErfscopeError(
-            f"the baseline {path} holds a merge conflict; take either side of it, then measure again with --update"
+            f"the baseline {path} holds a merge conflict; take either side of it, then check again and accept"
+            " what is found"
         )
     try:
         document = parse(text, object_pairs_hook=_once)
@@ -291,7 +292,8 @@ def _refuse_other(document: Any, path: Path) -> None:
     family, _, version = str(found).rpartition("/")
     if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
         raise ErfscopeError(
-            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; name another with --baseline"
+            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; move it away, or name"
+            " another file"
         )
     newer = int(version) > int(SCHEMA.rpartition("/")[2])
     fix = (

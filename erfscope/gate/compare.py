@@ -55,10 +55,12 @@ def compare(
     # With these, only the measurement can have moved.
     same_model = sha256 is not None and sha256 == expected.weights.get("sha256") and not shape
     verdicts: list[MeasureVerdict] = []
+    has_place = obtained.structure is None or bool(obtained.structure.center_px)
+    allowed = tolerances or defaults(same_weights=same_model, has_place=has_place)
     if obtained.unusable is None and not asked and obtained.measures:
         verdicts = [
             judge(measure, tolerance, obtained.measures.get(measure), expected.measures.get(measure))
-            for measure, tolerance in (tolerances or defaults(same_weights=same_model)).items()
+            for measure, tolerance in allowed.items()
         ]
     reason = obtained.unusable or "; ".join(each.text for each in asked)
     if not reason and obtained.structure is None:
@@ -84,6 +86,13 @@ def compare(
         obtained=obtained,
         expected=expected,
     )
+
+
+def is_same_structure(obtained: BaselineEntry, expected: BaselineEntry) -> bool:
+    """Whether two entries are of one structure, found with the same settings."""
+    if obtained.structure is None or expected.structure is None or any(_setting_changes(obtained, expected)):
+        return False
+    return not any(changes(obtained.structure, expected.structure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,8 @@ def _cause(
     words = {measure.word for measure in verdicts}
     if "fail" in words:
         return "measurement changed, with the same weights" if same_model else "model changed"
+    if any(measure.expected is None for measure in verdicts):
+        return "measures are missing in the baseline"
     if "cannot tell" in words:
         return "same weights, and too noisy to tell" if same_model else "model changed, and too noisy to tell"
     return "same weights" if same_model else "model changed, within the tolerances"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.gate.baseline import BaselineMeasure
-from erfscope.measures import MEASURES
+from erfscope.measures import MEASURES, SHOWN_WITHOUT_PLACE
 from erfscope.measures.values import paired_difference
 from erfscope.printable import number, with_error
 
@@ -182,13 +182,19 @@ def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
     return found
 
 
-def defaults(*, same_weights: bool) -> dict[str, Tolerance]:
+def guarded(*, has_place: bool) -> tuple[str, ...]:
+    """The measures that a check guards which names none: other ones of units without a place."""
+    return GUARDED if has_place else SHOWN_WITHOUT_PLACE
+
+
+def defaults(*, same_weights: bool, has_place: bool = True) -> dict[str, Tolerance]:
     """The tolerances of a check that names none.
 
     Args:
         same_weights: Whether the weights are those of the baseline.
+        has_place: Whether the unit has a place.
     """
-    return {name: parse(name, SAME_WEIGHTS if same_weights else DEFAULT) for name in GUARDED}
+    return {name: parse(name, SAME_WEIGHTS if same_weights else DEFAULT) for name in guarded(has_place=has_place)}
 
 
 Word = Literal["pass", "fail", "cannot tell"]

@@ -45,9 +45,8 @@ class Structure:
     def __str__(self) -> str:
         place = ",".join(f"{c:g}" for c in self.center_px)
         stride = size_text([f"{s:g}" for s in self.stride_px])
-        return (
-            f"layer {self.layer}: {size_text(self.map_shape)}, stride {stride}, unit at ({place}), TRF {self.trf_text}"
-        )
+        at = f"stride {stride}, unit at ({place})" if place else f"unit {','.join(map(str, self.unit))} without a place"
+        return f"layer {self.layer}: {size_text(self.map_shape)}, {at}, TRF {self.trf_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ class Layout:
     #: map.
     prefix: int = 0
     suffix: int = 0
+    #: What the indices of the space count where these have no place, see :mod:`erfscope.geometry.unit_kind`; "" of a
+    #: map.
+    kind: str = ""
 
     def space_dims(self, rank: int) -> tuple[int, ...]:
         """Return the dimensions of a tensor of so many that are the space."""
@@ -53,8 +56,9 @@ class Layout:
 
     def _channels_first(self, tensor: Tensor) -> Tensor:
         rank = tensor.dim()
-        if rank <= max(self.batch_dim, *(self.dims or (2,))):
-            raise has_lost_an_axis(max(self.dims, default=2) + 1, tensor.shape)
+        last = max(self.batch_dim, *self.dims, 0 if self.dims else 1 if self.kind else 2)
+        if rank <= last:
+            raise has_lost_an_axis(last + 1, tensor.shape)
         channels = self.channel_dims(rank)
         moved = tensor.permute(self.batch_dim, *channels, *self.space_dims(rank))
         return moved.flatten(1, len(channels)) if channels else moved.unsqueeze(1)

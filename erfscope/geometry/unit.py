@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from erfscope.errors import ErfscopeError
+from erfscope.printable import brief
 
 CENTRE = "centre"
 #: Every unit of a layer, in one result.
@@ -27,11 +28,6 @@ class Unit:
     index: tuple[int, ...]
     #: The channels to measure; None for all.
     channels: tuple[int, ...] | None = None
-
-    @property
-    def slug(self) -> str:
-        """A text for file names, e.g. ``u3x3``."""
-        return "u" + "x".join(str(i) for i in self.index)
 
 
 UnitWord = str | int | Sequence[Any] | Unit
@@ -137,7 +133,8 @@ def _unreadable(asked: object, rank: int) -> ErfscopeError:
         return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
     return ErfscopeError(
-        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several"
+        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several; or"
+        " token:N, query:N, row:N, class:N or vector, which have no place"
     )
 
 
@@ -212,7 +209,7 @@ class Trf:
     size_px: tuple[int, ...]
     #: First and last cell, inclusive; not clipped to the reference (0 .. size-1 where global).
     box_px: tuple[tuple[int, int], ...]
-    #: Step of the TRF from one unit to the next.
+    #: Step of the TRF from one unit to the next; () as the centre where units have no place.
     stride_px: tuple[float, ...]
     #: The unit's true centre: the affine coordinate that the operations carry from the image to the unit.
     center_px: tuple[float, ...]
@@ -256,7 +253,8 @@ class Trf:
         sides = (f"{first} to {last}" if first <= last else "none" for first, last in self.clipped_box_px)
         about = "" if self.center_exact else "about "
         lines.append(f"cells inside {' x '.join(sides)}")
-        lines.append(f"centre {about}{_listed(self.center_px)}; stride {_listed(self.stride_px)}")
+        if self.center_px:
+            lines.append(f"centre {about}{_listed(self.center_px)}; stride {_listed(self.stride_px)}")
         lines += [f"not understood: {', '.join(self.inexact_by)}"] if self.inexact_by else []
         lines += [f"the centre is not exact: {self.center_inexact_reason}"] if self.center_inexact_reason else []
         return "\n".join(lines)
@@ -270,7 +268,7 @@ class Trf:
 
 
 def _listed(numbers: Sequence[float]) -> str:
-    return ",".join(f"{number:.6g}" for number in numbers)
+    return ",".join(map(brief, numbers))
 
 
 def _within(first: int, last: int, size: int) -> tuple[int, int]:

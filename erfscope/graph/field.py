@@ -188,23 +188,24 @@ class Fields(UnitCenters):
         nothing = any((ends[LOCAL] == np.inf).all() for ends in found)
         nothing |= all((ends[LOCAL] == ends[FREE]).all() for ends in found)
         local_boxes = [whole if each is None or nothing else each for whole, each in zip(boxes, local, strict=True)]
-        centers, reason = self.centers(node, layout, unit)
-        strides = [self.stride(node, layout, axis) for axis in range(len(self.sizes))]
-        names = self._on_paths[node][0].inexact
+        met = self._on_paths[node][1 if layout.kind else 0]
+        axes = range(0 if layout.kind else len(self.sizes))
+        centers, reason = self.centers(node, layout, unit) if axes else (tuple[float, ...](), "")
+        strides = [self.stride(node, layout, axis) for axis in axes]
         indices = unit if len(unit) == len(self.sizes) else (0,) * len(self.sizes)
         return Trf(
             size_px=_sizes(boxes),
             box_px=tuple(filter(None, boxes)),
             stride_px=tuple(strides),
             center_px=centers,
-            offset_px=tuple(c - u * s for c, u, s in zip(centers, indices, strides, strict=True)),
+            offset_px=tuple(c - u * s for c, u, s in zip(centers, indices, strides, strict=False)),
             center_exact=not reason,
             center_inexact_reason=reason,
-            global_by=self._global_by(node, found),
+            global_by=self._global_by(node, found, met),
             local_size_px=_sizes(local_boxes),
             local_box_px=tuple(filter(None, local_boxes)),
-            exact=not names,
-            inexact_by=names,
+            exact=not met.inexact,
+            inexact_by=met.inexact,
             reference_px=self.sizes,
             clipped_box_px=tuple(
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
@@ -213,12 +214,12 @@ class Fields(UnitCenters):
             or self.positions.image not in self.positions.ancestors(node, self.reference),
         )
 
-    def _global_by(self, node: fx.Node, found: Sequence[FloatArray]) -> str | None:
+    def _global_by(self, node: fx.Node, found: Sequence[FloatArray], met: PathOperations) -> str | None:
         """Name of the first operation behind which all positions are mixed; None unless they are along every axis of
         the reference.
         """
         needed = [k for k, axis in enumerate(self.axes) if self.sizes[axis] > 1]
-        first = [each for k in needed if (each := self._on_paths[node][0].first[k]) is not None]
+        first = [each for k in needed if (each := met.first[k]) is not None]
         if not needed or len(first) < len(needed) or any(found[k][FREE][0] != -np.inf for k in needed):
             return None
         made = max(first, key=self.positions.order.__getitem__)

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from erfscope.containers import Path
 from erfscope.geometry.names import INPUT, OUTPUT
+from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.graph import Graph, Numbers, shape_of
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop
@@ -53,8 +54,10 @@ class Pass:
         self.crops: dict[object, Crop | None] = {}
 
     def find(self, name: str) -> NamedTensor | None:
-        """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none."""
-        found = self.stages.get(name) or self.modules.get(name)
+        """The tensor that a name means, that of one call of a module, ``NAME@1``, among them; None for none. Units
+        without a place are of the module's own tensor, not of the stage."""
+        name, kind = split_kind(name)
+        found = (None if kind else self.stages.get(name)) or self.modules.get(name)
         mark = self.graph.marks.get(name.removesuffix(INPUT))
         node = None if mark is None else mark.inputs.get((0,)) if name.endswith(INPUT) else mark.outputs.get(())
         if found is not None or mark is None or node is None:
@@ -63,8 +66,8 @@ class Pass:
 
     def is_call(self, name: str) -> bool:
         """Whether a name means one of several calls of a module."""
-        mark = self.graph.marks.get(name.removesuffix(INPUT))
-        return mark is not None and mark.module != name.removesuffix(INPUT)
+        mark = self.graph.marks.get(call := split_kind(name)[0].removesuffix(INPUT))
+        return mark is not None and mark.module != call
 
 
 def _modules(graph: Graph) -> dict[str, NamedTensor]:
@@ -83,7 +86,7 @@ def _modules(graph: Graph) -> dict[str, NamedTensor]:
             named[name + INPUT] = taken
         for each, node in named.items():
             found[each] = NamedTensor(node=node, shape=shape_of(node), stage=False, order=last.order, calls=len(every))
-    for path, node in returned.items() if not is_called else ():
+    for path, node in returned.items():
         # What the caller gets: a function around the module may go on after it.
         found[OUTPUT + _items(path)] = NamedTensor(
             node=node, shape=shape_of(node), stage=False, order=len(marks), calls=1

@@ -13,6 +13,7 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.unit import Trf
+from erfscope.geometry.unit_kind import layout_of_kind, split_kind
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
 from erfscope.graph.layouts import Reading
@@ -23,7 +24,10 @@ from erfscope.graph.run import Crop, Wanted, crop
 
 FIRST = Layout()
 #: What a user can do about positions that are not known, besides naming another layer.
-OR_SAY = "or say how this one is held with --layout, and --prefix-tokens for tokens beside the map"
+OR_SAY = (
+    "say how this one is held with --layout (and --prefix-tokens for tokens beside the map), or take a unit without a"
+    " place: --unit token:N, query:N, class:N or vector"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +79,25 @@ class Recording(Pass):
     def layer(self, name: str) -> LayerRecord | None:
         """A layer that holds a map, one call of a module that runs several times among them; None for none."""
         found = next((each for each in self.layers if each.name == name), None)
-        if found is not None or not self.is_call(name) or (seen := self.find(name)) is None:
+        if found is not None or not (self.is_call(name) or split_kind(name)[1]) or (seen := self.find(name)) is None:
             return found
         return self._record(name, seen)
 
     def _record(self, name: str, seen: NamedTensor) -> LayerRecord | None:
-        layout = self.reading_of_tensor(seen).layout
+        layout = self.reading_of_tensor(seen, split_kind(name)[1]).layout
         if layout is None:
             return None
-        shape = (1, *layout.map_shape(seen.shape)[1:])
-        return LayerRecord(name=name, shape=shape, stage=name in self.stages, order=seen.order)
+        return LayerRecord(
+            name=name,
+            shape=(1, *layout.map_shape(seen.shape)[1:]),
+            stage=name in self.stages,
+            order=seen.order,
+        )
 
     def _known(self, name: str) -> NamedTensor:
         seen = self.find(name)
         if seen is None:
-            raise self._not_found("layer", name, [layer.name for layer in self.layers])
+            raise self._not_found("layer", split_kind(name)[0], [layer.name for layer in self.layers])
         return seen
 
     def _not_found(self, kind: str, name: str, known: Sequence[str]) -> ErfscopeError:
@@ -105,10 +113,13 @@ class Recording(Pass):
         Raises:
             ErfscopeError: unknown layer.
         """
-        return self.reading_of_tensor(self._known(name))
+        return self.reading_of_tensor(self._known(name), split_kind(name)[1])
 
-    def reading_of_tensor(self, seen: NamedTensor) -> Reading:
-        """The same of a tensor."""
+    def reading_of_tensor(self, seen: NamedTensor, kind: str = "") -> Reading:
+        """The same of a tensor, by its units of a kind that have no place if one is given."""
+        if kind:
+            found = layout_of_kind(kind, seen.shape, self.images, self.reading_of_tensor(seen).layout)
+            return Reading(found, "" if found else f"has no axis of units {kind!r}: its output has shape {seen.shape}")
         if seen not in self._readings:
             self._readings[seen] = self._read(seen)
         return self._readings[seen]
@@ -138,8 +149,7 @@ class Recording(Pass):
         """What to do about a layer that is no map: the innermost module around it that gives one, if any does."""
         parts = next((name.split(".") for name, each in self.modules.items() if each is seen), [])
         around = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)] + [OUTPUT] * (parts != [OUTPUT])
-        maps = (each for each in around if each in self.modules and self.reading(each).layout is not None)
-        found = next(maps, None)
+        found = next((each for each in around if each in self.modules and self.reading(each).layout is not None), None)
         return f"name {'another layer' if found is None else f'the layer around it, {found!r},'} with --layer, {OR_SAY}"
 
     def _is_plane(self, seen: NamedTensor) -> bool:
@@ -152,7 +162,7 @@ class Recording(Pass):
 
     def calls(self, name: str) -> int:
         """How often a module ran."""
-        return self.modules[name].calls if name in self.modules else 0
+        return self.modules[module].calls if (module := split_kind(name)[0]) in self.modules else 0
 
     def layouts(self, layer: str, wrt: str = IMAGE) -> dict[str, Layout] | None:
         """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no
@@ -160,12 +170,15 @@ class Recording(Pass):
 
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
-        names = {name for name in (layer, wrt) if name in self.modules and (name == wrt or name not in self.stages)}
-        if not all(self.modules[name].calls == 1 for name in names):
-            return None
-        return {
-            name: layout for name in names if (layout := self.reading_of_tensor(self.modules[name]).layout) is not None
+        found = {
+            name: seen
+            for name in (layer, wrt)
+            if (name == wrt or name not in self.stages) and (seen := self.modules.get(split_kind(name)[0]))
         }
+        if not all(seen.calls == 1 for seen in found.values()):
+            return None
+        readings = {name: self.reading_of_tensor(seen, split_kind(name)[1]) for name, seen in found.items()}
+        return {name: each.layout for name, each in readings.items() if each.layout is not None}
 
     def crop(
         self, layer: str, units: Sequence[tuple[int, ...]], wrt: str, images: int, of: Pass | None = None
@@ -228,7 +241,7 @@ class Recording(Pass):
                 f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
             )
         found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
-        if not self.needs_numbers(layer) or not found.center_exact:
+        if not self.needs_numbers(layer) or not found.center_exact or not found.center_px:
             return found
         reason = "it was recorded with random numbers, and may be elsewhere with others"
         return replace(found, center_exact=False, center_inexact_reason=reason)
@@ -272,12 +285,13 @@ class Recording(Pass):
         return self._paths[layer, wrt]
 
     def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
-        seen = self._known(name)
-        reading = self.reading_of_tensor(seen)
+        seen, reading = self._known(name), self.reading(name)
         if reading.layout is None:
-            raise MeasurementError(f"layer {name!r} {reading.reason}")
+            raise MeasurementError(f"layer {split_kind(name)[0]!r} {reading.reason}")
         if seen.node not in self.graph.live:
-            raise ErfscopeError(f"layer {name!r} does not depend on the image, so it has no receptive field")
+            raise ErfscopeError(
+                f"layer {split_kind(name)[0]!r} does not depend on the image, so it has no receptive field"
+            )
         return seen, reading.layout
 
     def _fields_of(self, layer: str, node: fx.Node, wrt: str) -> Fields:

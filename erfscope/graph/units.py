@@ -99,12 +99,11 @@ class UnitCenters:
         lines = [self._line(node, layout, axis) for axis in range(len(self.sizes))]
         index = unit if len(unit) == len(lines) else (0,) * len(lines)
         # The only unit along an axis stands in its middle, whatever it was made from.
-        named = zip(AXES[-len(lines) :], lines, strict=True)
-        reasons = {name: line.inexact_reason for name, line in named if len(line.table) > 1}
+        axes = {name: line for name, line in zip(AXES[-len(lines) :], lines, strict=True) if len(line.table) > 1}
         centers = tuple(float(line.table[u]) for line, u in zip(lines, index, strict=True))
-        where = [name for name, reason in reasons.items() if reason]
-        only = f", along the {' and the '.join(where)} alone" if 0 < len(where) < len(reasons) else ""
-        return centers, next(filter(None, reasons.values()), "") + only
+        reasons = {name: line.inexact_reason for name, line in axes.items() if line.inexact_reason}
+        only = f", along the {' and the '.join(reasons)} alone" if 0 < len(reasons) < len(axes) else ""
+        return centers, next(iter(reasons.values()), "") + only
 
     def nearest_unit(self, node: fx.Node, layout: Layout, at: Sequence[float] | None = None) -> tuple[int, ...]:
         """The unit whose centre is nearest to a place, the reference's centre (S - 1) / 2 if None; of two alike, the

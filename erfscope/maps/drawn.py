@@ -97,8 +97,8 @@ class CloseUp:
 
 
 def close_up(erf: ErfMap) -> CloseUp:
-    """The part of a map to draw: the closest of 4, 8, 16, ... times enlarged around the unit that holds its ERF, else
-    the whole map.
+    """The part of a map to draw: the closest of 4, 8, 16, ... times enlarged around the unit that holds its ERF, else,
+    and where the unit has no place, the whole map.
 
     Args:
         erf: A map of two axes, :attr:`ErfMap.plane`.
@@ -109,7 +109,11 @@ def close_up(erf: ErfMap) -> CloseUp:
         return tuple(_part(side, center, zoom) for side, center in zip(shape, erf.center_px, strict=True))
 
     zoom, fewest = 1, min((side for side in shape if side > 1), default=0)
-    while fewest >= FEWEST * (closer := max(LEAST_ZOOM, 2 * zoom)) and weights[parts(closer)].sum() >= HELD:
+    while (
+        erf.center_px
+        and fewest >= FEWEST * (closer := max(LEAST_ZOOM, 2 * zoom))
+        and weights[parts(closer)].sum() >= HELD
+    ):
         zoom = closer
     if zoom == 1:
         return CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * 2)

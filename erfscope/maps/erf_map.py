@@ -25,9 +25,9 @@ class ErfMap:
     #: (H, W), or one to three axes as the reference has; float64, read-only. Non-negative with sum 1; a signed map has
     #: sum of |.| 1.
     values: FloatArray
-    #: The unit's true centre, one number per axis.
+    #: The unit's true centre, one number per axis; () of a unit without a place.
     center_px: tuple[float, ...]
-    #: Distance between neighbouring units, one number per axis.
+    #: Distance between neighbouring units, one number per axis; () of a unit without a place.
     stride_px: tuple[float, ...]
     #: What the values are: root of the mean energy (or a plain amplitude), energy, or signed.
     scale: Scale = "amplitude"
@@ -63,7 +63,7 @@ class ErfMap:
         pad = self.values.ndim == 1
 
         def two(numbers: tuple[float, ...], filler: float) -> tuple[float, ...]:
-            return (filler, *numbers) if pad else numbers[-2:]
+            return (filler, *numbers) if pad and numbers else numbers[-2:]
 
         return ErfMap(
             values=plane_of(self.values),
@@ -93,7 +93,7 @@ def _plane_trf(trf: Trf, pad: bool) -> Trf:
     """The TRF on the two axes that :attr:`ErfMap.plane` keeps."""
 
     def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
-        return (filler, *entries) if pad else entries[-2:]
+        return (filler, *entries) if pad and entries else entries[-2:]
 
     alone: dict[str, Any] = {
         "size_px": 1,

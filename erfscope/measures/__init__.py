@@ -6,12 +6,13 @@ Sizes are in cells of the reference (pixels where that is the image), on the raw
 centre."""
 
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES, SHOWN, Kind, Measure, Unit, Value
+from erfscope.measures.table import MEASURES, SHOWN, SHOWN_WITHOUT_PLACE, Kind, Measure, Unit, Value
 from erfscope.measures.values import MeasureValue, measure, value_of, with_errors
 
 __all__ = [
     "MEASURES",
     "SHOWN",
+    "SHOWN_WITHOUT_PLACE",
     "Geometry",
     "Kind",
     "Measure",

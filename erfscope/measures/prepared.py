@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import cached_property
 
@@ -37,14 +38,24 @@ class Geometry:
         #: (H, W) of the map, and the rows and columns of it that (h, w) below are.
         self.shape: tuple[int, int] = (plane.values.shape[0], plane.values.shape[1])
         self.trf: Trf | None = plane.trf
-        self.center_px: tuple[float, float] = (plane.center_px[0], plane.center_px[1])
-        self.stride_px: tuple[float, float] = (plane.stride_px[0], plane.stride_px[1])
+        #: Of a unit without a place the origin, and no cell of its own.
+        self.has_center = bool(plane.center_px)
+        self.center_px, self.stride_px = _two(plane.center_px), _two(plane.stride_px)
         self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(plane.values)
         #: Signed distance of every row (h,) and every column (w,) to the unit's centre, in cells.
         self.rows, self.cols = (
             np.arange(part.start, part.stop, dtype=np.float64) - center
             for part, center in zip(self.window, self.center_px, strict=True)
         )
+
+    def around(self, offset: tuple[float, float]) -> Geometry:
+        """The same cells around a place that is so far from the unit's centre."""
+        other = copy.copy(self)
+        for name in ("distance", "rings", "outside_own_cell"):
+            other.__dict__.pop(name, None)
+        other.rows, other.cols = self.rows - offset[0], self.cols - offset[1]
+        other.center_px = self.center_px[0] + offset[0], self.center_px[1] + offset[1]
+        return other
 
     @cached_property
     def distance(self) -> FloatArray:
@@ -104,6 +115,10 @@ class Geometry:
         return tuple(parts)
 
 
+def _two(numbers: tuple[float, ...]) -> tuple[float, float]:
+    return (numbers[0], numbers[1]) if numbers else (0.0, 0.0)
+
+
 class Prepared:
     """One non-negative map with sum 1 in its geometry: what every measure is a function of."""
 
@@ -140,6 +155,11 @@ class Prepared:
             return None
         outside /= total
         return RadialMass(outside, self.geometry.rings)
+
+    @cached_property
+    def around_centroid(self) -> Prepared:
+        """The same map, with distances from its centroid."""
+        return Prepared(self.weights, self.geometry.around(self.moments.mean))
 
     @cached_property
     def moments(self) -> Moments:

@@ -44,6 +44,8 @@ class Measure:
     has_steps: bool = False
     #: Whether it is fitted by iterations, which end within about the root of the rounding error of the best fit.
     is_fit: bool = False
+    #: Whether it is taken from the unit's own centre, so that units without a place have none.
+    needs_center: bool = False
     #: "px" and "px2" are cells of the reference.
     unit: Unit = ""
     #: One line.
@@ -65,6 +67,14 @@ def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
         return None if fitted is None or not fitted.is_usable or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
 
     return function
+
+
+def _centroid_radius(erf: Prepared, share: float) -> Value:
+    return erf.around_centroid.radius(share)
+
+
+def _centroid_side(erf: Prepared, share: float) -> Value:
+    return erf.around_centroid.side(share)
 
 
 def _center_share(erf: Prepared) -> Value:
@@ -100,6 +110,7 @@ _ENTRIES: list[Measure] = [
         Measure(
             name=f"r{share}",
             kind="radius",
+            needs_center=True,
             wider=1,
             unit="px",
             formula=(
@@ -118,6 +129,7 @@ _ENTRIES: list[Measure] = [
         Measure(
             name=f"context_r{share}",
             kind="radius",
+            needs_center=True,
             wider=1,
             unit="px",
             formula=(
@@ -130,6 +142,30 @@ _ENTRIES: list[Measure] = [
             function=partial(Prepared.context_radius, share=share / 100),
         )
         for share in (50, 90)
+    ),
+    *(
+        Measure(
+            name=f"centroid_r{share}",
+            kind="radius",
+            wider=1,
+            unit="px",
+            formula=f"as r{share}, with d_i the distance to the centroid of p",
+            not_for="how far a unit looks from where it stands: the centroid moves with the map",
+            function=partial(_centroid_radius, share=share / 100),
+        )
+        for share in (50, 90)
+    ),
+    *(
+        Measure(
+            name=f"centroid_side{share}",
+            kind="width",
+            wider=1,
+            unit="px",
+            formula=f"as side{share}, with the distances to the centroid of p",
+            not_for="how far a unit looks from where it stands: the centroid moves with the map",
+            function=partial(_centroid_side, share=share / 100),
+        )
+        for share in (50, 99)
     ),
     *(
         Measure(
@@ -182,6 +218,7 @@ _ENTRIES: list[Measure] = [
     Measure(
         name="offset",
         kind="score",
+        needs_center=True,
         wider=None,
         bias_corrected=True,
         corrected_as="square",
@@ -197,6 +234,7 @@ _ENTRIES: list[Measure] = [
         Measure(
             name=f"side{share}",
             kind="width",
+            needs_center=True,
             wider=1,
             unit="px",
             formula=(
@@ -216,6 +254,7 @@ _ENTRIES: list[Measure] = [
         Measure(
             name=f"area{share}",
             kind="share",
+            needs_center=True,
             wider=1,
             formula=f"area of the side{share} square inside the input / (H W)",
             source=DING,
@@ -230,6 +269,7 @@ _ENTRIES: list[Measure] = [
     Measure(
         name="center_share",
         kind="share",
+        needs_center=True,
         wider=-1,
         formula=(
             "sum p w_row w_col with w(d; a) = clip(a + 1/2 - |d|, 0, 1) and a = stride / 2: the mass in the unit's own"
@@ -241,6 +281,7 @@ _ENTRIES: list[Measure] = [
     Measure(
         name="far_mass",
         kind="share",
+        needs_center=True,
         wider=1,
         formula="sum of p further from the unit than a quarter of the reference's diagonal, sqrt(H^2 + W^2) / 4",
         not_for=(
@@ -251,6 +292,7 @@ _ENTRIES: list[Measure] = [
     Measure(
         name="luo_size",
         kind="width",
+        needs_center=True,
         wider=1,
         has_se=False,
         has_steps=True,
@@ -269,6 +311,7 @@ _ENTRIES: list[Measure] = [
     Measure(
         name="erf_trf",
         kind="score",
+        needs_center=True,
         wider=1,
         has_se=False,
         has_steps=True,  # luo_size over a constant: the same steps
@@ -384,3 +427,5 @@ _ENTRIES: list[Measure] = [
 MEASURES: dict[str, Measure] = {entry.name: entry for entry in _ENTRIES}
 #: Those that tables show, and that are computed unless others are asked for.
 SHOWN = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
+#: The same for units without a place.
+SHOWN_WITHOUT_PLACE = ("centroid_r50", "centroid_r90", "entropy_area")

@@ -144,8 +144,9 @@ def _prepared(plane: FloatArray, geometry: Geometry, whole: Prepared | None = No
 
 
 def value_of(entry: Measure, erf: Prepared) -> Value:
-    """Value of one measure; None for a map without mass, and for numbers that are not finite."""
-    if not erf.has_mass:
+    """Value of one measure; None for a map without mass, for units without the place that it needs, and for numbers
+    that are not finite."""
+    if not erf.has_mass or (entry.needs_center and not erf.geometry.has_center):
         return None
     value = entry.function(erf)
     if value is None or isinstance(value, str):

@@ -264,7 +264,7 @@ def _line(moment: Moment) -> str:
     result = moment.result
     r50 = result.measures.get("r50")
     text = result.error or result.status
-    if result.ok and r50 is not None:
+    if result.ok and r50 is not None and r50.value is not None:
         text = f"r50 {with_error(r50.value, r50.se)} {'px' if result.wrt == 'image' else 'cells'}"
     elif result.ok:
         text = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])

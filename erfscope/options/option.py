@@ -239,5 +239,6 @@ class Running(TypedDict, total=False):
         Option("Called before each measurement, with a line about its cost."),
     ]
     progress: Annotated[
-        Callable[[str, int, int], None] | None, Option("Called with (description, images done, images in all).")
+        Callable[[str, int, int], None] | bool | None,
+        Option("True prints lines on stderr; a function is called with (description, steps done, steps in all)."),
     ]

@@ -18,6 +18,7 @@ from erfscope.geometry.input_size import input_sizes, is_auto
 from erfscope.options.option import Building
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.options.values import alphas, words
+from erfscope.progress import Progress, no_progress, progress_of
 
 #: Types of options that have one value: what is taken for them, numpy's included, and how they are called.
 PLAIN: dict[Any, tuple[Any, str]] = {
@@ -36,7 +37,7 @@ FORMER = {"cone": "plain"}
 #: Options with which a model is built or wrapped, beside its size and its blocks.
 MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 #: Options of one value, or of no setting, that a request has as they are; their defaults are those of its fields.
-AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell", "progress")
+AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Request:
     tell: Callable[[str], None] = lambda _line: None
     #: Whether a model that fails raises, rather than to have a row that says so.
     raises: bool = False
-    progress: Callable[[str, int, int], None] = lambda _text, _done, _total: None
+    progress: Progress = no_progress
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, may_grow: bool = False) -> Self:
@@ -114,6 +115,7 @@ class Request:
             is_growing=is_growing,
             building={name: value for name, value in given.items() if name in MODEL and value is not False},
             **{name: given[name] for name in AS_GIVEN if given.get(name) is not None},
+            progress=progress_of(given.get("progress")),
         )
 
     def questions(self, layers: Iterable[str]) -> Iterator[Settings]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
+from erfscope.geometry.unit_kind import kind_of
 from erfscope.options.option import COMPUTATION, IMAGES, WHAT, Building, Choices, Option, Running, declared
 from erfscope.options.values import channels, draws, percent
 
@@ -44,10 +45,11 @@ class Settings:
     unit: Annotated[
         str | Sequence[Any],
         Option(
-            "centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel{several}.",
+            "centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel; token:N, query:N, row:N, class:N"
+            " or vector, which have no place{several}.",
             WHAT,
             several="a comma list measures each, all takes every unit",
-            words=("centre", "corner", "edge", "all"),
+            words=("centre", "corner", "edge", "all", "vector"),
         ),
     ] = "centre"
     #: Ascending; None for all.
@@ -270,10 +272,12 @@ class Settings:
         Raises:
             ErfscopeError: an unknown name.
         """
-        from erfscope.measures import MEASURES, SHOWN
+        from erfscope.measures import MEASURES, SHOWN, SHOWN_WITHOUT_PLACE
 
-        if self.measures is None or self.measures == "all":
-            return list(SHOWN if self.measures is None else MEASURES)
+        if self.measures is None:
+            return list(SHOWN_WITHOUT_PLACE if kind_of(self.unit)[0] else SHOWN)
+        if self.measures == "all":
+            return list(MEASURES)
         names = (
             [n.strip() for n in self.measures.split(",") if n.strip()]
             if isinstance(self.measures, str)

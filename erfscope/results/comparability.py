@@ -87,9 +87,9 @@ CONDITIONS = (
     Condition("reference", lambda r: "image" if r.wrt == IMAGE else "feature map", Use.COMPARE),
     Condition("reference", lambda r: r.wrt, Use.RESUME | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
     # Layers and units have names of their own in every model.
-    Condition("layer", lambda r: (r.layer, r.unit and (r.unit.index, r.unit.map_shape)), Use.RESUME),
+    Condition("layer", lambda r: (r.layer, r.unit and (r.unit.kind, r.unit.index, r.unit.map_shape)), Use.RESUME),
     Condition("layer", lambda r: r.layer, Use.SWEEP),
-    Condition("unit", lambda r: None if r.unit is None else r.unit.index, Use.SWEEP),
+    Condition("unit", lambda r: None if r.unit is None else (r.unit.kind, *r.unit.index), Use.SWEEP),
     Condition("theoretical receptive field (TRF)", lambda r: r.trf, Use.RESUME),
     Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention", option="convention"),
     Condition("method", lambda r: r.method, _ALL, "method"),

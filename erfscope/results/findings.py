@@ -46,21 +46,14 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> I
     """The findings on one map, most important first, with the sums that it was made from; they do not depend on the
     measures asked for."""
     trf = erf.trf
-    numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
-    share, clipped = numbers["center_share"], numbers["clipped"]
-    if isinstance(share, float) and share > OWN_CELL:
-        text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
-        yield Finding(code="own_cell_dominated", text=text)
-    if trf is not None and trf.is_global:
-        clipped = _outside(trf)
-    if isinstance(clipped, float) and clipped > CUT_OFF:
-        yield _cut(erf, clipped)
-    if stands_at_border(erf):
-        text = "the unit stands at the border, where it sees less than units inside at every input size"
-        yield Finding(code="at_border", text=text)
-    if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
-        text = "the ERF peaks more than a stride away from the unit's true centre, by more than noise"
-        yield Finding(code="off_centre_peak", text=text)
+    if erf.center_px:
+        yield from _of_place(erf, average)
+    else:
+        text = (
+            "the unit has no place on the reference: measures from a unit's centre, r50 among them, do not exist for it"
+            " (centroid_r50 is around the map's centroid)"
+        )
+        yield Finding(code="no_place", text=text)
     if leaked:
         yield Finding(
             code="outside_trf",
@@ -81,6 +74,26 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> I
             code="noise_floor",
             text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more",
         )
+
+
+def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
+    """The findings on a map around the place of its unit."""
+    trf = erf.trf
+    numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
+    share, clipped = numbers["center_share"], numbers["clipped"]
+    if isinstance(share, float) and share > OWN_CELL:
+        text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
+        yield Finding(code="own_cell_dominated", text=text)
+    if trf is not None and trf.is_global:
+        clipped = _outside(trf)
+    if isinstance(clipped, float) and clipped > CUT_OFF:
+        yield _cut(erf, clipped)
+    if stands_at_border(erf):
+        text = "the unit stands at the border, where it sees less than units inside at every input size"
+        yield Finding(code="at_border", text=text)
+    if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
+        text = "the ERF peaks more than a stride away from the unit's true centre, by more than noise"
+        yield Finding(code="off_centre_peak", text=text)
     if numbers["luo_size"] is None:
         yield Finding(
             code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50"

@@ -23,6 +23,8 @@ class LayerRow:
     stage: bool
     unit: tuple[int, ...]
     trf: Trf
+    #: What the unit is where it has no place; "" of a map's unit.
+    kind: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,13 +39,23 @@ class LayerTable:
     rows: tuple[LayerRow, ...]
     #: What a reader has to know besides.
     notes: tuple[str, ...] = ()
+    #: The units without a place of the default layer and of what the model returns, as ``--unit`` takes them, with
+    #: their layer; none in a table of one layer.
+    without_place: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         entries = []
         for row in self.rows:
             trf = {**fields(row.trf), "global": row.trf.is_global, "clipped_box_px": row.trf.clipped_box_px}
-            entry = {"name": row.name, "shape": row.shape, "stage": row.stage, "unit": row.unit, "trf": trf}
+            entry = {
+                "name": row.name,
+                "shape": row.shape,
+                "stage": row.stage,
+                "unit": row.unit,
+                "kind": row.kind,
+                "trf": trf,
+            }
             entries.append(
                 {
                     **entry,
@@ -58,6 +70,7 @@ class LayerTable:
             "input_size": self.input_size,
             "default_layer": self.default_layer,
             "wrt": self.wrt,
+            "without_place": [{"unit": unit, "layer": layer} for unit, layer in self.without_place],
         }
         document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
         return document

@@ -160,12 +160,21 @@ class InputRecord:
 class UnitRecord:
     """Which unit, and where its true centre is, in cells of the reference and in image pixels."""
 
+    #: In the layer's map; where the unit has no place, () or one number along the axis that ``kind`` names.
     index: tuple[int, ...]
+    #: () where the unit has no place, as the stride.
     center_px: tuple[float, ...]
     center_exact: bool
     stride_px: tuple[float, ...]
     #: The map of the layer that the unit belongs to, (C, *space).
     map_shape: tuple[int, ...] = ()
+    #: "token", "query", "row", "class" or "vector", of which none has a place; "" of a map's unit.
+    kind: str = ""
+
+    @property
+    def slug(self) -> str:
+        """A text for file names, e.g. ``u3x3`` or ``token0``."""
+        return (self.kind or "u") + "x".join(map(str, self.index))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ Crop = Callable[[Image.Image], Pixels]
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
 #: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30
+#: What to do where one image of many cannot be read.
+PASSED_OVER = "--keep-going passes over images that cannot be read"
 #: Baseline TIFF tags: bits per sample, and whether 0 is white.
 _BITS, _PHOTOMETRIC = 258, 262
 
@@ -41,15 +43,17 @@ def read_picture(path: Path, *, channels: int) -> Image.Image:
     Raises:
         ErfscopeError: the file cannot be read or holds no image; the text names it.
     """
+    refuse_channels(channels)
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise ErfscopeError(
                 f"cannot read {str(path)!r}: a file of {size >> 20} MiB is too large for an image; make it smaller"
             )
-        data = path.read_bytes()
+        return decode(path.read_bytes(), name=str(path), channels=channels)
     except OSError as error:
-        raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
-    return decode(data, name=str(path), channels=channels)
+        raise ErfscopeError(f"cannot read {str(path)!r}: {error.strerror or error}; {PASSED_OVER}") from error
+    except ErfscopeError as error:
+        raise ErfscopeError(f"{error}; {PASSED_OVER}") from error
 
 
 def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
@@ -92,8 +96,7 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         raise ErfscopeError(f"cannot read {name!r}: it has more than {limit}; {advice}") from error
     except UnidentifiedImageError as error:
         raise ErfscopeError(
-            f"cannot read {name!r}: it is not an image that Pillow reads; give one of {', '.join(FORMATS)}, or pass"
-            " over it (--keep-going)"
+            f"cannot read {name!r}: it is not an image that Pillow reads; give one of {', '.join(FORMATS)}"
         ) from error
     except (
         Exception

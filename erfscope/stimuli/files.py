@@ -165,8 +165,28 @@ def open_images(
         ErfscopeError: a missing path, a directory or pattern without images, fewer than one sample, another number of
             channels.
     """
-    at_least_one(samples)
     refuse_channels(channels)
+    found, files, known = _chosen(paths, samples=samples, seed=seed)
+    return Stimuli(
+        kind="image",
+        names=tuple(map(str, files)),
+        source=_describe(found, files, known, seed),
+        draw=partial(_draw, files, crop, channels),
+        digest=cache(partial(_sha256, files)),
+        is_one_file=known == 1,
+    )
+
+
+def image_files(paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int) -> list[Path]:
+    """The files that :func:`open_images` takes, with the same arguments and errors."""
+    return _chosen(paths, samples=samples, seed=seed)[1]
+
+
+def _chosen(
+    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int
+) -> tuple[list[Found], list[Path], int]:
+    """What each path names, the files that are taken, and of how many."""
+    at_least_one(samples)
     found = [find(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
         raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
@@ -177,14 +197,7 @@ def open_images(
         files = _sample(named, samples, seed)
     else:
         files = [*named, *_sample(pool, DEFAULT_SAMPLES if samples is None else samples - len(named), seed)]
-    return Stimuli(
-        kind="image",
-        names=tuple(map(str, files)),
-        source=_describe(found, files, len(known), seed),
-        draw=partial(_draw, files, crop, channels),
-        digest=cache(partial(_sha256, files)),
-        is_one_file=len(known) == 1,
-    )
+    return found, files, len(known)
 
 
 def _candidates(found: Iterable[Found], known: set[str]) -> dict[Path, str]:

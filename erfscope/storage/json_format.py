@@ -304,12 +304,15 @@ def _refuse_other_axes(trf: Trf, unit: UnitRecord, values: np.ndarray[Any, Any] 
         ValueError: they have other axes, coordinates that no pixel has, or a map that is empty or not finite.
     """
     sizes = (trf.reference_px, trf.size_px, trf.local_size_px)
-    places = (trf.center_px, unit.center_px, *zip(*trf.box_px, strict=True), *zip(*trf.local_box_px, strict=True))
-    for along_axes in (*sizes, trf.stride_px, unit.stride_px, *places, trf.box_px, trf.local_box_px):
+    places = (*zip(*trf.box_px, strict=True), *zip(*trf.local_box_px, strict=True))
+    placed = (trf.center_px, trf.stride_px, unit.center_px, unit.stride_px)
+    if unit.kind and any(placed):
+        raise ValueError(f"a unit {unit.kind} has no place")
+    for along_axes in (*sizes, *(() if unit.kind else placed), *places, trf.box_px, trf.local_box_px):
         if len(along_axes) != len(trf.reference_px):
             raise ValueError(f"{list(along_axes)} are not {len(trf.reference_px)} axes")
     if any(side < 1 for along_axes in sizes for side in along_axes) or any(
-        abs(at) > FARTHEST for along_axes in places for at in along_axes
+        abs(at) > FARTHEST for along_axes in (*places, trf.center_px, unit.center_px) for at in along_axes
     ):
         raise ValueError("sizes are positive, and coordinates those of pixels")
     if values is not None and (values.shape != trf.reference_px or not np.isfinite(values).all()):

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, astuple, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, astuple, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args
 
-import numpy as np
-
 import erfscope
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.figures.chart_data import Curve, Picture
 from erfscope.maps.erf_map import FloatArray
+from erfscope.progress import Progress, no_progress
 from erfscope.results.json_values import plain
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.writing import FORMATS, suffixes
+from erfscope.studies.packing import decoded, encoded, tuples
 from erfscope.view import table as tables
 from erfscope.view.table import Cell, Table, TableRow, rows_of, write
 
-Progress = Callable[[str, int, int], None]
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
 #: or just enough for a test.
 Effort = Literal["long", "full", "quick", "smoke"]
@@ -48,6 +45,18 @@ class Study:
     home: str
     #: The papers' own data sets that it takes instead of what is made here; "" for none.
     data: str = ""
+    #: Why not all of its claims are reproduced, in the words of a stranger; "" where all are, in full.
+    reason: str = ""
+
+    def explained(self, result: StudyResult) -> str:
+        """Return one line that says why claims of a run are not reproduced; "" where all are."""
+        if all(each.verdict == "reproduced" for each in result.claims):
+            return ""
+        small = "" if result.effort in ("full", "long") else f"effort {result.effort} runs smaller cases than full"
+        weaker = any(each.verdict == "mechanism only" for each in result.claims)
+        meaning = "mechanism only: the effect is there, but smaller or in smaller nets" * weaker
+        reasons = "; ".join(filter(None, (self.reason, small, meaning)))
+        return f"Not every claim below is reproduced: {reasons}." if reasons else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +65,7 @@ class StudyOptions:
 
     seed: int = 0
     effort: Effort = "full"
-    progress: Progress | None = None
+    progress: Progress = no_progress
     #: A folder with the papers' own data set, for the studies that can take one; None for data made or shipped here.
     data: Path | None = None
     #: A folder where trained nets are kept from one run to the next; None to keep none.
@@ -70,8 +79,7 @@ class StudyOptions:
 
     def tell(self, text: str, done: int, total: int) -> None:
         """Report the progress of a study."""
-        if self.progress is not None:
-            self.progress(text, done, total)
+        self.progress(text, done, total)
 
     def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
         """Yield the cases, and report the progress before each and after the last."""
@@ -243,45 +251,6 @@ def points(label: str, rows: Sequence[Row], number: str, *, x: str = "", scale: 
         error=[scale * (getattr(row, error) or 0.0) for _, row in known] if error else None,
         points=True,
     )
-
-
-def encoded(picture: Picture) -> dict[str, Any]:
-    """Return a figure as JSON values; the values of maps are packed with seven bits each."""
-    texts = {name: getattr(picture, name) for name in ("title", "headings", "note")}
-    return {**texts, "rows": [[_encoded(panel) for panel in row] for row in picture.rows]}
-
-
-def decoded(stored: dict[str, Any]) -> Picture:
-    """Return the figure of :func:`encoded`."""
-    rows = tuple(tuple(_decoded(panel) for panel in row) for row in stored["rows"])
-    return Picture(**{**stored, "headings": tuple(stored["headings"]), "rows": rows})
-
-
-def _encoded(panel: Chart | Shown) -> dict[str, Any]:
-    """Return a panel; the values of a map are shares of its largest one, halves of which a figure needs seven bits."""
-    if isinstance(panel, Chart):
-        curves = [{**asdict(curve), "x": list(curve.x), "y": list(curve.y)} for curve in panel.curves]
-        return {**asdict(panel), "curves": curves}
-    largest = float(np.abs(panel.values).max()) or 1.0
-    halves = (panel.values / largest).astype("<f2").view("<u2") & 0xFFF0
-    packed = zlib.compress(halves.tobytes(), 9)
-    values = {"shape": panel.values.shape, "largest": largest, "halves": base64.b64encode(packed).decode()}
-    return {**{each.name: getattr(panel, each.name) for each in fields(Shown)}, "values": values}
-
-
-def _decoded(panel: dict[str, Any]) -> Chart | Shown:
-    given = {key: tuples(value) for key, value in panel.items()}
-    if "curves" in panel:
-        return Chart(**{**given, "curves": tuple(Curve(**curve) for curve in panel["curves"])})
-    packed = panel["values"]
-    halves = np.frombuffer(zlib.decompress(base64.b64decode(packed["halves"])), "<f2").astype(np.float64)
-    values: FloatArray = halves.reshape(packed["shape"]) * packed["largest"]
-    return Shown(**{**given, "values": values})
-
-
-def tuples(value: Any) -> Any:
-    """Return lists, which JSON has in place of tuples, as tuples."""
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 SCHEMA = "erfscope.study/1"

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import contain_exits, first_line
+from erfscope.progress import progress_lines
 from erfscope.storage.writing import write_bytes
 from erfscope.tiling.plan import TilePlan, Window
 
@@ -195,7 +197,7 @@ def run_tiled(
     batch_size: int = 1,
     out: Any = None,
     resume: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Any:
     """Run a model on an image tile by tile, with the output of the whole image.
 
@@ -210,7 +212,7 @@ def run_tiled(
             needs ``out`` on disk, and is removed at the end. It knows the plan, the model's weights and the image: a
             memmap by its file's size and time, an array in memory by its digest, anything else by its shape alone; and
             the first tile is run again, to see that the model still makes what ``out`` holds.
-        progress: Called with the number of tiles done and of all.
+        progress: Called with the number of tiles done and of all; True prints lines on stderr.
 
     Returns:
         The output (C, *space) or (B, C, *space): ``out`` where it is given.
@@ -228,6 +230,7 @@ def run_tiled(
             raise ErfscopeError(text)
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
+    called = partial(progress_lines(), "tiles") if progress is True else progress or None
     rank = len(plan.axes)
     check_image(x, rank)
     if out is not None and shares_memory(x, out):
@@ -260,8 +263,8 @@ def run_tiled(
             )
         done += len(batch)
         count.set(done, out)
-        if progress is not None:
-            progress(done, len(jobs))
+        if called is not None:
+            called(done, len(jobs))
     count.remove()
     return out
 

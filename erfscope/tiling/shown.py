@@ -13,8 +13,9 @@ from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import draw_parts
 from erfscope.view.words import square_text
 
-#: What the names of tiles mean, but for that which was asked for.
+#: What the names of tiles mean.
 NAMES = {
+    "asked": "asked: tile of --tile, 256 px unless it is given",
     "largest": "largest: tile that fits --memory",
     "least": "least: tile that fits --memory and computes least for the whole image",
 }
@@ -89,6 +90,9 @@ def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None,
     alignment = square_text(plan.alignment)
     only = "" if alignment == "1" else f", not only at multiples of {alignment}"
     yield f"any phase: the halo needed if tiles may begin anywhere{only}"
+    steps = "" if alignment == "1" else f", in whole steps of {alignment} px"
+    yield f"crop: what is run for a tile of {square_text(plan.tile)} px (--tile N for another), with its halo{steps}"
+    yield "scale: units of the output for each pixel of the input; offset: the pixel at which the output begins"
     if costs:
         yield from (NAMES[name] for each in costs for name in each.names if name in NAMES)
         whole = "of all tiles of the image" if image_size is not None else "of a tile inside the image"

@@ -9,7 +9,7 @@ from typing import Any
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
-from erfscope.printable import UNIT_SIGNS, decimals, number, rounded
+from erfscope.printable import UNIT_SIGNS, brief, number, rounded
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.table import MISSING, Cell
@@ -30,20 +30,16 @@ class Size:
 
 
 def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
-    """One measure of a result with its error; r50 and r90 of one result have the same decimals."""
+    """One measure of a result with its error."""
     measure = result.measures.get(name)
     if measure is None:
         return MISSING
-    pointer = f"/results/{index}/measures/{name}"
-    # r50 and r90 have as many decimals as the more precise of them needs.
-    radii = words.radii(result).values() if name in words.RADII else ()
-    places = [decimals(float(radius), radius.se) for radius in radii]
-    return number_cell(measure.value, measure.se, pointer, places=min(max(places), 4) if places else None)
+    return number_cell(measure.value, measure.se, f"/results/{index}/measures/{name}")
 
 
-def number_cell(value: Any, se: float | None, pointer: str, *, places: int | None = None) -> Cell:
+def number_cell(value: Any, se: float | None, pointer: str) -> Cell:
     """A number and its error at a place of the JSON that has ``value`` and ``se``."""
-    text, error = rounded(value, se, places=places)
+    text, error = rounded(value, se)
     return Cell(
         text=text,
         value=value,
@@ -80,7 +76,7 @@ def size_of(result: Result, name: str, index: int) -> Size:
     has_pixels = pixel is not None and power and isinstance(measure.value, float)
     return Size(
         name=name,
-        gloss=words.GLOSS.get(name, ""),
+        gloss=words.gloss(name, result),
         unit=unit_of(name, result),
         cell=measure_cell(result, name, index),
         of_input=plain_cell(measure.of_input, f"{pointer}/of_input", percent=True, digits=2),
@@ -100,11 +96,13 @@ def identity(result: Result) -> list[str]:
         )
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
-        place = ",".join(f"{c:g}" for c in result.unit.center_px)
-        texts.append(f"unit {words.place_text(result)} at {about}({place}) {words.cells_text(result)}")
+        place = ",".join(map(brief, result.unit.center_px))
+        at = f" at {about}({place}) {words.cells_text(result)}" if place else ""
+        texts.append(f"{'' if result.unit.kind else 'unit '}{words.place_text(result)}{at}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
-    texts += [] if result.computed is None else [f"path {result.computed.path}"]
+    by = {"graph": "computed by its graph", "plain": "computed by the whole model"}
+    texts += [] if result.computed is None else [by[result.computed.path]]
     texts += [option.alone for option in words.option_values(result).values()]
     if result.insert is not None:
         texts.append(f"with {result.insert}" + ("" if result.alpha is None else f", alpha {result.alpha:g}"))

@@ -43,8 +43,8 @@ class Drawing:
 
     width: int
     height: float
-    row: float
-    col: float
+    #: Row and column of the unit; None where it has no place.
+    unit: tuple[float, float] | None
     signed: bool
     sharp: bool
     #: A map of one row, drawn as a strip with lines in place of rings.
@@ -81,6 +81,11 @@ class Drawings:
     scale: str
     #: The range of colours that a page opens with.
     span: str
+
+    @property
+    def has_units(self) -> bool:
+        """Whether any map shows its unit, which some units have no place on."""
+        return any(drawn is not None and drawn.unit is not None for drawn in self.maps)
 
 
 #: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
@@ -189,8 +194,8 @@ def profiles(rows: Sequence[Row]) -> list[tuple[Profile, str] | None]:
 
 
 def profile_of(result: Result) -> RadialProfile | None:
-    """The profile of a result's map; None where it has no map, or an empty one."""
-    if result.map is None or not result.map.values.any():
+    """The profile of a result's map; None where it has no map, or an empty one, and where its unit has no place."""
+    if result.map is None or not result.map.values.any() or not result.map.center_px:
         return None
     return radial_profile(result.map)
 

@@ -162,9 +162,11 @@ def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str
     if not found:
         yield Extra(head="no sampling points: no recorded operation of which the unit needs few cells has any")
     for place, each in enumerate(found):
-        center = () if result.unit is None else result.unit.center_px
-        furthest = max(math.dist(point, center) for point in each.points_px)
         head = f"{each.operation} reads the first image at {len(each.points_px)} points for the unit"
+        if result.unit is None or not result.unit.center_px:
+            yield Extra(head=head)
+            continue
+        furthest = max(math.dist(point, result.unit.center_px) for point in each.points_px)
         furthest_cell = plain_cell(furthest, f"{where}/{place}")
         yield Extra(head=head, items=(("furthest from the unit's centre (px)", furthest_cell),))
 
@@ -189,7 +191,8 @@ def _hops(_result: Result, hops: HopProfile, where: str) -> Iterator[Extra]:
 
 def _frame_mass(result: Result, shares: Sequence[float], where: str) -> Iterator[Extra]:
     """The shares of the frames around the unit, and those before and after them together."""
-    middle = 0 if result.unit is None else round(result.unit.center_px[0])
+    has_place = result.unit is not None and result.unit.center_px
+    middle = round(result.unit.center_px[0]) if result.unit and has_place else shares.index(max(shares))
     first = max(0, min(middle - LISTED // 2, len(shares) - LISTED))
     last = min(first + LISTED, len(shares))
     items = [(f"frame {at}", plain_cell(shares[at], f"{where}/{at}", percent=True)) for at in range(first, last)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from erfscope.finding import code_of
 from erfscope.measures import MEASURES, SHOWN
-from erfscope.printable import number
+from erfscope.printable import DIGITS, number
 from erfscope.results.comparability import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
@@ -227,17 +227,16 @@ def _measure(result: Result, name: str, index: int, changes: Differences, *, mix
 def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
     unit, trf, cost = result.unit, result.trf, result.cost
     where = f"/results/{index}/cost"
-    if unit is not None:
+    if unit is not None and unit.stride_px:
         yield "stride", Cell(text=words.square_text(unit.stride_px), order=float(max(unit.stride_px)))
     if trf is not None:
         yield "TRF", Cell(text=words.field_cell(trf), order=float(max(trf.size_px)))
     if result.halo is not None:
         yield "halo", Cell(text=halo_cell(result.halo), order=float(max(map(max, result.halo.px), default=math.inf)))
     if cost is not None:
-        yield (
-            "params",
-            Cell(text=f"{number(cost.parameters / 1e6)} M", value=cost.parameters, pointer=f"{where}/parameters"),
-        )
+        count = cost.parameters
+        text = f"{number(count / 1e6)} M" if count >= 10**DIGITS else str(count)
+        yield "params", Cell(text=text, value=count, pointer=f"{where}/parameters")
         yield "GMACs", plain_cell(cost.gmacs, f"{where}/gmacs")
 
 

@@ -26,11 +26,12 @@ from erfscope.view.words import (
     IN_PLANE,
     IN_PLANE_MEANS,
     JACKKNIFE,
+    errors_over,
     lengths_text,
     listed,
     listed_up_to,
+    main_radii,
     option_values,
-    radii,
     steps_of_one,
     unit_text,
 )
@@ -114,17 +115,18 @@ def result_line(result: Result) -> str:
 
 
 def quiet_line(result: Result) -> str:
-    """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px, random weights (fallback: HF_HUB_OFFLINE is set)``;
-    errors in full."""
+    """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px (± over 20 images), random weights (fallback:
+    HF_HUB_OFFLINE is set)``; errors in full."""
     weights, words = result.weights, [] if result.error is None else [result.error]
+    has_error = any(radius.se is not None for radius in list(main_radii(result).values())[:1])
     if weights.source in RANDOM:
         words.append(f"{weights.source} weights" + (f" (fallback: {weights.reason})" if weights.fallback else ""))
-    return one_line(_line(result, words))
+    return one_line(_line(result, words, f" ({errors_over(result)})" * has_error))
 
 
-def _line(result: Result, words: Sequence[str]) -> str:
-    """Name, status and first size of a result, and further ``words``."""
-    sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}" for name in radii(result)]
+def _line(result: Result, words: Sequence[str], about_error: str = "") -> str:
+    """Name, status and first size of a result, what its error is over, and further ``words``."""
+    sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}{about_error}" for name in main_radii(result)]
     named = filter(None, (result.label, result.layer, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 

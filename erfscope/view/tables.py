@@ -135,7 +135,7 @@ def full_table(view: ReportView, measures: Sequence[str], compared: Sequence[str
     """Every number in full, a column for each."""
     numbers = [column for name in measures for column in (name, f"{name}_se")]
     changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
-    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane"]
+    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", "se_over"]
     columns = _named(*fixed, *numbers, *changes, "findings", "error")
     return Table(columns=columns, rows=rows_of(_values(row, measures, compared) for row in view.rows))
 
@@ -152,6 +152,7 @@ def _values(row: Row, measures: Sequence[str], compared: Sequence[str]) -> list[
     result = row.result
     values: list[Value] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
     values += [str(result.is_in_plane).lower() if result.measures else None]
+    values += [result.se_over if any(measure.se is not None for measure in result.measures.values()) else None]
     for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
         values += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]
     return [*values, " ".join(dict.fromkeys(finding.code for finding in result.findings)), result.error]
@@ -261,8 +262,8 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
         of = f"{shown[0].model} at {steps} steps of its training"
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
-        over = words.listed(dict.fromkeys(result.se_over for result in shown))
-        yield f"± is the {words.JACKKNIFE} over {over}."
+        over = dict.fromkeys(result.se_over for result in shown)
+        yield f"± is the {words.JACKKNIFE} over {words.listed(words.OVER[each] for each in over)}."
     place = view.pixel_note
     place = f"{place[0].upper()}{place[1:]}." if place else ""
     yield from filter(None, (words.plane_note(shown), words.cells_note(shown), place))
@@ -319,7 +320,7 @@ def latex_figure(
     what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
     sentences = [f"{what} of {words.listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     sentences += [f"{others[:1].upper()}{others[1:]}."] if others else []
-    if has_maps:
+    if has_maps and any(map(words.radii, drawn)):
         sentences.append("Circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
     sentences += filter(None, [words.cells_note(drawn)])
     cut = [name for name, result in zip(words.names(drawn), drawn, strict=True) if _is_cut(result)]

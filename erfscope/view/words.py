@@ -11,6 +11,7 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
+from erfscope.printable import brief
 from erfscope.results.comparability import RANDOM
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
@@ -18,6 +19,8 @@ from erfscope.view.table import DASH
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
+#: The same where a unit has no place, around the centroid of its map.
+CENTROID_RADII = ("centroid_r50", "centroid_r90")
 #: Meanings of columns, in at most eight words; measures in the order in which a result shows them.
 GLOSS = {
     "r50": "radius that holds half of the ERF",
@@ -32,6 +35,12 @@ GLOSS = {
     "params": "parameters of the model",
     "GMACs": "multiply-adds of one forward pass, in 10^9",
 }
+#: The same of the measures that units without a place have in their stead.
+GLOSS_WITHOUT_PLACE = {
+    "centroid_r50": "radius around the centroid: half of the ERF",
+    "centroid_r90": "radius around the centroid: nine tenths",
+    "entropy_area": "effective number of cells",
+}
 #: Columns that a table explains in a line below it.
 UNCLEAR = ("context_r50", "far_mass", "halo")
 #: How a measure changes with a larger ERF, by its ``wider``.
@@ -41,6 +50,8 @@ IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
+#: What they are over.
+OVER = {"images": "images", "draws": "random draws (other images are not in it)"}
 
 
 # --- Conditions -----------------------------------------------------------------------------------
@@ -63,7 +74,7 @@ def conditions(result: Result) -> dict[str, Condition]:
         "weights": weights_condition(result),
         "input": Condition(size, f"input {size} px"),
         **_named("layer", layer),
-        **_named("unit", index_text(result)),
+        "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
         **_named("method", "" if result.method == "gradient" else result.method),
         **option_values(result),
@@ -131,8 +142,10 @@ def convention_text(result: Result) -> str:
 
 
 def index_text(result: Result) -> str:
-    """The unit's index, e.g. ``3,3``; "" where there is none."""
-    return "" if result.unit is None else ",".join(map(str, result.unit.index))
+    """The unit's index, e.g. ``3,3`` or ``token 0``; "" where there is none."""
+    if result.unit is None:
+        return ""
+    return " ".join(filter(None, (result.unit.kind, ",".join(map(str, result.unit.index)))))
 
 
 def place_text(result: Result) -> str:
@@ -140,13 +153,15 @@ def place_text(result: Result) -> str:
     if result.unit is None:
         return ""
     index = result.unit.index
+    if result.unit.kind:
+        return index_text(result)
     names = {2: ("row", "column"), 3: ("plane", "row", "column")}.get(len(index), ("index",))
     return ", ".join(f"{name} {place}" for name, place in zip(names, index, strict=True))
 
 
 def unit_text(result: Result) -> str:
-    """E.g. ``unit 3,3``; "" where there is none."""
-    return "" if result.unit is None else f"unit {index_text(result)}"
+    """E.g. ``unit 3,3`` or ``token 0``; "" where there is none."""
+    return index_text(result) if result.unit is None or result.unit.kind else f"unit {index_text(result)}"
 
 
 def option_values(result: Result) -> dict[str, Condition]:
@@ -173,7 +188,7 @@ def images_text(result: Result) -> str:
 
 def square_text(sides: Sequence[float]) -> str:
     """One number for a square, e.g. ``32``, and both sides of any other rectangle, e.g. ``32x16``."""
-    texts = [f"{side:.4g}" if isinstance(side, float) else str(side) for side in sides]
+    texts = [brief(side) if isinstance(side, float) else str(side) for side in sides]
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)
 
 
@@ -202,10 +217,25 @@ def lengths(results: Sequence[Result]) -> str:
     return cells(results) + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
 
 
-def radii(result: Result) -> dict[str, MeasureValue]:
-    """The radii :data:`RADII`, as far as a result has them."""
-    found = {name: result.measures.get(name) for name in RADII}
+def radii(result: Result, names: Sequence[str] = RADII) -> dict[str, MeasureValue]:
+    """The radii :data:`RADII`, or others, as far as a result has them."""
+    found = {name: result.measures.get(name) for name in names}
     return {name: radius for name, radius in found.items() if radius is not None and isinstance(radius.value, float)}
+
+
+def has_place(result: Result) -> bool:
+    """Whether the unit of a result has a place on the reference."""
+    return result.unit is None or not result.unit.kind
+
+
+def gloss(name: str, result: Result) -> str:
+    """The meaning of a size of a result; "" where it stands behind others."""
+    return GLOSS.get(name, "") if has_place(result) else GLOSS_WITHOUT_PLACE.get(name, "")
+
+
+def main_radii(result: Result) -> dict[str, MeasureValue]:
+    """The radii that every output gives first: around the centroid where the unit has no place."""
+    return radii(result, RADII if has_place(result) else CENTROID_RADII)
 
 
 def field_text(result: Result) -> str:
@@ -254,7 +284,7 @@ def sides_text(result: Result) -> tuple[str, str]:
     if result.trf is None:
         return "", ""
     sides = sides_of(result.trf.reference_px, result.trf)
-    return f"{sides.reference:.4g}", "" if sides.field is None else f"{sides.field:.4g}"
+    return brief(sides.reference), "" if sides.field is None else brief(sides.field)
 
 
 def ratios_note(result: Result) -> str:
@@ -337,14 +367,14 @@ def gloss_of(columns: Iterable[str]) -> str:
 def error_words(results: Sequence[Result], sign: str) -> list[str]:
     """The kind of the errors of r50 and r90, after the ``sign`` that shows them, or why there are none."""
     over = dict.fromkeys(
-        result.se_over for result in results for measure in radii(result).values() if measure.se is not None
+        result.se_over for result in results for measure in main_radii(result).values() if measure.se is not None
     )
     return [f"{sign} standard error over {' and '.join(over)}"] if over else list(filter(None, [no_errors(results)]))
 
 
 def no_errors(results: Sequence[Result]) -> str:
     """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
-    errors = [measure.se for result in results for measure in radii(result).values()]
+    errors = [measure.se for result in results for measure in main_radii(result).values()]
     return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
 
 

@@ -428,7 +428,7 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     identity, _, rest = out.partition("\nRANDOM WEIGHTS (")
     assert identity.startswith("test_resnet · layer4")
     assert " ".join(identity.split()).endswith(
-        "2 synthetic images (dead leaves) · jacobian (amplitude) · path graph"
+        "2 synthetic images (dead leaves) · jacobian (amplitude) · computed by its graph"
     ), "then the weights"
     assert rest.startswith("HF_HUB_OFFLINE is set): this describes the architecture only, not a trained model")
     text = "no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)"

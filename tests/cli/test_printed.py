@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import glob
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import made_up
 import pytest
@@ -71,11 +75,11 @@ def test_the_text_is_as_wide_as_the_terminal_and_colourless_wherever_colours_are
     ("shown", "line"),
     [
         (made_up.result(), "<Result resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px>"),
-        (made_up.inner()[0], "<Result resnet18 layer4 unit 3,3: ok, r50 15.50 ± 0.20 cells>"),
+        (made_up.inner()[0], "<Result resnet18 layer4 unit 3,3: ok, r50 15.5 ± 0.2 cells>"),
         (made_up.result(measures={}), "<Result resnet18 layer4 unit 3,3: ok>"),
         (made_up.broken(), "<Result broken: error, Input height (224) doesn't match model (256)>"),
         (DEGENERATE, "<Result resnet18 layer4 unit 3,3: degenerate, the gradient is zero>"),
-        (made_up.inner(), "<Report of 1 result: Result resnet18 layer4 unit 3,3: ok, r50 15.50 ± 0.20 cells>"),
+        (made_up.inner(), "<Report of 1 result: Result resnet18 layer4 unit 3,3: ok, r50 15.5 ± 0.2 cells>"),
         (made_up.stages(), "<Report of 7 results (7 ok): resnet18; vit_tiny>"),
         (made_up.report(made_up.broken("a"), made_up.result("b")), "<Report of 2 results (1 error, 1 ok): a; b>"),
         (made_up.report(*map(made_up.result, "abcde")), "<Report of 5 results (5 ok): a; b; c; d; ...>"),
@@ -123,3 +127,23 @@ def test_a_measured_result_prints_short():
     result = erfscope.analyze("test_resnet", weights="random", samples=2)
     assert len(str(result)) < 2500
     assert repr(result).startswith("<Result test_resnet layer4 unit 2,2: ok, r50 ")
+
+
+def test_no_text_names_a_file_of_the_documentation():
+    """Who has installed the package has no docs/: strings that are no docstrings name none."""
+    named = []
+    folder = Path(erfscope.__file__).parent
+    # It follows the links to the commands and the adapters, as Path.rglob does not.
+    files = glob.glob(f"{folder}/**/*.py", recursive=True)  # noqa: PTH207
+    assert any(file.endswith("cli/main.py") for file in files)
+    for file in map(Path, files):
+        text = file.read_text(encoding="utf-8")
+        if "docs/" not in text:
+            continue
+        tree = ast.parse(text)
+        bodies = [node.body for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)]
+        described = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+                named += [f"{file.name}:{node.lineno}"] if re.search(r"\bdocs/", node.value) else []
+    assert named == []

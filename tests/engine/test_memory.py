@@ -409,10 +409,15 @@ def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
     monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: 2**30)
     said = []
     asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
-    erfscope.analyze("test_resnet", tell=said.append, progress=lambda *_: said.append("picture"), **asked)
+    erfscope.analyze(
+        "test_resnet",
+        tell=said.append,
+        progress=lambda text, *_: text == "test_resnet" and said.append("picture"),
+        **asked,
+    )
     assert said[0].startswith("test_resnet · layer4: 5 images, 2 at a time, will take about 0.")
     assert said[0].endswith("of the 1 GiB that are free in memory")
-    assert said[1:] == ["picture"] * 3
+    assert said[1:] == ["picture"] * 4
 
 
 @pytest.mark.slow

@@ -411,6 +411,20 @@ def test_a_figure_environment_scales_to_the_column_or_to_the_page():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "results", "environments"),
+    [
+        ("page", ["one", "two"], ["figure*", "figure*", "figure", "figure"]),
+        ("text", ["one", "two"], ["figure*"] * 4),
+        ("page", ["one"], ["figure*", "figure*"]),
+    ],
+)
+def test_a_panel_of_one_of_several_results_fills_a_column_where_others_fill_a_page(width, results, environments):
+    captions = dict(folder_figures([made(name) for name in results], width=width))["figure.tex"].decode()
+    assert re.findall(r"\\begin\{(figure\*?)\}", captions) == environments
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIGURES)
 def test_conditions_stand_in_the_caption_and_in_the_picture_only_if_asked(kind):
     drawn = [result for result in reports()[kind] if result.map is not None] or reports()[kind]
@@ -451,12 +465,12 @@ def test_panels_are_lettered_and_units_of_different_places_have_theirs_said():
 @pytest.mark.parametrize(
     ("r50", "r90", "lines"),
     [
-        ((43.4, 7.0), (116.52, 1.4), ["r50 43.4 ± 7.0 px", "r90 116.5 ± 1.4 px"]),
-        ((2.7461, 0.014), (3.9, 0.03), ["r50 2.746 ± 0.014 px", "r90 3.900 ± 0.030 px"]),
-        ((43.4, None), (116.52, None), ["r50 43.4 px", "r90 116.5 px"]),
+        ((43.4, 7.0), (116.52, 1.4), ["r50 43 ± 7 px", "r90 116.5 ± 1.4 px"]),
+        ((2.7461, 0.014), (3.9, 0.03), ["r50 2.746 ± 0.014 px", "r90 3.90 ± 0.03 px"]),
+        ((43.4, None), (116.52, None), ["r50 43.4 px", "r90 117 px"]),
     ],
 )
-def test_r50_and_r90_of_a_result_have_as_many_decimals(r50, r90, lines):
+def test_the_digits_of_a_size_follow_its_own_error(r50, r90, lines):
     sizes = {
         name: MeasureValue(value=value, se=se, kind="radius") for name, (value, se) in (("r50", r50), ("r90", r90))
     }

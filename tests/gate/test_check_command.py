@@ -319,6 +319,7 @@ def test_random_weights_never_stand_in_by_themselves(folder, run):
     assert run(*asked, "--trf-only")[0] == 0
     code, out, _ = run(*asked, "--weights", "random")
     assert code == 3
+    assert "measures are missing in the baseline" in out
     assert "r50 is not in the baseline" in out
     assert run(*asked, "--weights", "random", "--update")[0] == 0
     assert run(*asked, "--weights", "random")[0] == 0
@@ -707,17 +708,33 @@ def test_artifacts_that_cannot_be_written_leave_the_verdict(folder, run, broken)
 
 
 @pytest.mark.slow
-def test_accepting_a_structure_keeps_the_measures(folder, run, broken):
+def test_accepting_a_structure_that_is_as_it_was_keeps_the_measures(folder, run, broken):
     assert run(*NET, "--update")[0] == 0
     before = entries(folder)["nets.py:net"]
+    broken("retrained")
+    assert run(*NET, "--trf-only", "--update")[0] == 0
+    assert entries(folder)["nets.py:net"] == before
+
+
+@pytest.mark.slow
+def test_accepting_another_structure_removes_the_measures_of_the_earlier_one(folder, run, broken):
+    assert run(*NET, "--update")[0] == 0
+    before = entries(folder)["nets.py:net"]
+    # The weights stay those of the baseline.
     broken("stride")
     assert run(*NET, "--trf-only")[0] == 1
-    assert run(*NET, "--trf-only", "--update")[0] == 0
+    code, out, _ = run(*NET, "--trf-only", "--update")
+    assert code == 0
+    assert "the measures were those of the earlier structure, and are removed" in " ".join(out.split())
     after = entries(folder)["nets.py:net"]
-    assert after["measures"] == before["measures"]
-    assert after["protocol"] == before["protocol"]
     assert after["structure"] != before["structure"]
+    assert after["measures"] == {}
     assert run(*NET, "--trf-only")[0] == 0
+    code, out, _ = run(*NET)
+    assert code == 3
+    assert out.startswith("INCONCLUSIVE nets.py:net · measures are missing in the baseline\n")
+    assert run(*NET, "--update")[0] == 0
+    assert run(*NET)[0] == 0
 
 
 def test_two_checks_of_one_name_are_refused_from_python_too():

@@ -18,7 +18,8 @@ from erfscope.measures.prepared import Geometry, Prepared
 
 # fmt: off
 NAMES = [
-    "r50", "r90", "r95", "context_r50", "context_r90", "sigma_row", "sigma_col", "sigma_major", "sigma_minor",
+    "r50", "r90", "r95", "context_r50", "context_r90", "centroid_r50", "centroid_r90",
+    "centroid_side50", "centroid_side99", "sigma_row", "sigma_col", "sigma_major", "sigma_minor",
     "anisotropy", "angle_deg", "offset", "side20", "side30", "side50", "side99", "area20", "area30", "area50", "area99",
     "center_share",
     "far_mass", "luo_size", "erf_trf", "entropy_area", "participation_area", "gaussian_sigma_row", "gaussian_sigma_col",

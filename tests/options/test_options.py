@@ -58,13 +58,9 @@ def test_the_command_line_offers_every_study():
 
 
 def test_the_help_of_a_command_of_one_value_offers_no_lists():
-    unit = OPTIONS["unit"]
-    assert (
-        unit.option.text
-        == f"centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel; {unit.option.several}."
-    )
-    alone = one_value(OPTIONS)
-    assert alone["unit"].option.text == "centre, corner, edge, grid:N, r,c or px:r,c, the unit nearest to a pixel."
+    unit, alone = OPTIONS["unit"].option, one_value(OPTIONS)
+    assert unit.several
+    assert unit.text == alone["unit"].option.text.removesuffix(".") + f"; {unit.several}."
     assert not [name for name, each in alone.items() if "comma list" in each.option.text or "{" in each.option.text]
 
 

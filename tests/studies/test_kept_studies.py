@@ -50,6 +50,20 @@ def test_the_package_ships_a_real_run_of_every_study(name):
     assert kept_study(name).document() == found
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_line_above_the_table_says_why_not_every_claim_is_reproduced(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "600")
+    with pytest.raises(SystemExit):
+        main(["study", name, "--show"])
+    first = capsys.readouterr().out.splitlines()[0]
+    is_all = all(each.verdict == "reproduced" for each in kept_study(name).claims)
+    said = f"Not every claim below is reproduced: {STUDIES[name].reason}"
+    assert first.startswith(said) is not is_all
+    weaker = any(each.verdict == "mechanism only" for each in kept_study(name).claims)
+    assert first.endswith("; mechanism only: the effect is there, but smaller or in smaller nets.") is weaker
+    assert STUDIES[name].reason or is_all
+
+
 def test_a_kept_run_is_printed_and_drawn_and_nothing_is_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(studies, "run", None)
     with pytest.raises(SystemExit) as stopped:

@@ -342,7 +342,7 @@ def test_every_claim_has_one_line_with_its_verdict(is_reproduced, has_mechanism,
 
 
 EMPTY = {
-    "study": "any",
+    "study": "theorems",
     "seed": 0,
     "effort": "smoke",
     "seconds": 0.0,

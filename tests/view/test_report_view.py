@@ -10,6 +10,7 @@ import pytest
 
 from erfscope.finding import Finding
 from erfscope.measures import MEASURES, SHOWN
+from erfscope.printable import brief
 from erfscope.view.report_view import report_view
 from erfscope.view.words import GLOSS
 
@@ -48,10 +49,32 @@ def test_every_output_says_what_rows_share_what_was_found_and_why_a_row_failed(o
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_r50_and_r90_of_one_row_have_the_same_decimals_in_every_output(output):
+def test_the_digits_of_a_number_follow_its_error_in_every_output(output):
     text = read(output)
-    for number in ("62.0 ± 0.6", "105.2 ± 0.4", "7.30 ± 0.05", "96.00 ± 2.00"):
+    for number in ("62.0 ± 0.6", "105.2 ± 0.4", "7.30 ± 0.05", "96 ± 2"):
         assert number in text, number
+
+
+#: Values and errors of which printing all decimals of the errors would take five digits and more.
+LONG = {
+    "r50": ((186.25, 0.013), "186.2 ± <0.1"),
+    "r90": ((1234.56, 0.24), "1235 ± <1"),
+    "context_r50": ((12345.6, 234.5), "12350 ± 230"),
+    "erf_trf": ((0.123456, 0.0000123), "0.1235 ± <0.0001"),
+}
+
+
+@pytest.mark.parametrize("output", [name for name in OUTPUTS if name != "latex"])
+def test_no_output_has_more_than_four_significant_digits(output):
+    sizes = {name: number for name, (number, _) in LONG.items()}
+    result = made_up.result(sizes=sizes)
+    told = re.sub(r"<[^>]*>", " ", OUTPUTS[output](made_up.report(result, made_up.result("other", sizes=sizes))))
+    text = " ".join(html.unescape(told).replace("±", " ± ").split())
+    assert [shown for _, shown in LONG.values() if shown not in text] == []
+
+
+def test_a_place_has_four_digits_at_most():
+    assert [brief(place) for place in (95.5, 111.66667, 1234.56, 54321.0)] == ["95.5", "111.7", "1235", "54320"]
 
 
 def test_a_finding_of_several_rows_stands_once_and_names_the_first_of_them():

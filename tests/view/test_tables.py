@@ -7,6 +7,8 @@ command is one that LaTeX or booktabs has."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from erfscope.measures import MEASURES, SHOWN
 from erfscope.model_facts import Weights
 from erfscope.printable import printable
 from erfscope.results.report import Report
+from erfscope.view.sentences import quiet_line
 from erfscope.view.table import escaped
 from erfscope.view.tables import latex_figure, symbol
 
@@ -276,3 +279,20 @@ def test_a_note_on_the_units_own_cell_names_columns_only_where_the_table_has_the
     assert "40% of the ERF is the unit's own cell" in short
     assert "compare" not in short
     assert text.removeprefix("40% ") in whole
+
+
+def test_every_table_and_the_quiet_line_say_what_errors_are_over():
+    one = made_up.result("one", se_over="draws", input=replace(made_up.result().input, n_images=1, n_draws=8))
+    several = made_up.result("several")
+    for result, quiet, caption in (
+        (one, "± over 8 random readouts of one image", "over random draws (other images are not in it)."),
+        (several, "± over 4 images", "over images."),
+    ):
+        report = made_up.report(result)
+        assert f"r50 62.0 ± 0.6 px ({quiet}" in quiet_line(result)
+        for format in ("markdown", "latex"):
+            assert caption in report.table(format=format).replace("\\allowbreak{}", "")
+        (row,) = csv.DictReader(io.StringIO(report.table(format="csv")))
+        assert row["se_over"] == result.se_over
+    (row,) = csv.DictReader(io.StringIO(made_up.report(made_up.broken()).table(format="csv")))
+    assert row["se_over"] == ""

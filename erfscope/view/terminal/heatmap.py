@@ -71,12 +71,16 @@ class HeatMap:
         fault = None
         if has_colours(console):
             try:
-                return Drawn(half_blocks(self.pixels()), COLOUR_KEY)
+                return Drawn(half_blocks(self.pixels()), self._key(COLOUR_KEY))
             except ImportError as error:
                 # Missing colours must not lose a measurement.
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
                 fault = f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
-        return Drawn(lines_of(self.glyphs()), GLYPH_KEY, fault)
+        return Drawn(lines_of(self.glyphs()), self._key(GLYPH_KEY), fault)
+
+    def _key(self, key: str) -> str:
+        """The key to the shades alone where the unit has no place."""
+        return key if self.erf.center_px else key.rpartition(" · ")[2]
 
     def pixels(self) -> NDArray[np.uint8]:
         """The map in colour with its marks, (rows, columns, 3) RGB.
@@ -108,6 +112,8 @@ class HeatMap:
         found = np.zeros(self.shape, dtype=bool)
         spaces = list(zip(self.erf.values.shape, self.shape, strict=True))
         if name == "unit":
+            if not self.erf.center_px:
+                return found
             row, col = (
                 int((c + 0.5) * shown / whole) for c, (whole, shown) in zip(self.erf.center_px, spaces, strict=True)
             )

@@ -10,7 +10,8 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import size_text
+from erfscope.geometry.unit import Trf, size_text
+from erfscope.printable import brief
 from erfscope.results.layers import LayerRow, LayerTable, overview
 from erfscope.view.table import Column, Table, TableRow, rows_of, write
 from erfscope.view.tables import dataframe
@@ -49,6 +50,9 @@ class _All:
         hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
         more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
         yield Text("; ".join(self._legend()) + "." + more, style="dim")
+        if self.table.without_place:
+            units = ", ".join(f"{unit} ({layer})" for unit, layer in self.table.without_place)
+            yield Text(f"--unit also takes units without a place: {units}", style="dim")
 
     def _table(self, *, with_causes: bool) -> Table:
         is_mixed = any(map(_is_mixed, self.rows))
@@ -65,7 +69,7 @@ class _All:
             cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
-            cells += [_place(row.unit), ("" if trf.center_exact else "~") + _place(trf.center_px)]
+            cells += [_unit_text(row), ("" if trf.center_exact else "~") + _brief_place(trf.center_px)]
             cells += ["yes" if _exceeds(row) else ""] if self.exceeding else []
             cells += [trf.global_by or ""] if is_mixed and with_causes else []
             rows.append(TableRow(cells=tuple(cells), style="bold" if row.name == self.table.default_layer else ""))
@@ -128,10 +132,8 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "map": size_text(row.shape),
         "input": size_text(table.input_size),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
-        "unit": _place(row.unit),
-        "centre": _place(trf.center_px) if trf.center_exact else f"about {_place(trf.center_px)}",
-        "stride": f"{square_text(trf.stride_px)} {word}",
-        "offset": f"{_place(trf.offset_px)}; centre = offset + unit x stride",
+        "unit": _unit_text(row),
+        **(_place_facts(trf, word) if trf.center_px else {}),
         "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
@@ -155,6 +157,19 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     return facts
 
 
+def _place_facts(trf: Trf, word: str) -> dict[str, str]:
+    """Where a unit stands, by name."""
+    return {
+        "centre": ("" if trf.center_exact else "about ") + _brief_place(trf.center_px),
+        "stride": f"{square_text(trf.stride_px)} {word}",
+        "offset": f"{_brief_place(trf.offset_px)}; centre = offset + unit x stride",
+    }
+
+
+def _unit_text(row: LayerRow) -> str:
+    return " ".join(filter(None, (row.kind, _place(row.unit))))
+
+
 def _is_mixed(row: LayerRow) -> bool:
     """Whether global operations widen the TRF, along one axis or along all."""
     return row.trf.is_global or row.trf.size_px != row.trf.local_size_px
@@ -166,6 +181,10 @@ def _unit_of(table: LayerTable) -> str:
 
 def _place(values: Sequence[float]) -> str:
     return ",".join(f"{value:.6g}" for value in values)
+
+
+def _brief_place(values: Sequence[float]) -> str:
+    return ",".join(map(brief, values))
 
 
 def _box(sides: Box) -> str:
@@ -195,7 +214,7 @@ def layer_numbers(table: LayerTable) -> Table:
     for row in table.rows:
         trf = row.trf
         sizes = size_text([f"{side:g}" for side in trf.stride_px]), size_text(trf.size_px), size_text(trf.local_size_px)
-        places = size_text(row.shape), _place(row.unit), _place(trf.center_px)
+        places = size_text(row.shape), _unit_text(row), _place(trf.center_px)
         rows.append([row.name, str(row.stage).lower(), *places, *sizes, trf.global_by, str(trf.exact).lower()])
     return Table(columns=tuple(Column(name=name) for name in columns), rows=rows_of(rows))
 

@@ -14,8 +14,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from erfscope.geometry.unit import size_text
-from erfscope.measures import SHOWN
-from erfscope.printable import number, printable
+from erfscope.measures import SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
 from erfscope.results.report import Report
@@ -25,6 +25,7 @@ from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
 from erfscope.view.report_view import ReportView, Row, report_view
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
+from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 from erfscope.view.terminal.table import TerminalTable
 
@@ -63,12 +64,12 @@ def plain_text(shown: Result | Report) -> str:
 
 def as_plain_text(shown: RenderableType) -> str:
     """What a terminal of :data:`PLAIN_WIDTH`, or of this one's width, shows, without colours."""
-    screen = Console(color_system=None, highlight=False, markup=False, emoji=False)
+    screen = PlainConsole(color_system=None)
     if not screen.is_terminal and not os.environ.get("COLUMNS"):
         screen.width = PLAIN_WIDTH
     with screen.capture() as captured:
         screen.print(shown)
-    return "\n".join(line.rstrip() for line in printable(captured.get(), keep="\n").strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 def as_html(text: str) -> str:
@@ -104,20 +105,28 @@ def _larger(result: Result) -> str:
 
 def _answer(result: Result) -> str:
     """The sizes in one sentence."""
-    radii, unit = words.radii(result), words.lengths_text(result)
+    radii, unit = words.main_radii(result), words.lengths_text(result)
     if len(radii) < len(words.RADII):
         return f"Measured: {', '.join(result.measures)}."
-    r50, r90 = (measure_cell(result, name) for name in words.RADII)
+    middle = "the unit's centre" if words.has_place(result) else f"its centroid{_centroid(result)}"
+    r50, r90 = (measure_cell(result, name) for name in radii)
     errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
     half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
-    sentence = (
-        f"Half of the ERF lies within {r50} {unit} of the unit's centre {half}, 90 % within {r90.text} {unit} {most}"
-    )
+    sentence = f"Half of the ERF lies within {r50} {unit} of {middle} {half}, 90 % within {r90.text} {unit} {most}"
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
         pixels = " and ".join(number(float(radius) * pixel) for radius in radii.values())
         sentence += f"; that is {pixels} image px{plane}"
     return f"{sentence}; {words.field_text(result)}." + (f" {errors[:1].upper()}{errors[1:]}." if errors else "")
+
+
+def _centroid(result: Result) -> str:
+    """Where the centroid of a result's map is, in parentheses; "" where it has none."""
+    if result.map is None:
+        return ""
+    plane = result.map.plane
+    mean = Prepared(plane.magnitude, Geometry(plane)).moments.mean
+    return f" ({', '.join(number(place + 0.0) for place in mean)})"
 
 
 def _extra(extra: Extra) -> str:
@@ -164,7 +173,7 @@ def _sizes(sizes: tuple[Size, ...]) -> Text:
     width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
     text = Text(no_wrap=True)
     for size in rows:
-        ratio = "" if size.of_input.value is None else f"{size.of_input} of side"
+        ratio = "" if size.of_input.value is None else f"{size.of_input} of {'area' if 'area' in size.name else 'side'}"
         text.append(f"{size.name:<13}", style="bold")
         text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
         text.append(f"  {ratio}\n", style="dim")
@@ -238,7 +247,7 @@ class ComparisonTable:
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
             every = [column for column in columns if column.name in self.swept]
-            sizes = [column for column in columns if column.name in FIRST or column in every]
+            sizes = [column for column in columns if column.name in (*FIRST, *SHOWN_WITHOUT_PLACE) or column in every]
             short = min(name, NAME_WIDTH + COLUMN_GAP)
             name = max(min(short, width - sum(column.width for column in sizes)), min(short, NARROW_NAME + COLUMN_GAP))
             second, hidden = _fitting(columns, every, width - name)
@@ -280,7 +289,7 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in SHOWN]
+    shown = [c for c in shown if c.kind != "measure" or c.name in (*SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,
@@ -296,7 +305,7 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
     """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
     chosen, hidden = list(every), list[str]()
     room -= sum(column.width for column in every)
-    rest = [column for column in columns if column not in every and column.name not in FIRST]
+    rest = [column for column in columns if column not in every and column.name not in (*FIRST, *SHOWN_WITHOUT_PLACE)]
     for column in sorted(rest, key=lambda column: column.name in MINOR):
         if column.width <= room:
             chosen.append(column)
