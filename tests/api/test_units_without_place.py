@@ -255,11 +255,14 @@ def test_names_mean_indices():
 
 def test_registers_and_classes_have_the_names_of_their_library():
     import timm
+    from timm.models.vision_transformer import VisionTransformer
 
-    vit = timm.create_model("test_vit4", num_classes=1000)
-    # One register and no class token.
-    assert erfscope.wrap(vit).unit_names("token") == {"registers": range(1)}
-    assert erfscope.wrap(vit).unit_names("class")["golden retriever"] == (207,)
+    small = {"img_size": 32, "patch_size": 16, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 3}
+    assert erfscope.wrap(VisionTransformer(**small, reg_tokens=2)).unit_names("token") == {"registers": range(1, 3)}
+    without = VisionTransformer(**small, reg_tokens=2, class_token=False, global_pool="avg")
+    assert erfscope.wrap(without).unit_names("token") == {"registers": range(2)}
+    assert erfscope.wrap(VisionTransformer(**small)).unit_names("token") == {}
+    assert erfscope.wrap(timm.create_model("resnet18")).unit_names("class")["golden retriever"] == (207,)
     assert erfscope.wrap(Classifier()).unit_names("class") == {}
 
 
