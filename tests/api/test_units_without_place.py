@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -264,6 +265,48 @@ def test_registers_and_classes_have_the_names_of_their_library():
     assert erfscope.wrap(VisionTransformer(**small)).unit_names("token") == {}
     assert erfscope.wrap(timm.create_model("resnet18")).unit_names("class")["golden retriever"] == (207,)
     assert erfscope.wrap(Classifier()).unit_names("class") == {}
+
+
+class RandomHeads(nn.Module):
+    """A random stack of convolutions whose cells are tokens, a class token that attends to them, and what follows."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        draw, width, layers = random.Random(seed), 3, list[nn.Module]()
+        for _ in range(draw.randint(1, 3)):
+            wider, taps = draw.choice([4, 6]), draw.choice([1, 2, 3])
+            layers += [nn.Conv2d(width, wider, taps, draw.choice([1, 2]), padding=taps // 2, bias=draw.random() < 0.5)]
+            layers += [draw.choice([nn.ReLU, nn.GELU, nn.Tanh])(), draw.choice([nn.Identity(), nn.GroupNorm(1, wider)])]
+            width = wider
+        self.body, self.attend = nn.Sequential(*layers), nn.MultiheadAttention(width, 1, batch_first=True)
+        self.token, self.score = nn.Parameter(torch.randn(1, 1, width)), nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        tokens = self.body(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1)
+        tokens = tokens + self.attend(tokens, tokens, tokens, need_weights=False)[0]
+        return {"tokens": tokens, "logits": self.score(tokens[:, 0]), "pooled": tokens.mean(1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_nets_have_the_maps_of_plain_autograd(seed, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from heads import ALLOWED, by_autograd
+
+    module, size = RandomHeads(seed).double().eval(), (9 + seed % 4, 10)
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    for layer, unit in (("tokens", "token:0"), ("tokens", "row:2"), ("logits", "class:3"), ("pooled", "vector")):
+        name = f"output[{layer}]"
+        truth = by_autograd(module, x, name, unit)
+        for plain in (False, True):
+            options = {"layer": name, "unit": unit, "draws": "all", "dtype": "float64", "plain": plain}
+            result = erfscope.analyze(module, images=x, input_size=size, **options)
+            assert np.abs(result.map.values - truth).sum() < ALLOWED
+            outside = truth.copy()
+            outside[tuple(slice(first, last + 1) for first, last in result.trf.clipped_box_px)] = 0
+            assert not outside.any()
 
 
 @pytest.mark.slow
