@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,13 +28,16 @@ from erfscope.default_layer import default_layer
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE, OUTPUT
+from erfscope.geometry.names import IMAGE, OUTPUT, is_input
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
 
-Forward = Callable[[nn.Module, Tensor], Any]
+if TYPE_CHECKING:
+    from erfscope.adapters.several_inputs import ExampleInputs
+
+Forward = Callable[[nn.Module, Any], Any]
 #: Adapter -> what a copy of it was asked for, and the copy.
 _moved: WeakKeyDictionary[ModuleAdapter, tuple[object, ModuleAdapter]] = WeakKeyDictionary()
 
@@ -55,6 +58,7 @@ class ModuleAdapter:
             operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map; None for none or one.
         forward: How to call the module; by default ``module(x)``.
+        inputs: Its arguments where it takes several, which then is how to call it.
         owned: Whether erfscope made the module itself and may move it to another device or dtype.
         notes: Sentences about the model for the report.
         most_images: Most images that one pass takes, for an exported program of a fixed batch; None for any number.
@@ -70,6 +74,7 @@ class ModuleAdapter:
         layout: str | None = None,
         prefix_tokens: int | None = None,
         forward: Forward = _call,
+        inputs: ExampleInputs | None = None,
         owned: bool = False,
         notes: tuple[str, ...] = (),
         most_images: int | None = None,
@@ -80,6 +85,7 @@ class ModuleAdapter:
         self.preprocess = preprocess
         self.notes = notes
         self.most_images = most_images
+        self.passed: Mapping[str, str] = {} if inputs is None else inputs.passed
         #: Findings about the model, with a code of their own.
         self.remarks: tuple[Finding, ...] = ()
         #: Name of an inserted block -> name of the module whose output it takes.
@@ -88,7 +94,8 @@ class ModuleAdapter:
         self.layout, self.prefix_tokens = layout, prefix_tokens
         #: The host's default layer, for a model with a block.
         self._declared_layer: str | None = None
-        self.forward = forward
+        self.forward = forward if inputs is None else inputs
+        self.inputs = inputs
         self._owned = owned
 
     @property
@@ -139,7 +146,7 @@ class ModuleAdapter:
         """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see
         :class:`erfscope.adapter.Adapter`."""
         is_stage = layer in self.stages
-        targets = {name: self._target(name) for name in {wrt, *(() if is_stage else (layer,))} - {IMAGE}}
+        targets = {name: self._target(name) for name in {wrt, *(() if is_stage else (layer,))} if not is_input(name)}
         # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
         awaited = None if known is None or is_stage else set(targets)
         if known is None:
@@ -150,7 +157,8 @@ class ModuleAdapter:
             output = self._stage(x, layer) if is_stage else self.forward(self.module, x)
             _keep_returned(taps.values(), output)
         found = {name: tap.found(self.spec) for name, tap in taps.items()}
-        image = Reference(edge=x, layout=Layout(), shape=tuple(x.shape))
+        place = self.preprocess.place(wrt)
+        image = Reference(edge=x, layout=Layout(), shape=tuple(x.shape), place=place)
         tensor: Tensor = output if is_stage else found[layer][0]
         if tensor.shape[0] != x.shape[0]:
             text = (
@@ -160,7 +168,7 @@ class ModuleAdapter:
             raise MeasurementError(
                 f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images"
             )
-        return Features(map=tensor, reference=image if wrt == IMAGE else found[wrt][1])
+        return Features(map=tensor, reference=image if is_input(wrt) else found[wrt][1])
 
     def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
         """The maps of several layers from one pass; see :class:`erfscope.adapter.Adapter`."""
@@ -263,7 +271,7 @@ class ModuleAdapter:
 
     def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
         """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
-        if wrt == IMAGE and layer in self.stages:
+        if is_input(wrt) and layer in self.stages:
             return {}
         channels, *space = x.shape[1:]
         fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)

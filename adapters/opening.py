@@ -15,20 +15,22 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
-from erfscope.adapters.module import Forward, ModuleAdapter
+from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import preprocess
+from erfscope.adapters.several_inputs import ExampleInputs, example_inputs_of
 from erfscope.adapters.sources import exported
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import FallbackWarning
+from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.input_size import input_size as input_size_of
+from erfscope.geometry.names import IMAGE
 from erfscope.model_errors import errors_as_one_line
-from erfscope.model_facts import Weights
+from erfscope.model_facts import Preprocess, Weights
 
 Transform = Callable[[Any], Tensor]
 #: The finding of --unsafe-load.
@@ -84,19 +86,21 @@ def load(
     Raises:
         ErfscopeError: unknown model, weights that are not available, or a checkpoint that does not fit.
     """
+    options: dict[str, Any] = {
+        "weights": "random-raw" if checkpoint is not None and weights == "auto" else weights,
+        "seed": seed,
+        "input_size": input_size_of(input_size),
+        "in_chans": in_chans,
+        "mean": mean,
+        "std": std,
+        "model_kwargs": model_kwargs or {},
+        "unsafe_load": unsafe_load,
+    }
     with errors_as_one_line("could not be built", model=spec):
-        source = build(
-            spec,
-            weights="random-raw" if checkpoint is not None and weights == "auto" else weights,
-            seed=seed,
-            input_size=input_size_of(input_size),
-            in_chans=in_chans,
-            mean=mean,
-            std=std,
-            model_kwargs=model_kwargs or {},
-            unsafe_load=unsafe_load,
-        )
-    adapter = _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens, owned=True)
+        source = build(spec, **options)
+    adapter = _adapter(
+        source, SourceOptions(**options), transform, layout=layout, prefix_tokens=prefix_tokens, owned=True
+    )
     if checkpoint is not None:
         _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
     if unsafe_load:
@@ -127,12 +131,14 @@ def _load_weights(adapter: ModuleAdapter, checkpoint: str | Path, layer: str | N
 def wrap(
     module: nn.Module | ExportedProgram,
     *,
-    forward: Forward | None = None,
-    transform: Transform | None = None,
+    forward: Callable[..., Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Tensor | None = None,
+    transform: Transform | Mapping[str, Transform] | None = None,
     input_size: Size | None = None,
     in_chans: int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    mean: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    std: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
     layout: str | None = None,
     prefix_tokens: int | None = None,
     name: str | None = None,
@@ -142,8 +148,14 @@ def wrap(
     Args:
         module: Any module, in training mode or not, on its own device, compiled or data-parallel, or what
             ``torch.export.export`` makes of one.
-        forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``.
-        transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised.
+        forward: ``forward(module, x)`` for models with another calling convention than ``module(x)``; with example
+            inputs ``forward(module, *inputs)``.
+        inputs: Examples of the arguments of a model that takes several, by the names of its parameters. Each floating
+            (B, C, *space) among them is an input of the size and the channels that it has, ``"input:NAME"``, in whose
+            place images are put; all others are passed through as they are given.
+        example_inputs: The same by position, as ``torch.export`` takes them.
+        transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised. As ``mean`` and
+            ``std``, a mapping by the names of several inputs.
         input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for
             clips and volumes.
         in_chans: Channels of the input; otherwise those of the first convolution.
@@ -161,7 +173,8 @@ def wrap(
         ErfscopeError: a module that cannot be measured, as :func:`refuse_unmeasurable` says, an invalid size, or no
             size for a model of clips or volumes.
     """
-    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, mean=mean, std=std)
+    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, mean=mean, std=std)  # type: ignore[arg-type]
+    examples = _examples(inputs, example_inputs)
     if isinstance(module, ExportedProgram):
         source = exported.source_of(module, name or "ExportedProgram", options)
     else:
@@ -172,14 +185,33 @@ def wrap(
             module=plain,
             spec=name,
             weights=Weights(source="given", sha256=sha256(plain)),
-            config=options.input_config(plain, name),
+            config=options.input_config(plain, name) if examples is None else None,
+            example_inputs=examples,
         )
-    if forward is not None:
+    if forward is not None and examples is None:
         source = replace(source, adapter=partial(source.adapter or ModuleAdapter, forward=forward))
-    return _adapter(source, transform, layout=layout, prefix_tokens=prefix_tokens)
+    return _adapter(source, options, transform, forward, layout=layout, prefix_tokens=prefix_tokens)
 
 
-def _adapter(source: Source, transform: Transform | None, **options: Any) -> ModuleAdapter:
+def _examples(inputs: Mapping[str, Any] | None, example_inputs: Sequence[Any] | Tensor | None) -> Any:
+    """The one set of arguments that is given."""
+    if inputs is not None and example_inputs is not None:
+        raise ErfscopeError("give either inputs by name or example_inputs by position, not both")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise ErfscopeError(
+            f"inputs are examples by name, as in inputs={{'left': tensor, 'right': tensor}}, not"
+            f" {type(inputs).__name__}; example_inputs takes them by position"
+        )
+    return example_inputs if inputs is None else inputs
+
+
+def _adapter(
+    source: Source,
+    asked: SourceOptions,
+    transform: Transform | Mapping[str, Transform] | None,
+    forward: Callable[..., Any] | None = None,
+    **options: Any,
+) -> ModuleAdapter:
     """Make the adapter of the class that a source names, or that fits its module; ``options`` are keywords of
     :class:`ModuleAdapter`."""
     module = source.module
@@ -188,11 +220,39 @@ def _adapter(source: Source, transform: Transform | None, **options: Any) -> Mod
         module = copy.deepcopy(module)
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
-    return made_by(
-        module,
-        spec=source.spec,
-        weights=source.weights,
-        notes=source.notes,
-        preprocess=preprocess(source.config, transform),
-        **options,
-    )
+    if source.example_inputs is not None:
+        made_by = ModuleAdapter
+        options["inputs"] = _example_inputs(source, asked, transform, forward)
+        options["preprocess"] = options["inputs"].preprocess
+    elif source.config is not None:
+        options["preprocess"] = preprocess(source.config, _for(transform, IMAGE))
+    return made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)
+
+
+def _example_inputs(
+    source: Source,
+    asked: SourceOptions,
+    transform: Transform | Mapping[str, Transform] | None,
+    forward: Callable[..., Any] | None,
+) -> ExampleInputs:
+    """Read the arguments of a model that takes several, each map with its own size."""
+    module, spec = source.module, source.spec
+    if asked.input_size is not None or asked.in_chans is not None:
+        raise ErfscopeError(
+            f"{spec} has the size and the channels of its example inputs: leave input_size and in_chans out, or give"
+            " other examples"
+        )
+
+    def steps(name: str, shape: tuple[int, ...], *, is_only: bool) -> Preprocess:
+        channels, *size = shape
+        numbers = {"mean": _for(asked.mean, name), "std": _for(asked.std, name)}
+        own = replace(asked, input_size=tuple(size), in_chans=channels, **numbers)
+        # Of several images none is the one that the model's own configuration is about.
+        return preprocess(own.input_config(module if is_only else nn.Identity(), spec), _for(transform, name))
+
+    return example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
+
+
+def _for(value: Any, name: str) -> Any:
+    """The value for one input, of one for all or a mapping by their names."""
+    return value.get(name) if isinstance(value, Mapping) else value

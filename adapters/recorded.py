@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,12 +19,15 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import Graph, Unfaithful
-from erfscope.graph.named import RETURNED, STAGES, Pass
+from erfscope.graph.named import INPUTS, RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
 from erfscope.model_errors import contain_exits, first_line, model_failed
 from erfscope.model_facts import GivenModel
 from erfscope.restore import drawn_since, random_states, same_random_numbers
+
+if TYPE_CHECKING:
+    from erfscope.adapters.several_inputs import ExampleInputs
 
 
 class RecordableModel(GivenModel, Protocol):
@@ -33,12 +36,13 @@ class RecordableModel(GivenModel, Protocol):
     spec: str
     layout: str | None
     prefix_tokens: int | None
+    inputs: ExampleInputs | None
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the module holds now, by name."""
 
-    def outputs(self, module: nn.Module, x: Tensor) -> tuple[Any, Any]:
-        """Run the module; its output, and the stages that its library gives."""
+    def outputs(self, module: nn.Module, x: Any) -> tuple[Any, Any]:
+        """Run the module on the tensor of all inputs, or on these by name; its output, and its library's stages."""
 
 
 #: Images of a recorded pass. With a single image, a dimension of windows and one of windows of all images look alike.
@@ -109,6 +113,8 @@ def _recorded(adapter: RecordableModel) -> Recording:
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
             return Recording(graph, adapter.tensors(), partial(guess, images=images), why)
     why = first_line(failures[-1].__cause__ or failures[-1])
+    if adapter.preprocess.parts:  # what such a graph shows does not tell them apart
+        raise _refused(adapter, failures[-1]) from failures[-1].__cause__
     try:
         with evaluation_mode(adapter.module):
             x = _input(adapter, 1, device_of(adapter.module))
@@ -150,9 +156,11 @@ def _record(adapter: RecordableModel, x: Tensor) -> Graph:
 
 
 def _outputs(adapter: RecordableModel, module: nn.Module, x: Tensor) -> Mapping[str, Any]:
+    inputs = adapter.inputs if adapter.preprocess.parts else None
+    parts: Any = None if inputs is None else inputs.split(x)
     with contain_exits():
-        output, stages = adapter.outputs(module, x)
-    return {RETURNED: output, STAGES: stages}
+        output, stages = adapter.outputs(module, x if parts is None else parts)
+    return {RETURNED: output, STAGES: stages, INPUTS: parts or {}}
 
 
 def _input(adapter: RecordableModel, images: int, device: torch.device) -> Tensor:

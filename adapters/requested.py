@@ -141,11 +141,13 @@ def _device(asked: str, *, is_built: bool) -> torch.device | None:
 
 
 def _squashing(preprocess: Preprocess) -> Preprocess:
-    """The same preprocessing, but for a resize that cuts nothing off.
+    """The same preprocessing, of several inputs of each, but for a resize that cuts nothing off.
 
     Raises:
         ErfscopeError: the model has no image of two axes, or a transform of its own makes the whole input.
     """
+    if preprocess.parts:
+        return replace(preprocess, parts={name: _squashing(part) for name, part in preprocess.parts.items()})
     if len(preprocess.size) < 2 or not preprocess.pixelwise:
         raise ErfscopeError("squash resizes images, and this model's input is made by its own transform; leave it out")
     height, width = preprocess.size[-2:]

@@ -34,11 +34,26 @@ class Reference:
     shape: tuple[int, ...]
     #: The first cell of it along each axis of the map, where it is a part of the image; None if it is whole.
     origin: tuple[int, ...] | None = None
+    #: Where one of several inputs lies in the channels and cells of the whole; None if it is all of it.
+    place: tuple[slice, ...] | None = None
+
+    def part(self, values: Tensor) -> Tensor:
+        """What belongs to the input in maps (B, C, *space) of the reference."""
+        if self.place is None:
+            return values
+        return values[:, *cut_place(self.place, self.origin)]
 
     @property
     def space(self) -> tuple[int, ...]:
         """Spatial size, one to three axes."""
         return self.layout.space(self.shape)
+
+
+def cut_place(place: tuple[slice, ...], origin: Sequence[int] | None) -> tuple[slice, ...]:
+    """Where an input lies in the part of the whole that begins at ``origin``."""
+    channels, *sides = place
+    first = origin or (0,) * len(sides)
+    return channels, *(slice(0, max(side.stop - low, 0)) for side, low in zip(sides, first, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +78,8 @@ class Adapter(Protocol):
     remarks: tuple[Finding, ...]
     #: Most images that one pass takes, as for an exported program of a fixed batch; None for any number.
     most_images: int | None
+    #: Arguments that images do not take the place of, by name, and what each is.
+    passed: Mapping[str, str]
 
     @property
     def recording(self) -> Recording:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -60,6 +60,23 @@ class Preprocess:
     scale_text: str = ""
     #: Which of "size", "mean", "std" neither the model nor the options state.
     assumed: tuple[str, ...] = ()
+    #: Of several inputs each, by name: one tensor holds them all, each with its channels behind those of the one before
+    #: and with its first cell in the corner.
+    parts: Mapping[str, Preprocess] = field(default_factory=dict)
+
+    def of(self, reference: str) -> Preprocess:
+        """That of the input that a reference is; of an inner reference all of it."""
+        return self.parts.get(reference, self)
+
+    def place(self, reference: str) -> tuple[slice, ...] | None:
+        """Where one of several inputs lies in (C, *space) of the tensor that holds them all; None for other
+        references."""
+        first = 0
+        for name, part in self.parts.items():
+            if name == reference:
+                return slice(first, first + part.channels), *(slice(0, side) for side in part.size)
+            first += part.channels
+        return None
 
     @property
     def steps_text(self) -> str:

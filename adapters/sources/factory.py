@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -12,10 +13,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
+from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
@@ -26,12 +29,39 @@ from erfscope.restore import restored, seed_generators
 
 
 def build(spec: str, options: SourceOptions) -> Source:
-    """Build a model by the user's own code; see :func:`run`."""
-    module = unwrapped(run(spec, seed=options.seed, kwargs=options.model_kwargs))
+    """Build a model by the user's own code: a module, a pair of it and example inputs, or what :func:`erfscope.wrap`
+    makes; see :func:`run`."""
+    made = _run(spec, (), seed=options.seed, kwargs=options.model_kwargs)
+    is_wrapped, is_pair = isinstance(made, ModuleAdapter), isinstance(made, tuple) and len(made) == 2
+    given, examples = made if is_pair else (made.module if is_wrapped else made, None)
+    if not isinstance(given, nn.Module) or (is_pair and not isinstance(examples, tuple | list | Mapping | Tensor)):
+        raise ErfscopeError(
+            f"returned {_called(made)}; it must return an nn.Module, a pair (module, example_inputs), or what"
+            " erfscope.wrap makes of a module",
+            model=spec,
+        )
+    module = unwrapped(given)
     refuse_unmeasurable(module, spec)
-    config = options.input_config(module, spec)
     weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
-    return Source(module=module, spec=spec, weights=weights, config=config)
+    if not is_wrapped:
+        config = options.input_config(module, spec) if examples is None else None
+        return Source(module=module, spec=spec, weights=weights, config=config, example_inputs=examples)
+    asked = [name for name in ("input_size", "in_chans", "mean", "std") if getattr(options, name) is not None]
+    if asked:
+        raise ErfscopeError(f"returns what erfscope.wrap makes; give {asked[0]} to erfscope.wrap", model=spec)
+
+    def adapter(_module: nn.Module, **_options: Any) -> ModuleAdapter:
+        found: ModuleAdapter = copy.copy(made)
+        found.spec, found.weights = spec, weights
+        return found
+
+    return Source(module=module, spec=spec, weights=weights, adapter=adapter)
+
+
+def _called(made: object) -> str:
+    """What a function has returned, by the types of its parts."""
+    parts = ", ".join(type(each).__name__ for each in made) if isinstance(made, tuple) else ""
+    return f"({parts})" if parts else type(made).__name__
 
 
 def store(_spec: str) -> None:
@@ -39,7 +69,7 @@ def store(_spec: str) -> None:
 
 
 def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) -> nn.Module:
-    """Build the model or the block that ``package.module:factory`` or ``path/file.py:factory`` names.
+    """Build the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and
     ``random`` are seeded; both are put back afterwards (:func:`erfscope.restore.restored`).
@@ -56,6 +86,13 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     Raises:
         ErfscopeError: no such file, module or name, code that fails, or a result that is no ``nn.Module``.
     """
+    made = _run(spec, arguments, seed=seed, kwargs=kwargs)
+    if not isinstance(made, nn.Module):
+        raise ErfscopeError(f"returned {type(made).__name__}; it must return an nn.Module", model=spec)
+    return made
+
+
+def _run(spec: str, arguments: Sequence[object], *, seed: int, kwargs: Mapping[str, object]) -> Any:
     where, _, name = spec.rpartition(":")
     is_file = where.endswith(".py")
     folder = Path(where).parent.resolve() if is_file else Path.cwd()
@@ -72,7 +109,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
         return _call(target, spec, arguments, kwargs)
 
 
-def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mapping[str, object]) -> nn.Module:
+def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     if isinstance(target, nn.Module):
         if kwargs:
             raise ErfscopeError(f"is a module, not a function: it takes no options ({', '.join(kwargs)})", model=spec)
@@ -82,10 +119,7 @@ def _call(target: object, spec: str, arguments: Sequence[object], kwargs: Mappin
             f"is of type {type(target).__name__}; it must be a function, a class or an nn.Module", model=spec
         )
     with errors_as_one_line("failed", kwargs, model=spec):
-        made = target(*arguments, **kwargs)
-    if not isinstance(made, nn.Module):
-        raise ErfscopeError(f"returned {type(made).__name__}; it must return an nn.Module", model=spec)
-    return made
+        return target(*arguments, **kwargs)
 
 
 def _load_module(where: str, spec: str) -> ModuleType:

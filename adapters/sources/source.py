@@ -26,11 +26,14 @@ class Source:
     #: The spec without its label.
     spec: str
     weights: Weights
-    config: InputConfig
+    #: What it expects of an image; None where its own adapter or its example inputs say so.
+    config: InputConfig | None = None
     #: Sentences about the model for the report.
     notes: tuple[str, ...] = ()
     #: Makes its adapter; None where that follows from the module.
     adapter: Callable[..., ModuleAdapter] | None = None
+    #: Arguments of a model that takes several, by position, or in a mapping by keyword; None for one image.
+    example_inputs: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -314,7 +314,7 @@ def _pass_of(plan: Plan, images: int) -> ForwardPass:
     if plan.plain_reason is not None or not (is_alone or plan.model.whole(*names).norms):
         return plan.model_forward
     whole = plan.model.whole(*names, images=images)
-    return GraphForward(Forward(whole, plan.model.adapter.tensors()), (0,) * len(whole.image))
+    return GraphForward(Forward(whole, plan.model.adapter.tensors()), (0,) * len(whole.image), plan.question.place)
 
 
 def _add(

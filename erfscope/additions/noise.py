@@ -20,7 +20,7 @@ from erfscope.attribution.readout import unit_channels
 from erfscope.engine.batch import device_and_dtype
 from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.trust import Probe, Trust
 
@@ -123,7 +123,7 @@ class UnitFunction:
         except ErfscopeError as error:
             # A copy in float64 fails as such a model does.
             raise error.__cause__ or error from error
-        return GraphForward(Forward(own, self.adapter.tensors()), [low for low, _ in crop.image])
+        return GraphForward(Forward(own, self.adapter.tensors()), [low for low, _ in crop.image], plan.question.place)
 
     def rounding(self, channels: Tensor) -> float:
         """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""
@@ -146,7 +146,7 @@ class UnitFunction:
 
 def crop_of(plan: Plan, number: int) -> Crop | None:
     """The part of the image that one unit needs; None where the model itself is run."""
-    if plan.plain_reason is not None or plan.question.wrt != IMAGE:
+    if plan.plain_reason is not None or not is_input(plan.question.wrt):
         return None
     return plan.model.crops(plan.question.layer, [plan.question.units[number].index])[0]
 

@@ -16,7 +16,7 @@ from erfscope.additions.noise import Gradient, Noise, UnitFunction, function_of,
 from erfscope.engine.batch import device_and_dtype, lacks_for_double
 from erfscope.engine.cost import unproved_operations
 from erfscope.engine.plan import Callbacks, Plan, Sums
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.trust import LARGEST_ERROR, TENTH_OF_SPREAD, Region, Step, Trust, is_hidden, join
 from erfscope.measures import measure
@@ -225,7 +225,7 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch
 def _grey_levels(plan: Plan, spread: float) -> float | None:
     """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a
     tensor by others."""
-    preprocess = plan.model.adapter.preprocess
-    if plan.question.wrt != IMAGE or plan.feed.kind == "tensor" or not preprocess.pixelwise:
+    preprocess, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
+    if not is_input(plan.question.wrt) or feed.kind == "tensor" or not preprocess.pixelwise:
         return None
     return 255 * spread * float(np.mean(preprocess.std))

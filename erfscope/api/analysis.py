@@ -32,6 +32,7 @@ from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth
 from erfscope.results.comparability import short
 from erfscope.results.findings import layer_choice_findings
+from erfscope.results.input_shares import by_unit
 from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
@@ -158,8 +159,7 @@ def measure_with_host(
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
-                wanted = additions(own)
-                found = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=wanted)
+                found = _of_references(model, feed, own, layer, callbacks, earlier)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)
         except RankGone:
@@ -178,6 +178,24 @@ def measure_with_host(
                 found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
         rows += found
     return rows
+
+
+def _of_references(
+    model: LoadedModel,
+    feed: Feed,
+    settings: Settings,
+    layer: str,
+    callbacks: Callbacks,
+    earlier: Sequence[Result],
+) -> list[Result]:
+    """Measure a layer with respect to the reference, or to each of several inputs."""
+    found: list[list[Result]] = []
+    for wrt in model.references(layer, settings.wrt):
+        own = replace(settings, wrt=wrt)
+        rows = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=additions(own))
+        found += [rows] if rows else []
+    # What was measured before has its shares.
+    return by_unit(found) if len(found) > 1 and found[0][0].masses else [row for rows in found for row in rows]
 
 
 def _models(

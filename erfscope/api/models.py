@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,12 +20,13 @@ from erfscope.api.blocks import variant_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.geometry.names import ONE_INPUT
 from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import SAMPLES, UNTIL_SE_LIMIT
+from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
 from erfscope.progress import stage
 from erfscope.restore import restored
@@ -33,7 +35,8 @@ from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.decode import read_picture
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
-from erfscope.stimuli.files import image_files
+from erfscope.stimuli.files import by_input, image_files, paired_files
+from erfscope.stimuli.several import SeveralFeed
 
 __all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 
@@ -65,10 +68,18 @@ def check_images(request: Request) -> None:
     Raises:
         ErfscopeError: no such file, or one that is no image.
     """
-    settings = request.settings
-    if not are_paths(request.images) or settings.keep_going or settings.shard is not None:
+    settings, images = request.settings, by_input(request.images)
+    if settings.keep_going or settings.shard is not None:
         return
-    files = image_files(request.images, samples=settings.samples, seed=settings.seed)[:READ_FIRST]
+    each = images.values() if isinstance(images, Mapping) else [images]
+    files = [
+        file
+        for paths in each
+        if are_paths(paths)
+        for file in image_files(paths, samples=settings.samples, seed=settings.seed)[:READ_FIRST]
+    ]
+    if not files:
+        return
     for done, file in enumerate(files):
         request.progress("reading images", done, len(files))
         read_picture(file, channels=3)
@@ -81,12 +92,41 @@ def caller_modules(*models: object) -> list[nn.Module]:
 
 
 def feed_of(request: Request, preprocess: Preprocess) -> Feed:
-    """The images that a request names, cropped and normalised for one model.
+    """The images that a request names, cropped and normalised for one model; of several inputs those of each.
 
     Raises:
-        ErfscopeError: no such file, an unreadable image, or an unknown kind.
+        ErfscopeError: no such file, an unreadable image, an unknown kind, or images for other inputs than there are.
     """
-    images, samples, seed = request.images, request.settings.samples, request.settings.seed
+    images, settings = by_input(request.images), request.settings
+    if not preprocess.parts:
+        if isinstance(images, Mapping):
+            raise ErfscopeError(
+                f"images were given for {', '.join(map(str, images))}, and the model takes one: leave NAME= out"
+            )
+        return _feed_of(request, images, preprocess, settings.seed)
+    names = [name.removeprefix(ONE_INPUT) for name in preprocess.parts]
+    if images is not None and not (isinstance(images, Mapping) and {*images} == {*names}):
+        given = ", ".join(map(str, images)) if isinstance(images, Mapping) else "no name"
+        raise ErfscopeError(
+            f"the model takes {', '.join(names)}, and images were given for {given}: give some for each, as in"
+            f" --image {names[0]}=PATH"
+        )
+    own = dict(images or dict.fromkeys(names))
+    if any(map(are_paths, own.values())):
+        limit = settings.samples if settings.until_se is None else settings.samples or UNTIL_SE_LIMIT
+        paths = {name: each for name, each in own.items() if are_paths(each)}
+        own |= paired_files(paths, samples=limit, seed=settings.seed)
+    feeds = {
+        # Synthetic images are others for each: what differs between inputs would vanish else.
+        name: _feed_of(request, own[short], part, (settings.seed + number) % SEED_LIMIT)
+        for number, (short, (name, part)) in enumerate(zip(names, preprocess.parts.items(), strict=True))
+    }
+    return SeveralFeed(feeds, preprocess)
+
+
+def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -> Feed:
+    """The images of one input."""
+    samples = request.settings.samples
     if isinstance(images, Tensor):
         feed = TensorFeed(images if samples is None else images[:samples])
         wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])

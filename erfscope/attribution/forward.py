@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from erfscope.adapter import Adapter, Features, Reference
+from erfscope.adapter import Adapter, Features, Reference, cut_place
 from erfscope.attribution.convention import Convention
 from erfscope.attribution.readout import SoundKernels, as_leaf
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Unit, around, box_at, inside
 from erfscope.graph.run import Forward
 
@@ -36,8 +36,11 @@ class Question:
     they are read."""
 
     layer: str
-    #: "image", or the module output ("NAME") or input ("NAME:in") to differentiate with respect to.
+    #: "image", one of several inputs, "input:NAME", or the module output ("NAME") or input ("NAME:in") to differentiate
+    #: with respect to.
     wrt: str = IMAGE
+    #: Where that is one of several inputs: its place in the channels and cells of the tensor that holds them all.
+    place: tuple[slice, ...] | None = None
     #: Units of the layer's map.
     units: Sequence[Unit]
     convention: Convention
@@ -77,19 +80,28 @@ class ModelForward:
         """See :class:`ForwardPass`."""
         layer, wrt = self.question.layer, self.question.wrt
         with guarded(x.device, self.amp_dtype), torch.set_grad_enabled(with_gradients), self._changed(change):
-            leaf = as_leaf(x + change(x) if change is not None and wrt == IMAGE else x)
+            leaf = as_leaf(changed(x, change, self.question.place) if change is not None and is_input(wrt) else x)
             return self.adapter.features(leaf, layer, wrt, known=self.known)
 
     def _changed(self, change: Change | None) -> contextlib.AbstractContextManager[None]:
         """Within it a module's tensor is changed as it is asked for."""
         wrt = self.question.wrt
-        if change is None or wrt == IMAGE:
+        if change is None or is_input(wrt):
             return contextlib.nullcontext()
         if self.known is None:
             raise MeasurementError(
                 f"how {wrt!r} of {self.adapter.spec} holds its map is not known, so that no noise can be put on it"
             )
         return self.adapter.shifted(wrt, partial(_plus, change, self.known[wrt]))
+
+
+def changed(x: Tensor, change: Change, place: Sequence[slice] | None) -> Tensor:
+    """Inputs with a change, of one of several the part at a place."""
+    if place is None:
+        return x + change(x)
+    own, x = (slice(None), *place), x.clone()
+    x[own] += change(x[own])
+    return x
 
 
 def _plus(change: Change, layout: Layout, tensor: Tensor) -> Tensor:
@@ -104,10 +116,12 @@ class GraphForward:
     Args:
         operations: With the weights that the module has.
         first: Where the part of the inputs that it is given begins, one pixel per axis.
+        place: As of a :class:`Question`.
     """
 
     operations: Forward
     first: Sequence[int]
+    place: tuple[slice, ...] | None = None
 
     def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> Features:
         """See :class:`ForwardPass`.
@@ -122,7 +136,7 @@ class GraphForward:
         with guarded(x.device, whole_model=False), torch.set_grad_enabled(with_gradients):
             image = x[inside(plan.image, self.first)]
             if change is not None:
-                image = image + change(image)
+                image = changed(image, change, self.place and cut_place(self.place, [low for low, _ in plan.image]))
             if plan.is_of_image:
                 image = as_leaf(image, faster_order(image))
             found, reference = self.operations(image)
@@ -131,6 +145,7 @@ class GraphForward:
             layout=plan.reference.layout,
             shape=tuple(reference.shape),
             origin=tuple(low for low, _ in plan.image) if plan.is_of_image else None,
+            place=self.place,
         )
         return Features(map=found, reference=edge)
 

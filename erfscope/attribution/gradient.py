@@ -177,8 +177,8 @@ def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
     if scalars.requires_grad:
         (g,) = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=keep, allow_unused=True)
     if g is None:
-        return in_double(features.map.new_zeros(reference.layout.map_shape(reference.shape)))
-    return in_double(reference.layout.to_map(g.detach()))
+        return in_double(reference.part(features.map.new_zeros(reference.layout.map_shape(reference.shape))))
+    return in_double(reference.part(reference.layout.to_map(g.detach())))
 
 
 def in_double(g: Tensor) -> Tensor:

@@ -129,6 +129,23 @@ class LoadedModel:
         nearest = partial(self.recording.default_unit, layer, wrt)
         return resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
 
+    def references(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """The references that one stands for: of the image of a model that takes several inputs, those that a layer
+        depends on.
+
+        Raises:
+            ErfscopeError: an input that has no gradient, or of which the layer has none.
+        """
+        adapter = self.adapter
+        if wrt in adapter.passed:
+            known = ", ".join(self.recording.inputs)
+            raise ErfscopeError(f"{wrt!r} of {self.label} is {adapter.passed[wrt]}, without a gradient; name {known}")
+        if not adapter.preprocess.parts or wrt != IMAGE:
+            return [wrt]
+        if not (found := self.recording.inputs_of(layer)):
+            raise ErfscopeError(f"layer {layer!r} of {self.label} depends on none of its inputs")
+        return found
+
     def plain_reason(self, layer: str) -> str | None:
         """Why the model itself is run up to a layer, and not its graph; None where the graph is."""
         if self.recording.needs_numbers(layer):

@@ -43,7 +43,7 @@ def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Resu
 def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
     """The first image as it is shown; None if it cannot be read, or if there are none."""
     try:
-        return plan.feed.pixels(0)
+        return plan.feed.of(plan.question.wrt).pixels(0)
     except ErfscopeError:
         # Of a shard it may be an image of another one, and unreadable ones are named elsewhere.
         if not plan.settings.keep_going:
@@ -97,12 +97,12 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         n_all=plan.feed.n,
         seen=sums.seen,
         unreadable=tuple(sums.unreadable),
-        names={index: plan.feed.name(index) for index in sorted(lost)},
+        names={index: plan.feed.of(plan.question.wrt).name(index) for index in sorted(lost)},
         # Shown only where no image has a gradient.
         zero_cause=_zero_cause(plan) if average.zero_gradient_images and not average.groups else None,
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.question.convention.random and average.groups else sums.ratios.get(number),
-        text=plan.feed.text,
+        text=plan.feed.of(plan.question.wrt).text,
         measures=tuple(plan.settings.measure_names()),
         hops=_hops(plan, plan.trfs[number]),
         shard=plan.shard,
@@ -122,7 +122,9 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
-    yield from of_model(plan.model.adapter, normalised=plan.feed.kind != "tensor")
+    yield from of_model(
+        plan.model.adapter, plan.question.wrt, normalised=plan.feed.of(plan.question.wrt).kind != "tensor"
+    )
     if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
@@ -232,17 +234,18 @@ def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
 
 
 def _input_record(plan: Plan) -> InputRecord:
-    shown = plan.feed.preprocess(plan.model.adapter.preprocess)
+    own, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
+    shown = feed.preprocess(own)
     return InputRecord(
-        size=plan.model.adapter.preprocess.size,
-        source=plan.feed.kind,
+        size=own.size,
+        source=feed.kind,
         n_images=0,
         n_draws=plan.question.draws,
-        sha256=plan.feed.sha256,
+        sha256=feed.sha256,
         transform=shown.text,
         resize=shown.resize_text,
         scale=shown.scale_text,
-        text_kind=plan.feed.text_kind,
+        text_kind=feed.text_kind,
     )
 
 

@@ -20,7 +20,7 @@ from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import INPUT
+from erfscope.geometry.names import INPUT, is_input
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
 from erfscope.geometry.unit_kind import CLASS, by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
@@ -124,7 +124,7 @@ class Plan:
             asked, tensors = self.question, self.model.adapter.tensors()
             indices, first = [unit.index for unit in asked.units], [low for low, _ in self.box or ()]
             crops = self.model.crops(asked.layer, indices, asked.wrt, images=images, most=most)
-            forwards = (GraphForward(Forward(crop, tensors), first) for crop in crops)
+            forwards = (GraphForward(Forward(crop, tensors), first, asked.place) for crop in crops)
             # A crop has its units in a row.
             rows = ([replace(asked.units[0], index=(place,)) for place in range(len(crop.units))] for crop in crops)
             self._passes[images] = list(zip(forwards, rows, strict=True))
@@ -156,7 +156,9 @@ class Plan:
     def sums(self, images: int | None = None) -> Sums:
         """Return empty sums, of so many images instead of all."""
         n = self.feed.n if images is None else images
-        averages = (MapAccumulator(self.question.convention, n, trf.reference_px, trf) for trf in self.trfs)
+        averages = [MapAccumulator(self.question.convention, n, trf.reference_px, trf) for trf in self.trfs]
+        for average in averages if self.question.place else ():
+            average.masses = {}
         return Sums(running=[RunningSums(average) for average in averages])
 
 
@@ -196,9 +198,8 @@ class RunReport:
 
 def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     """Return the map of one unit so far."""
-    return from_sums.map_of(
-        sums.averages[number], plan.trfs[number], plan.question.convention.scale, plan.model.adapter.preprocess.size
-    )
+    size = plan.model.adapter.preprocess.of(plan.question.wrt).size
+    return from_sums.map_of(sums.averages[number], plan.trfs[number], plan.question.convention.scale, size)
 
 
 #: Methods that run changed copies of one image in one batch.
@@ -230,6 +231,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     question = Question(
         layer=layer,
         wrt=settings.wrt,
+        place=model.adapter.preprocess.place(settings.wrt),
         units=units,
         convention=convention,
         seed=settings.seed,
@@ -257,7 +259,9 @@ def _asked_units(model: LoadedModel, settings: Settings, layer: str) -> list[Uni
     if is_every_unit(settings.unit):
         _check_every_unit(space, layer)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, settings.wrt)]
+    # Of several inputs the first one's pixels name the units, so that all have the same.
+    wrt = model.references(layer)[0] if model.adapter.preprocess.place(settings.wrt) else settings.wrt
+    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, wrt)]
 
 
 def _default_draws(images: int) -> int:
@@ -286,6 +290,10 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
     """Refuse settings that do not go together, and a model without numbers."""
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
+    if model.adapter.preprocess.parts and settings.method != "gradient":
+        raise ErfscopeError(
+            f"{model.label} takes several inputs, for which there is the method gradient only, not {settings.method}"
+        )
     parameters = dict(model.adapter.module.named_parameters())
     if empty := [name for name, parameter in parameters.items() if parameter.is_meta]:
         raise ErfscopeError(
@@ -312,7 +320,7 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
 def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain_reason: str | None) -> None:
     """Refuse a layer or a reference that the forward passes do not give, and copies of an image that see each other."""
     reason = plain_reason or ("--verify compares with it" if settings.verify else None)
-    for name in (layer, settings.wrt):
+    for name in (layer, *([] if is_input(settings.wrt) else [settings.wrt])):
         _check_calls(model, name, reason)
     hooked = reason or ("--trust changes it" if settings.trust else None)
     if hooked and model.recording.is_bare_stage(layer, settings.wrt):

@@ -37,10 +37,12 @@ class RunningSums:
         """
         average = self._average
         mean = draws[0] if len(draws) == 1 else functools.reduce(operator.add, draws) / len(draws)
-        parts = mean, on_box(mean, average.box, origin)
+        parts = [mean, on_box(mean, average.box, origin)]
+        if average.masses is not None and average.over == "draws":
+            parts += draws
         # The only time that the device is waited for.
         numbers = torch.stack([torch.linalg.vector_norm(part.flatten(1), 1, dim=1) for part in parts]).tolist()
-        for place, (image, total, inside) in enumerate(zip(images, *numbers, strict=True)):
+        for place, (image, total, inside, *by_draw) in enumerate(zip(images, *numbers, strict=True)):
             if image < self.next_image:
                 continue
             if average.takes(image, total):
@@ -51,9 +53,11 @@ class RunningSums:
                     for number, draw in enumerate(draws):
                         own = on_box(draw[here], average.box, origin)[0]
                         self._add(number % GROUPS, own / total if average.convention.per_image else own)
+                        self._weigh(number % GROUPS, by_draw[number] / len(draws) if by_draw else 0.0)
                 else:
                     own = on_box(mean[here], average.box, origin)[0]
                     self._add(average.group_of(image), own / total if average.convention.per_image else own)
+                    self._weigh(average.group_of(image), total)
                 # Last, so that an image for which there was no memory is not counted.
                 average.n_images += 1
             self.next_image = image + 1
@@ -78,6 +82,10 @@ class RunningSums:
         self._totals[group] += contribution
         sums.counts[group] = sums.counts.get(group, 0.0) + 1
         self._is_new = True
+
+    def _weigh(self, group: int, mass: float) -> None:
+        if self._average.masses is not None:
+            self._average.masses[group] = self._average.masses.get(group, 0.0) + mass
 
     def _give_up_box(self) -> None:
         """Something outside the box contributes: sum up whole maps from now on."""

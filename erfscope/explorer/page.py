@@ -19,7 +19,7 @@ from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.printable import printable
 from erfscope.results.result import Result
@@ -113,7 +113,7 @@ class Explorer:
             shouts=list(dict.fromkeys(filter(None, map(words.random_weights, conditions)))),
             document=Markup(document),
             live=self.live,
-            on_image=all(result.wrt == IMAGE for result in conditions),
+            on_image=all(is_input(result.wrt) for result in conditions),
             **page.assets(script, style),
         )
         return text
@@ -185,7 +185,7 @@ def _model(model: ExploredModel) -> dict[str, Any]:
     return {
         "label": model.conditions.label,
         "size": model.size,
-        "px": "px" if model.conditions.wrt == IMAGE else "cells",
+        "px": "px" if is_input(model.conditions.wrt) else "cells",
         "picture": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
         "stages": [_stage(stage) for stage in model.stages],
     }

@@ -17,7 +17,7 @@ from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.style import FigureStyle
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.maps.drawn import close_up
 from erfscope.printable import brief
 from erfscope.results.result import Result
@@ -86,7 +86,7 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
     """The need of an overlay that these results do not meet; None where it can be drawn."""
     if unfit_panel(results):
         return unfit_panel(results)
-    if not any(result.map is not None and result.wrt == IMAGE for result in results):
+    if not any(result.map is not None and is_input(result.wrt) for result in results):
         return FIGURES["overlay"].needs
     if not _over_pictures(results):
         return "the image that the model was shown; a ready tensor has none, and a report without its maps has none"
@@ -156,7 +156,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
     return [
         r
         for r, picture in zip(results, pictures, strict=True)
-        if r.map is not None and r.wrt == IMAGE and picture is not None
+        if r.map is not None and is_input(r.wrt) and picture is not None
     ]
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from erfscope.containers import Path
-from erfscope.geometry.names import INPUT, OUTPUT
+from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.graph import Graph, Numbers, shape_of
 from erfscope.graph.rules.reading import Shape
 from erfscope.graph.run import Crop
 
-#: Paths in what a recorded pass returns: of the model's own output, which the call gave, and of the stages.
-RETURNED, STAGES = "output", "stages"
+#: Paths in what a recorded pass returns: of the model's own output, which the call gave, of the stages, and of several
+#: inputs.
+RETURNED, STAGES, INPUTS = "output", "stages", "inputs"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,7 +37,8 @@ class Pass:
     """One recorded forward pass by names.
 
     Args:
-        graph: The pass, of the images (B, C_in, *space) alone; it returns the stages under :data:`STAGES`.
+        graph: The pass, of the images (B, C_in, *space) alone; it returns the stages under :data:`STAGES`, and several
+            inputs, which are parts of the images, under :data:`INPUTS`.
         tensors: The module's own tensors by name.
     """
 
@@ -47,6 +49,9 @@ class Pass:
         #: Whether the call returned a tensor, alone or in what is searched for one.
         self.has_output = any(path[:1] == (RETURNED,) for path in graph.returned)
         self.numbers = Numbers(graph, tensors)
+        #: The inputs by name.
+        self.inputs = {str(path[1]): node for path, node in graph.returned.items() if path[:1] == (INPUTS,)}
+        self.inputs = self.inputs or {IMAGE: graph.inputs[0]}
         #: What modules gave and got, by name, in the order of execution, and the stages.
         self.modules = _modules(graph)
         self.stages = _stages(graph, self.modules)

@@ -39,13 +39,19 @@ class Positions:
     Args:
         graph: One recorded pass.
         numbers: The numbers of a tensor that does not depend on the input, such as an index; None where they
-        are not at hand.
+            are not at hand.
+        image: The input whose axes count, (B, C, *space); that of the graph if None.
     """
 
-    def __init__(self, graph: Graph, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        numbers: Callable[[fx.Node], Tensor | None] = lambda _: None,
+        image: fx.Node | None = None,
+    ) -> None:
         self.graph, self.numbers = graph, numbers
-        #: The input whose axes count: (B, C, *space).
-        self.image = graph.inputs[0]
+        #: The input whose axes count.
+        self.image = graph.inputs[0] if image is None else image
         shape = shape_of(self.image)
         #: Spatial size of the image; the axis after the last is the batch's.
         self.space = shape[2:]

@@ -296,17 +296,18 @@ class Recording(Pass):
 
     def _fields_of(self, layer: str, node: fx.Node, wrt: str) -> Fields:
         reference, layout = self._reference(layer, node, wrt)
-        return self.fields(self.positions.image if reference is None else reference.node, layout, wrt)
+        own = self.inputs.get(wrt, self.positions.image)
+        return self.fields(own if reference is None else reference.node, layout, wrt)
 
     def _reference(self, layer: str, node: fx.Node, wrt: str) -> tuple[NamedTensor | None, Layout]:
-        """The module's own tensor if the layer was computed from it, else the stage's; None for the image."""
-        if wrt == IMAGE:
+        """The module's own tensor if the layer was computed from it, else the stage's; None for an input."""
+        if wrt == IMAGE or wrt in self.inputs:
             return None, FIRST
         found = (self.modules.get(wrt), self.stages.get(wrt), self.find(wrt) if self.is_call(wrt) else None)
         candidates = [seen for seen in found if seen is not None]
         if not candidates:
             known = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
-            raise self._not_found("reference", wrt, [IMAGE, *known])
+            raise self._not_found("reference", wrt, [*self.inputs, *known])
         maps = [(seen, layout) for seen in candidates if (layout := self.reading_of_tensor(seen).layout) is not None]
         if not maps:
             raise ErfscopeError(f"reference {wrt!r} {self.reading_of_tensor(candidates[0]).reason}")
@@ -331,5 +332,13 @@ class Recording(Pass):
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
         """The fields of all tensors with respect to one, computed once."""
         if node not in self._fields:
-            self._fields[node] = Fields(self.positions, node, layout, name=name)
+            # Of one of several inputs its own pixels count.
+            is_part = name in self.inputs and node is not self.positions.image
+            positions = Positions(self.graph, self.numbers, node) if is_part else self.positions
+            self._fields[node] = Fields(positions, node, layout, name=name)
         return self._fields[node]
+
+    def inputs_of(self, layer: str) -> list[str]:
+        """The inputs that a layer depends on."""
+        node = self._known(layer).node
+        return [name for name, each in self.inputs.items() if each in self.positions.ancestors(node)]

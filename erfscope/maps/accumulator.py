@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -219,6 +219,8 @@ class MapAccumulator:
         self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
         #: Images in the map: neither dead nor NaN.
         self.n_images = 0
+        #: By group the magnitudes of the contributions in all, before any division; None where they are not kept.
+        self.masses: dict[int, float] | None = None
 
     def takes(self, image: int, total: float) -> bool:
         """Whether an image is in the map; it is noted otherwise.
@@ -288,8 +290,10 @@ class MapAccumulator:
         zero_gradient_images: Sequence[int],
         nan_images: Sequence[int],
         outside_trf: bool,
+        masses: Mapping[int, float] | None = None,
     ) -> None:
         """Take the sums that another object of the same run has made."""
+        self.masses = None if masses is None else dict(masses)
         self._sums, self.n_images, self.outside_trf = sums, n_images, outside_trf
         self.zero_gradient_images, self.nan_images = (
             [int(index) for index in zero_gradient_images],
@@ -311,6 +315,8 @@ class MapAccumulator:
             for each in (self, other):
                 each.drop_box()
         self._sums.merge(other._sums)
+        if self.masses is not None and other.masses is not None:
+            self.masses = added(self.masses, other.masses)
         self.n_images += other.n_images
         self.zero_gradient_images, self.nan_images = (
             sorted([*self.zero_gradient_images, *other.zero_gradient_images]),
@@ -330,6 +336,12 @@ class MapAccumulator:
             moved.sums[group] = self._sums.full(self._space, total)
             moved.counts[group] = self._sums.counts[group]
         self._sums = moved
+
+
+def added(*masses: Mapping[int, float]) -> dict[int, float]:
+    """Numbers by group added up."""
+    groups = sorted({group for each in masses for group in each})
+    return {group: math.fsum(each.get(group, 0.0) for each in masses) for group in groups}
 
 
 def _sums_on(box: tuple[slice, ...]) -> GroupSums:

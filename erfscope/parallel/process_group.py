@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.maps.accumulator import GROUPS, GroupSums, MapAccumulator
+from erfscope.maps.accumulator import GROUPS, GroupSums, MapAccumulator, added
 from erfscope.maps.erf_map import FloatArray
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device
         dense[group] = total
     dense = process_group.sum(dense, device)
     gathered = process_group.all_gather(
-        lambda: (whole.sums.counts, whole.n_images, whole.zero_gradient_images, whole.nan_images)
+        lambda: (whole.sums.counts, whole.masses, whole.n_images, whole.zero_gradient_images, whole.nan_images)
     )
     sums = GroupSums(shape=shape, box=box)
     for group in range(GROUPS):
@@ -243,10 +243,11 @@ def all_reduce_sums(average: MapAccumulator, process_group: ProcessGroup, device
             sums.add(group, dense[group], weight=count)
     whole.restore(
         sums,
-        n_images=sum(images for _, images, _, _ in gathered),
-        zero_gradient_images=sorted(index for _, _, zero_gradient, _ in gathered for index in zero_gradient),
+        n_images=sum(images for _, _, images, _, _ in gathered),
+        zero_gradient_images=sorted(index for *_, zero_gradient, _ in gathered for index in zero_gradient),
         nan_images=sorted(index for *_, nan in gathered for index in nan),
         outside_trf=outside_trf,
+        masses=None if whole.masses is None else added(*(masses or {} for _, masses, *_ in gathered)),
     )
     return whole
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import size_text
 from erfscope.results.json_values import fields
 from erfscope.results.result import Result
@@ -84,7 +84,7 @@ CONDITIONS = (
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
     Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
     Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
-    Condition("reference", lambda r: "image" if r.wrt == IMAGE else "feature map", Use.COMPARE),
+    Condition("reference", lambda r: "image" if is_input(r.wrt) else "feature map", Use.COMPARE),
     Condition("reference", lambda r: r.wrt, Use.RESUME | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
     # Layers and units have names of their own in every model.
     Condition("layer", lambda r: (r.layer, r.unit and (r.unit.kind, r.unit.index, r.unit.map_shape)), Use.RESUME),

@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.adapter import Adapter
 from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
@@ -64,7 +64,7 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> I
         yield Finding(
             code="trf_inexact", text=f"the theoretical receptive field (TRF) is an upper bound: {names} may read less"
         )
-    if trf is not None and not trf.all_paths and wrt != IMAGE:
+    if trf is not None and not trf.all_paths and not is_input(wrt):
         yield Finding(
             code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them"
         )
@@ -125,7 +125,7 @@ def outside_text(share: float, of: str = "") -> str:
     return f"{share:.0%} of the {of}theoretical receptive field (TRF) lies outside"
 
 
-def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
+def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Finding]:
     """The findings on a model, for every map of it: changes to it, and assumptions."""
     if n := adapter.weights.reactivated:
         yield Finding(
@@ -137,10 +137,9 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
         yield Finding(
             code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
         )
-    if normalised and (numbers := [name for name in adapter.preprocess.assumed if name != "size"]):
-        yield Finding(
-            code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {adapter.preprocess.scale_text}"
-        )
+    own = adapter.preprocess.of(wrt)
+    if normalised and (numbers := [name for name in own.assumed if name != "size"]):
+        yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {own.scale_text}")
     yield from adapter.remarks
     for note in adapter.notes:
         yield Finding(code="model", text=note)
@@ -149,7 +148,7 @@ def of_model(adapter: Adapter, *, normalised: bool) -> Iterator[Finding]:
 def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
     """The findings that the recorded pass yields on a layer: assumptions, and what the model does by itself."""
     for name in dict.fromkeys((layer, wrt)):
-        if name != IMAGE and (assumption := recording.reading(name).reason):
+        if not is_input(name) and (assumption := recording.reading(name).reason):
             yield Finding(code="assumed_layout", text=f"{name}: {assumption}")
     if trf.center_inexact_reason:
         yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_inexact_reason}")

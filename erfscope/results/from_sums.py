@@ -46,7 +46,8 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         dead=tuple(part.names[index] for index in lost[:20]),
         text=_text(part),
     )
-    result = replace(result, status=status, error=error, input=source, se_over=average.over)
+    masses = average.masses or {}
+    result = replace(result, status=status, error=error, input=source, se_over=average.over, masses=masses)
     ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
     result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
     if erf is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator, Over
 from erfscope.maps.erf_map import ErfMap, FloatArray, Scale
@@ -320,6 +320,8 @@ class Result:
     #: Versions of the packages it was measured with; None where nothing was measured.
     versions: Mapping[str, str | None] | None = None
     seconds: float = 0.0
+    #: By group of images the magnitudes of the contributions in all, where the model takes several inputs; not stored.
+    masses: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     #: The sums by groups, for measures that are asked for later; None where they are large, and of a stored whole run.
     sums: MapAccumulator | None = field(default=None, repr=False, compare=False)
     #: The sums of a shard or of a stopped run; None for a whole run.
@@ -368,7 +370,7 @@ class Result:
             missing = [name for name in missing if name not in MEASURES or not MEASURES[name].bias_corrected]
         if missing and self.map is not None:
             without, groups = ((), None) if sums is None else (sums.leave_one_out(), sums.groups)
-            cells = "px" if self.wrt == IMAGE else "cells"
+            cells = "px" if is_input(self.wrt) else "cells"
             self.measures.update(with_errors(self.map, without, missing, groups=groups, cells=cells))
 
     def failure(self, lacks: str) -> MeasurementError:
@@ -460,7 +462,7 @@ def slug(*parts: str) -> str:
 
 def image_cell(result: Result) -> float | None:
     """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
-    if result.wrt == IMAGE or result.map is None:
+    if is_input(result.wrt) or result.map is None:
         return None
     cells = result.map.cell_px[-2:]
     return float(np.prod(cells) ** (1 / len(cells)))

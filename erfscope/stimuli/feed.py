@@ -57,6 +57,9 @@ class Feed(Protocol):
     def text_kind(self) -> TextKind:
         """Kind of :attr:`text`."""
 
+    def of(self, reference: str) -> Feed:
+        """Those of the input that a reference is, of several; all of them else."""
+
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The measured model's own preprocessing, with the resize and crop of these inputs."""
 
@@ -115,6 +118,10 @@ class PictureFeed:
     def text_kind(self) -> TextKind:
         """A count, or the name of the only file."""
         return "file" if self.stimuli.is_one_file else "count"
+
+    def of(self, _reference: str) -> Feed:
+        """These are the images of the only input."""
+        return self
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The resize and crop that made the pixels, then the model's own mean and std."""
@@ -184,6 +191,10 @@ class TensorFeed:
     def text_kind(self) -> TextKind:
         """Always "tensor"."""
         return "tensor"
+
+    def of(self, _reference: str) -> Feed:
+        """This is the only input."""
+        return self
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """Nothing is done to a ready tensor."""

@@ -6,10 +6,12 @@ import difflib
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.stimuli.decode import Crop, fit, read_picture, refuse_channels
@@ -180,6 +182,68 @@ def open_images(
 def image_files(paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int) -> list[Path]:
     """The files that :func:`open_images` takes, with the same arguments and errors."""
     return _chosen(paths, samples=samples, seed=seed)[1]
+
+
+#: Before the path of images for one of several inputs.
+_NAME = re.compile(r"([A-Za-z_][\w.\[\]]*)=(.+)", re.DOTALL)
+
+
+def by_input(images: Any) -> Any:
+    """Paths that are given as ``"NAME=PATH"``, for the inputs of a model that takes several, by name; anything else as
+    it is.
+
+    Raises:
+        ErfscopeError: some paths have a name, and others have none.
+    """
+    listed = [images] if isinstance(images, str) else images if isinstance(images, list | tuple) else []
+    named = [_NAME.fullmatch(each) for each in listed if isinstance(each, str) and not os.path.lexists(each)]
+    found: dict[str, list[str]] = {}
+    for match in filter(None, named):
+        found.setdefault(match[1], []).append(match[2])
+    if not found:
+        return images
+    if sum(map(len, found.values())) < len(listed):
+        raise ErfscopeError(f"some images were given for {', '.join(found)}, and others without NAME=; name all")
+    return found
+
+
+def paired_files(
+    asked: Mapping[str, str | Path | Sequence[str | Path]], *, samples: int | None, seed: int
+) -> dict[str, list[Path]]:
+    """The files that belong together of several inputs: those of directories and patterns by their names below them,
+    without suffixes, and files that were named one by one in their order.
+
+    Args:
+        asked: Paths by the name of the input.
+        samples: As for :func:`open_images`, of the first input.
+        seed: Likewise.
+
+    Raises:
+        ErfscopeError: a file of one input without one of another.
+    """
+    every = {name: _by_key(paths) for name, paths in asked.items()}
+    first, *others = every
+    for name in others:
+        for one, two in ((first, name), (name, first)):
+            if lonely := [file for key, file in every[one].items() if key not in every[two]]:
+                more = f" and {len(lonely) - 1} more have" if len(lonely) > 1 else " has"
+                raise ErfscopeError(
+                    f"{str(lonely[0])!r} of {one}{more} no partner among the images of {two}: files of folders are"
+                    " paired by their names, files that are named one by one in their order"
+                )
+    keys = {file: key for key, file in every[first].items()}
+    chosen = [keys[file] for file in image_files(asked[first], samples=samples, seed=seed)]
+    return {name: [every[name][key] for key in chosen] for name in asked}
+
+
+def _by_key(paths: str | Path | Sequence[str | Path]) -> dict[str, Path]:
+    """Every file that paths name, by what pairs it with another input's."""
+    found = [find(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    return {
+        f"{place}" if entry.named else f"{place}:{os.path.splitext(key)[0]}": file  # noqa: PTH122 (a key is no path)
+        for place, entry in enumerate(found)
+        for file, key in zip(entry.files, entry.keys, strict=True)
+    }
 
 
 def _chosen(

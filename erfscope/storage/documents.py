@@ -125,6 +125,8 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     box: tuple[tuple[int, int], ...]
     #: How many contributions each group counts.
     groups: Mapping[int, Annotated[float, Meta(gt=0)]]
+    #: By group the magnitudes of the contributions in all; absent where the model takes one input.
+    masses: Mapping[int, Annotated[float, Meta(ge=0)]] | None = None
     #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None
     #: The text for the images of the whole run.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -106,6 +106,7 @@ def sums_of_part(part: PartialSums) -> StoredSums:
         leaked=average.outside_trf,
         box=tuple((side.start, side.stop - 1) for side in sums.box or ()),
         groups={group: count for group, (_, count) in sums.items()},
+        masses=average.masses,
         **{name: getattr(part, name) for name in _SAME_OF_PART},
     )
 
@@ -140,7 +141,7 @@ def part_from_sums(
     average = MapAccumulator(CONVENTIONS[convention], stored.n_all, space, None)
     sums = _group_sums(stored, arrays)
     lost = {"zero_gradient_images": stored.dead, "nan_images": stored.nan}
-    average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, **lost)
+    average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, masses=stored.masses, **lost)
     return PartialSums(
         average=average,
         hops=arrays.get("hops"),
@@ -231,6 +232,8 @@ def result_to_json(
         # A finding says why a centre is not exact.
         del document["trf"]["center_inexact_reason"]
         document["trf"]["global"] = result.trf.is_global
+    if result.part is not None and result.part.average.masses is None:
+        del document["shard"]["masses"]
     return document
 
 
@@ -241,7 +244,7 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
     power = {"px": 1, "px2": 2}.get(unit, 0)
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
-    unit = unit if result.wrt == IMAGE else unit.replace("px", "cells")
+    unit = unit if is_input(result.wrt) else unit.replace("px", "cells")
     return StoredMeasure(**{**stored, "unit": unit}, se_over=None if measure.se is None else result.se_over)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.printable import UNIT_SIGNS, brief, number, rounded
@@ -58,7 +58,7 @@ def plain_cell(value: Any, pointer: str, *, percent: bool = False, digits: int =
 def unit_of(name: str, result: Result) -> str:
     """The unit of a measure as people write it."""
     unit = MEASURES[name].unit if name in MEASURES else ""
-    text = unit if result.wrt == IMAGE else unit.replace("px", "cells")
+    text = unit if is_input(result.wrt) else unit.replace("px", "cells")
     flat = f" {words.IN_PLANE}" if result.is_in_plane and unit in ("px", "px2") else ""
     return UNIT_SIGNS.get(text, text) + flat
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from erfscope.attribution.convention import CONVENTIONS
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.json_values import plain
@@ -120,7 +120,7 @@ def _environment() -> Environment:
         finalize=_finalize,
     )
     environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
-    environment.globals |= {"MEASURES": MEASURES, "IMAGE": IMAGE, "drawing": charts}
+    environment.globals |= {"MEASURES": MEASURES, "is_input": is_input, "drawing": charts}
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment
 

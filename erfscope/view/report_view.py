@@ -12,6 +12,7 @@ from erfscope.finding import code_of
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.printable import DIGITS, number
 from erfscope.results.comparability import Differences, partners
+from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
@@ -174,9 +175,10 @@ def report_view(
 
 def chosen_measures(results: Sequence[Result]) -> list[str]:
     """The measures that a table shows by default."""
-    names = dict.fromkeys((*SHOWN, *MEASURES))
+    names = dict.fromkeys((INPUT_SHARE, *SHOWN, *MEASURES))
     present = [name for name in names if any(name in result.measures for result in results)]
-    return (present if len(present) <= FEW else [name for name in present if name in SHOWN]) or list(SHOWN)
+    compared = [name for name in present if name in (INPUT_SHARE, *SHOWN)]
+    return (present if len(present) <= FEW else compared) or list(SHOWN)
 
 
 def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import CONVENTIONS, Convention
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, ONE_INPUT, is_input
 from erfscope.geometry.unit import CENTRE
 from erfscope.model_facts import Weights
 from erfscope.printable import one_line
@@ -275,6 +275,8 @@ def _weights(weights: Weights) -> str:
 def _reference(result: Result) -> str:
     if result.wrt == IMAGE:
         return "the image"
+    if is_input(result.wrt):
+        return f"the input {result.wrt.removeprefix(ONE_INPUT)}"
     cells = "" if result.trf is None else f" ({' x '.join(str(side) for side in result.trf.reference_px)} cells)"
     return (f"the input of {result.wrt[:-3]}" if result.wrt.endswith(":in") else f"the output of {result.wrt}") + cells
 

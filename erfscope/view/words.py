@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
@@ -23,6 +23,7 @@ RADII = ("r50", "r90")
 CENTROID_RADII = ("centroid_r50", "centroid_r90")
 #: Meanings of columns, in at most eight words; measures in the order in which a result shows them.
 GLOSS = {
+    "input_share": "share of all inputs' contributions",
     "r50": "radius that holds half of the ERF",
     "context_r50": "r50 without the unit's own cell",
     "r90": "radius that holds nine tenths of the ERF",
@@ -194,12 +195,12 @@ def square_text(sides: Sequence[float]) -> str:
 
 def whole_text(wrt: str) -> str:
     """All of what a result is measured in: of the image, or of the map that ``wrt`` names."""
-    return "the whole input" if wrt == IMAGE else f"the whole of {wrt}"
+    return "the whole input" if is_input(wrt) else f"the whole of {wrt}"
 
 
 def cells_text(result: Result) -> str:
     """The unit of places: ``px`` of the image or ``cells`` of the reference."""
-    return "px" if result.wrt == IMAGE else "cells"
+    return "px" if is_input(result.wrt) else "cells"
 
 
 def lengths_text(result: Result) -> str:
@@ -267,10 +268,10 @@ def field_lines(result: Result) -> list[str]:
         return []
     if trf.is_global:
         local = "" if trf.local_size_px == trf.size_px else f" (local {size_text(trf.local_size_px)})"
-        return [f"TRF {'whole input' if result.wrt == IMAGE else f'whole of {result.wrt}'}{local}"]
+        return [f"TRF {'whole input' if is_input(result.wrt) else f'whole of {result.wrt}'}{local}"]
     covers = all(low <= 0 and high >= size - 1 for (low, high), size in zip(trf.box_px, trf.reference_px, strict=True))
     bound = "" if trf.exact else "at most "
-    whole = "the input" if result.wrt == IMAGE else result.wrt
+    whole = "the input" if is_input(result.wrt) else result.wrt
     beyond = f", {'as large as' if trf.size_px == trf.reference_px else 'larger than'} {whole}" if covers else ""
     return [f"TRF {bound}{square_text(trf.size_px)} {cells_text(result)}{beyond}"]
 
@@ -292,7 +293,7 @@ def ratios_note(result: Result) -> str:
     side, field = sides_text(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
-    word, whole = cells_text(result), "the input" if result.wrt == IMAGE else "the reference"
+    word, whole = cells_text(result), "the input" if is_input(result.wrt) else "the reference"
     text = f"Of {whole}: the size divided by its side, {side} {word}"
     text += f"; of field: by the side of the whole TRF, {field} {word}" if field else ""
     return f"{text}. Areas are divided by areas."
@@ -326,7 +327,7 @@ def pixel_note(results: Sequence[Result], unit: object) -> str:
     if not isinstance(unit, str) or not re.fullmatch(rf"{PX}{NUMBER}(\s*,\s*{NUMBER})*", unit.strip().lower()):
         return ""
     pixel = [float(text) for text in re.findall(NUMBER, unit)]
-    places = [(r, r.unit.center_px) for r in results if r.unit is not None and r.wrt == IMAGE]
+    places = [(r, r.unit.center_px) for r in results if r.unit is not None and is_input(r.wrt)]
     apart = {
         f"{result.label} {result.layer} at {','.join(f'{c:.4g}' for c in center)} ({distance:.3g} px away)": distance
         for result, center in places
@@ -339,7 +340,7 @@ def pixel_note(results: Sequence[Result], unit: object) -> str:
 
 def cells_note(results: Sequence[Result]) -> str:
     """The sentence that names sizes in cells; "" where there are none."""
-    on_image = {result.wrt == IMAGE for result in results}
+    on_image = {is_input(result.wrt) for result in results}
     whose = " with respect to a feature map" if len(on_image) > 1 else ""
     return f"Sizes{whose} are in cells of the map." if False in on_image else ""
 

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.measure import Measurement
 from rich.text import Text
 
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.printable import brief
 from erfscope.results.layers import LayerRow, LayerTable, overview
@@ -37,7 +37,7 @@ class _All:
     def __init__(self, table: LayerTable, rows: Sequence[LayerRow]) -> None:
         self.table, self.rows = table, rows
         self.exceeding = [row for row in rows if _exceeds(row)]
-        self.whole = "input" if table.wrt == IMAGE else table.wrt
+        self.whole = "input" if is_input(table.wrt) else table.wrt
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown, causes = TerminalTable(self._table(with_causes=True)), list[str]()
@@ -176,7 +176,7 @@ def _is_mixed(row: LayerRow) -> bool:
 
 
 def _unit_of(table: LayerTable) -> str:
-    return "px" if table.wrt == IMAGE else f"cells of {table.wrt}"
+    return "px" if is_input(table.wrt) else f"cells of {table.wrt}"
 
 
 def _place(values: Sequence[float]) -> str:

@@ -1,0 +1,175 @@
+"""Models that take several arguments: which of them are maps, and all of these in one tensor, which the engine
+differentiates."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from erfscope.containers import map_tensors, tensors_in
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import IMAGE, ONE_INPUT
+from erfscope.model_facts import Preprocess
+
+#: Arguments of a call by position and by keyword.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Steps(Protocol):
+    """How images become one of the maps of a model."""
+
+    def __call__(self, name: str, shape: tuple[int, ...], *, is_only: bool) -> Preprocess:
+        """Of the map of this name and shape (C, *space), the only one or not."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExampleInputs:
+    """One set of arguments of a model.
+
+    A floating (B, C, *space) is a map: the model is differentiated with respect to it, and images take its place.
+    Everything else is passed through as it is given, its first row for each image where its rows are the batch's."""
+
+    arguments: Arguments
+    #: Maps by the name of the reference: "image" for the only one.
+    maps: Mapping[str, Tensor]
+    #: What the others are, by name.
+    passed: Mapping[str, str]
+    #: How the model is called: (module, *arguments).
+    forward: Callable[..., Any]
+    #: How images become the tensor that holds all maps.
+    preprocess: Preprocess
+
+    def split(self, x: Tensor) -> dict[str, Tensor]:
+        """The maps in the tensor that holds them all, (B, C, *space)."""
+        places = {name: self.preprocess.place(name) for name in self.maps}
+        # As the model gets them elsewhere: it may view them.
+        return {name: x if place is None else x[:, *place].contiguous() for name, place in places.items()}
+
+    def __call__(self, module: nn.Module, x: Tensor | Mapping[str, Tensor]) -> Any:
+        """Call the model on the tensor that holds all maps, or on the maps."""
+        pieces = self.split(x) if isinstance(x, Tensor) else x
+        like = next(iter(pieces.values()))
+        given = {id(self.maps[name]): piece for name, piece in pieces.items()}
+        batch = len(next(iter(self.maps.values())))
+
+        def value(tensor: Tensor) -> Tensor:
+            if id(tensor) in given:
+                return given[id(tensor)]
+            if tensor.dim() and len(tensor) == batch:
+                tensor = tensor[:1].expand(len(like), *tensor.shape[1:])
+            return tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
+
+        args, keywords = map_tensors(self.arguments, value)
+        return self.forward(module, *args, **keywords)
+
+
+def example_inputs_of(
+    module: nn.Module, name: str, given: Any, *, forward: Callable[..., Any] | None, steps: Steps
+) -> ExampleInputs:
+    """Read a set of example inputs of a model.
+
+    Args:
+        module: The model.
+        name: What it is called.
+        given: Its arguments, by keyword in a mapping, else by position.
+        forward: How it is called: (module, *arguments); by default ``module(*arguments)``.
+        steps: How images become a map.
+
+    Raises:
+        ErfscopeError: arguments that the model does not take, none of them a map, or maps of different batch sizes or
+            numbers of axes.
+    """
+    own = dict(given) if isinstance(given, Mapping) else {}
+    args = () if isinstance(given, Mapping) else (given,) if isinstance(given, Tensor) else tuple(given)
+    # Copies: the same tensor may be given twice, and the caller's may change.
+    arguments: Arguments = map_tensors((args, own), lambda tensor: tensor.detach().clone())
+    named = dict(_named(module, name, arguments, forward))
+    floating = {each: tensor for each, tensor in named.items() if tensor.is_floating_point()}
+    planes = {each: tensor for each, tensor in floating.items() if tensor.dim() in (4, 5)}
+    found = planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
+    _refuse_unlike(name, named, found)
+    whole = IMAGE if len(found) == 1 else ""
+    parts = {
+        whole or ONE_INPUT + each: steps(each, tuple(tensor.shape[1:]), is_only=bool(whole))
+        for each, tensor in found.items()
+    }
+    return ExampleInputs(
+        arguments=arguments,
+        maps={whole or ONE_INPUT + each: tensor for each, tensor in found.items()},
+        passed={ONE_INPUT + each: _text(tensor) for each, tensor in named.items() if each not in found},
+        forward=forward or _call,
+        preprocess=parts[whole] if whole else _together(parts),
+    )
+
+
+def _call(module: nn.Module, *args: Any, **keywords: Any) -> Any:
+    return module(*args, **keywords)
+
+
+def _named(
+    module: nn.Module, name: str, arguments: Arguments, forward: Callable[..., Any] | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor by the parameter that takes it, in containers with the items on the way."""
+    args, keywords = arguments
+    signature = inspect.signature(module.forward if forward is None else forward)
+    try:
+        signature.bind(*(() if forward is None else (module,)), *args, **keywords)
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[forward is not None :])
+        raise ErfscopeError(
+            f"{name} takes ({takes}), which the example inputs do not fit: {error}; give one for each, by position or"
+            " by name"
+        ) from error
+    parameters = list(signature.parameters.values())[forward is not None :]
+    for (is_keyword, key, *path), tensor in tensors_in(arguments):
+        called = str(key) if is_keyword else _parameter(parameters, int(key))
+        yield called + "".join(f"[{each}]" for each in path), tensor
+
+
+def _parameter(parameters: list[inspect.Parameter], number: int) -> str:
+    """The name of the parameter that takes an argument by its position."""
+    several = next((i for i, each in enumerate(parameters) if each.kind is each.VAR_POSITIONAL), len(parameters))
+    return parameters[number].name if number < several else f"{parameters[several].name}[{number - several}]"
+
+
+def _text(tensor: Tensor) -> str:
+    return f"a {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _refuse_unlike(name: str, named: Mapping[str, Tensor], maps: Mapping[str, Tensor]) -> None:
+    """Refuse arguments without a map, and maps that do not go together."""
+    if not maps:
+        texts = ", ".join(f"{each} is {_text(tensor)}" for each, tensor in named.items()) or "there is no tensor"
+        raise ErfscopeError(
+            f"none of the example inputs of {name} is a floating (B, C, *space) with one to three spatial axes: {texts}"
+        )
+    batches = {each: len(tensor) for each, tensor in maps.items()}
+    if len(set(batches.values())) > 1 or 0 in batches.values():
+        texts = ", ".join(f"{each} {count}" for each, count in batches.items())
+        raise ErfscopeError(f"the example inputs of {name} have different numbers of images, or none: {texts}")
+    axes = {each: tensor.dim() - 2 for each, tensor in maps.items()}
+    if len(set(axes.values())) > 1:
+        texts = ", ".join(f"{each} has {count}" for each, count in axes.items())
+        raise ErfscopeError(
+            f"the example inputs of {name} have different numbers of spatial axes, {texts}; give the others to"
+            " forward=lambda m, x: m(x, ...)"
+        )
+
+
+def _together(parts: Mapping[str, Preprocess]) -> Preprocess:
+    """The tensor that holds several maps, which no image is made into."""
+    first = next(iter(parts.values()))
+    return replace(
+        first,
+        size=tuple(max(sides) for sides in zip(*(part.size for part in parts.values()), strict=True)),
+        channels=sum(part.channels for part in parts.values()),
+        pixelwise=all(part.pixelwise for part in parts.values()),
+        resize_text="each input by itself",
+        scale_text="",
+        assumed=(),
+        parts=dict(parts),
+    )

@@ -1,0 +1,47 @@
+"""The share that each input of a model has in the gradient of one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
+from erfscope.measures import MeasureValue
+from erfscope.results.result import Result
+
+#: Its name among the measures of a result.
+INPUT_SHARE = "input_share"
+
+
+def with_input_shares(results: Sequence[Result]) -> list[Result]:
+    """The results of one unit with respect to each input of a model, with the input's share of the contributions of all
+    of them.
+
+    Contributions are those of the convention before any root or division: squares for ``jacobian``. The shares of all
+    inputs sum to 1. Nothing is added where an input failed, or where there are no contributions."""
+    masses = [result.masses for result in results]
+    total = sum(sum(each.values()) for each in masses)
+    if not total > 0 or any(result.status == "error" for result in results):
+        return list(results)
+    groups = sorted({group for each in masses for group in each})
+    found = []
+    for result, own in zip(results, masses, strict=True):
+        without = tuple(
+            (sum(own.values()) - own.get(group, 0.0)) / (total - sum(each.get(group, 0.0) for each in masses))
+            for group in groups
+            if len(groups) >= MIN_GROUPS
+        )
+        share = MeasureValue(
+            value=sum(own.values()) / total,
+            se=jackknife_se(without) if without else None,
+            leave_one_out=without,
+            kind="share",
+        )
+        found.append(replace(result, measures={INPUT_SHARE: share, **result.measures}))
+    return found
+
+
+def by_unit(results: Sequence[Sequence[Result]]) -> list[Result]:
+    """Results of each reference in turn, as many units for each, with their shares: the references of each unit after
+    each other."""
+    return [each for of_unit in zip(*results, strict=True) for each in with_input_shares(of_unit)]
