@@ -20,7 +20,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.lettering import TEXT
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.maps.drawn import averaged, brightness, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
@@ -362,7 +362,7 @@ def condition_words(result: Result) -> dict[str, str]:
     """The conditions under which a map holds, by name, each as it reads alone; its layer and unit stand elsewhere."""
     left_out = ("layer", "unit", "seed")
     found = {name: each.alone for name, each in conditions(result).items() if each.text and name not in left_out}
-    return found | ({} if result.wrt == IMAGE else {"wrt": f"wrt {result.wrt}"})
+    return found | ({} if is_input(result.wrt) else {"wrt": f"wrt {result.wrt}"})
 
 
 def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:

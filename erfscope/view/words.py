@@ -43,7 +43,7 @@ GLOSS_WITHOUT_PLACE = {
     "entropy_area": "effective number of cells",
 }
 #: Columns that a table explains in a line below it.
-UNCLEAR = ("context_r50", "far_mass", "halo")
+UNCLEAR = ("input_share", "context_r50", "far_mass", "halo")
 #: How a measure changes with a larger ERF, by its ``wider``.
 WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 #: Sizes on references with three axes (clips, volumes) carry this word.
@@ -70,11 +70,13 @@ class Condition(NamedTuple):
 def conditions(result: Result) -> dict[str, Condition]:
     """The conditions under which a result holds, by name."""
     size, images = size_text(result.input.size), images_text(result)
-    layer = result.layer if result.wrt == IMAGE else f"{result.layer} wrt {result.wrt}"
+    layer = result.layer if is_input(result.wrt) else f"{result.layer} wrt {result.wrt}"
+    is_one_input = is_input(result.wrt) and result.wrt != IMAGE
     return {
         "weights": weights_condition(result),
         "input": Condition(size, f"input {size} px"),
         **_named("layer", layer),
+        **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
         "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
         **_named("method", "" if result.method == "gradient" else result.method),

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.environment import OPENCV_FIX
-from erfscope.geometry.names import IMAGE
+from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import size_text
 from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.maps.erf_map import FloatArray
@@ -162,7 +162,7 @@ class Gallery:
         """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
         result = heat.result
         # The layer has its reference beside it.
-        reference = [] if result.wrt == IMAGE or "layer" in differences else [f"wrt {result.wrt}"]
+        reference = [] if is_input(result.wrt) or "layer" in differences else [f"wrt {result.wrt}"]
         facts = [*differences.values(), *reference, *heat.close_up.words]
         lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
         for line in lines:

@@ -18,6 +18,7 @@ from erfscope.measures import SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
+from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
@@ -215,7 +216,7 @@ COLUMN_GAP = 2
 #: The widest column of names where room is short, and its width in a narrow terminal.
 NAME_WIDTH, NARROW_NAME = 40, 16
 #: Sizes in the first of two tables; names are folded to make room for them.
-FIRST = ("r50", "context_r50", "r90", "far_mass")
+FIRST = (INPUT_SHARE, "r50", "context_r50", "r90", "far_mass")
 #: Columns that are the first to go where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
 
@@ -289,7 +290,7 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in (*SHOWN, *SHOWN_WITHOUT_PLACE)]
+    shown = [c for c in shown if c.kind != "measure" or c.name in (*FIRST, *SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,
