@@ -159,7 +159,21 @@ def measure_with_host(
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
-                found = _of_references(model, feed, own, layer, callbacks, earlier)
+                by_reference = []
+                for wrt in model.references(layer, own.wrt):
+                    each = replace(own, wrt=wrt)
+                    by_reference.append(
+                        measure(
+                            model,
+                            feed,
+                            each,
+                            layer=layer,
+                            callbacks=callbacks,
+                            earlier=earlier,
+                            additions=additions(each),
+                        )
+                    )
+                found = by_unit(by_reference)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)
         except RankGone:
@@ -178,24 +192,6 @@ def measure_with_host(
                 found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
         rows += found
     return rows
-
-
-def _of_references(
-    model: LoadedModel,
-    feed: Feed,
-    settings: Settings,
-    layer: str,
-    callbacks: Callbacks,
-    earlier: Sequence[Result],
-) -> list[Result]:
-    """Measure a layer with respect to the reference, or to each of several inputs."""
-    found: list[list[Result]] = []
-    for wrt in model.references(layer, settings.wrt):
-        own = replace(settings, wrt=wrt)
-        rows = measure(model, feed, own, layer=layer, callbacks=callbacks, earlier=earlier, additions=additions(own))
-        found += [rows] if rows else []
-    # What was measured before has its shares.
-    return by_unit(found) if len(found) > 1 and found[0][0].masses else [row for rows in found for row in rows]
 
 
 def _models(

@@ -21,7 +21,9 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
     inputs sum to 1. Nothing is added where an input failed, or where there are no contributions."""
     masses = [result.masses for result in results]
     total = sum(sum(each.values()) for each in masses)
-    if not total > 0 or any(result.status == "error" for result in results):
+    # What was measured before has its share; a map without magnitudes is one of those.
+    is_known = all(result.map is None or result.masses for result in results)
+    if len(results) < 2 or not total > 0 or not is_known or any(result.status == "error" for result in results):
         return list(results)
     groups = sorted({group for each in masses for group in each})
     found = []
@@ -42,6 +44,7 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
 
 
 def by_unit(results: Sequence[Sequence[Result]]) -> list[Result]:
-    """Results of each reference in turn, as many units for each, with their shares: the references of each unit after
-    each other."""
-    return [each for of_unit in zip(*results, strict=True) for each in with_input_shares(of_unit)]
+    """Results with respect to each reference, as many units for each: those of several inputs with their shares, the
+    inputs of each unit after each other. A reference has none where the run was stopped before it."""
+    found = [rows for rows in results if rows]
+    return [each for of_unit in zip(*found, strict=True) for each in with_input_shares(of_unit)]

@@ -216,7 +216,8 @@ COLUMN_GAP = 2
 #: The widest column of names where room is short, and its width in a narrow terminal.
 NAME_WIDTH, NARROW_NAME = 40, 16
 #: Sizes in the first of two tables; names are folded to make room for them.
-FIRST = (INPUT_SHARE, "r50", "context_r50", "r90", "far_mass")
+FIRST = ("r50", "context_r50", "r90", "far_mass")
+ALWAYS = (INPUT_SHARE, *FIRST)
 #: Columns that are the first to go where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
 
@@ -248,7 +249,7 @@ class ComparisonTable:
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
             every = [column for column in columns if column.name in self.swept]
-            sizes = [column for column in columns if column.name in (*FIRST, *SHOWN_WITHOUT_PLACE) or column in every]
+            sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
             short = min(name, NAME_WIDTH + COLUMN_GAP)
             name = max(min(short, width - sum(column.width for column in sizes)), min(short, NARROW_NAME + COLUMN_GAP))
             second, hidden = _fitting(columns, every, width - name)
@@ -290,7 +291,7 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in (*FIRST, *SHOWN, *SHOWN_WITHOUT_PLACE)]
+    shown = [c for c in shown if c.kind != "measure" or c.name in (INPUT_SHARE, *SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,
@@ -306,7 +307,7 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
     """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
     chosen, hidden = list(every), list[str]()
     room -= sum(column.width for column in every)
-    rest = [column for column in columns if column not in every and column.name not in (*FIRST, *SHOWN_WITHOUT_PLACE)]
+    rest = [column for column in columns if column not in every and column.name not in (*ALWAYS, *SHOWN_WITHOUT_PLACE)]
     for column in sorted(rest, key=lambda column: column.name in MINOR):
         if column.width <= room:
             chosen.append(column)
