@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,11 @@ _OF_SYSTEM = {
 #: Text that PyTorch adds for its own developers.
 _NOISE = re.compile(r"\[enforce fail at [^\]]*\] [^.]*\. |\s*\(Triggered internally at .*|\s*Exception raised from .*")
 
-_WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
+#: The hint for models of another call, for the names of its parameters.
+_WRAP = (
+    "wrap it with the call that it wants: erfscope.wrap(model, example_inputs=(...)), an example of each of ARGUMENTS,"
+    " or erfscope.wrap(model, forward=lambda m, x: m(...))"
+)
 
 #: The hint for models of sound that have no channel axis.
 WITHOUT_CHANNELS = (
@@ -98,18 +103,26 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
 
 def _hint(adapter: GivenModel, text: str) -> str:
     channels, forward = str(adapter.preprocess.channels), re.escape(type(adapter.module).forward.__qualname__)
+    arguments = _arguments(adapter)
     if found := re.search(rf"(?<!\w){forward}\(\) missing \d+ required [^:]*: (.*)", text):
-        keyword = "{0}={0}" if "keyword-only" in found[0] else "{0}"
-        others = ", ".join(keyword.format(name) for name in re.findall(r"'(\w+)'", found[1]))
-        call = f"erfscope.wrap(model, forward=lambda m, x: m(x, {others}))"
-        return f"give it the others too: {call}; for a command, name FILE.py:FUNCTION that returns that"
+        needed = [*dict.fromkeys((*arguments[:1], *re.findall(r"'(\w+)'", found[1])))]
+        call = f"erfscope.wrap(model, example_inputs=({', '.join(needed)}))"
+        if "keyword-only" in found[0]:
+            call = f"erfscope.wrap(model, inputs={{{', '.join(f'{name!r}: {name}' for name in needed)}}})"
+        return f"give an example of each: {call}; for a command, name FILE.py:FUNCTION that returns that"
     if sides := _size_of_positions(adapter, text):
         words = size_words(sides) if len(set(sides)) > 1 else f"input_size={sides[0]} (--input-size {sides[0]})"
         return f"its positions are those of {size_text(sides)}: {words}"
     for pattern, hint in _HINTS:
         if found := re.search(pattern.replace("CHANNELS", channels).replace("FORWARD", forward), text):
-            return hint.format(found[found.lastindex or 0])
+            return hint.format(found[found.lastindex or 0]).replace("ARGUMENTS", ", ".join(arguments[:6]))
     return WITHOUT_CHANNELS if channels == "1" and len(adapter.preprocess.size) == 1 else ""
+
+
+def _arguments(adapter: GivenModel) -> list[str]:
+    """The parameters of a model's forward."""
+    signature = inspect.signature(type(adapter.module).forward)
+    return list(signature.parameters)[1:] or ["its arguments"]
 
 
 def _size_of_positions(adapter: GivenModel, text: str) -> tuple[int, ...] | None:

@@ -206,6 +206,8 @@ def theoretical(
     with restored(*caller_modules(model)):
         loaded = load_structure(model, Request.parse(options))
         table = layer_table(loaded, layer=layer or loaded.default_layer_of(kind_of(unit)[0]), unit=unit, wrt=wrt)
+    if len(several := list(dict.fromkeys(row.wrt for row in table.rows))) > 1:
+        raise ErfscopeError(f"{table.model} takes several inputs, and theoretical takes one: wrt={several[0]!r}, say")
     if len(table.rows) != 1:
         raise ErfscopeError(
             f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"

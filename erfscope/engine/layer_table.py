@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -23,7 +24,8 @@ def layer_table(
         model: The model.
         layer: Only this one.
         unit: The units whose TRFs are given, one row each.
-        wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them.
+        wrt: Reference of sizes and centres; layers that do not depend on it are left out, and a note counts them. Of
+            several inputs there is a row for each if none is named.
 
     Raises:
         ErfscopeError: unknown layer or reference, nothing that depends on the reference, or a unit outside the map.
@@ -34,18 +36,21 @@ def layer_table(
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
         try:
-            model.recording.default_unit(entry.name, wrt)
+            references = model.references(entry.name, wrt)
+            model.recording.default_unit(entry.name, references[0])
         except ErfscopeError as error:
             unseen[entry.name] = error
             continue
         shape, name = tuple(entry.shape[1:]), split_kind(entry.name)[0]
-        for found in model.units(entry.name, unit, wrt):
+        for found, reference in product(model.units(entry.name, unit, references[0]), references):
             try:
-                trf = model.trf(entry.name, found.index, wrt)
+                trf = model.trf(entry.name, found.index, reference)
             except ErfscopeError as error:  # a class token that nothing was added to yet
                 unseen[name] = error
                 continue
-            rows.append(LayerRow(name=name, shape=shape, stage=entry.stage, unit=found.index, kind=kind, trf=trf))
+            own = reference if model.adapter.preprocess.parts else ""
+            row = LayerRow(name=name, shape=shape, stage=entry.stage, unit=found.index, kind=kind, trf=trf, wrt=own)
+            rows.append(row)
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.
         raise next(iter(unseen.values()))

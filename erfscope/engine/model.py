@@ -117,7 +117,8 @@ class LoadedModel:
         Args:
             layer: Its name, by the kind of units where these have no place.
             word: As ``analyze`` takes it; not all units.
-            wrt: The reference that places are counted in.
+            wrt: The reference that places are counted in; of several inputs that is the first on which the layer depends,
+                so that all have the same units.
 
         Raises:
             ErfscopeError: no such unit, or as :meth:`layer`.
@@ -126,7 +127,8 @@ class LoadedModel:
         name, kind = split_kind(layer)
         if kind:
             return resolve_kind(kind, kind_of(word)[1], space, layer=name, known=self.adapter.unit_names(kind))
-        nearest = partial(self.recording.default_unit, layer, wrt)
+        first = self.references(layer)[0] if self.adapter.preprocess.place(wrt) else wrt
+        nearest = partial(self.recording.default_unit, layer, first)
         return resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
 
     def references(self, layer: str, wrt: str = IMAGE) -> list[str]:

@@ -259,9 +259,7 @@ def _asked_units(model: LoadedModel, settings: Settings, layer: str) -> list[Uni
     if is_every_unit(settings.unit):
         _check_every_unit(space, layer)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    # Of several inputs the first one's pixels name the units, so that all have the same.
-    wrt = model.references(layer)[0] if model.adapter.preprocess.place(settings.wrt) else settings.wrt
-    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, wrt)]
+    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, settings.wrt)]
 
 
 def _default_draws(images: int) -> int:

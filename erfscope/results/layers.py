@@ -25,6 +25,8 @@ class LayerRow:
     trf: Trf
     #: What the unit is where it has no place; "" of a map's unit.
     kind: str = ""
+    #: Its reference where the model takes several inputs; "" where the table's is.
+    wrt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,6 +45,11 @@ class LayerTable:
     #: their layer; none in a table of one layer.
     without_place: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def has_several_inputs(self) -> bool:
+        """Whether each row has a reference of its own."""
+        return any(row.wrt for row in self.rows)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         entries = []
@@ -55,6 +62,7 @@ class LayerTable:
                 "unit": row.unit,
                 "kind": row.kind,
                 "trf": trf,
+                **({"wrt": row.wrt} if row.wrt else {}),
             }
             entries.append(
                 {

@@ -279,11 +279,15 @@ def sized(text: str, python: str | None = None) -> str:
     return f"its positions are those of {side}: input_size={python or text} (--input-size {text})"
 
 
-WRAP = "wrap it with the call that it wants: erfscope.wrap(model, forward=lambda m, x: m(...))"
+WRAP = (
+    "wrap it with the call that it wants: erfscope.wrap(model, example_inputs=(...)), an example of each of {0}, or"
+    " erfscope.wrap(model, forward=lambda m, x: m(...))"
+)
 OTHERS = (
-    "give it the others too: erfscope.wrap(model, forward=lambda m, x: m(x, gain));"
+    "give an example of each: erfscope.wrap(model, example_inputs=(x, gain));"
     " for a command, name FILE.py:FUNCTION that returns that"
 )
+BERT = "input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, encoder_hidden_states"
 CHANNELS = "it takes {0} channels: in_chans={0} (--in-chans {0})"
 SIZE = "try another input_size= (--input-size)"
 #: A model, its input's channels and size, what stands in its error, and the hint at its end.
@@ -304,9 +308,15 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
     "a grid before channels": (lambda: Grid(3, 5, is_last=True), None, 64, "b (5)", sized("48x80", "(48, 80)")),
     "rows before channels": (lambda: Grid(3, 4, is_last=True), None, 64, "dimension 1", sized("48x64", "(48, 64)")),
     "tokens in words": (Counted, None, 224, "expects 144 tokens, got 196", sized("192")),
-    "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP),
-    "ids": (lambda: nn.Sequential(nn.Embedding(9, 6)), None, (16,), "Long, Int", f"which have no gradient; {WRAP}"),
-    "a language model": (bert, None, (16,), "too many values to unpack", WRAP),
+    "a dictionary": (Dictionary, None, 16, "IndexError: too many indices", WRAP.format("batch")),
+    "ids": (
+        lambda: nn.Sequential(nn.Embedding(9, 6)),
+        None,
+        (16,),
+        "Long, Int",
+        f"which have no gradient; {WRAP.format('input')}",
+    ),
+    "a language model": (bert, None, (16,), "too many values to unpack", WRAP.format(BERT)),
     "dtypes": (Casting, None, 16, "should be the same", "give its weights and tensors one dtype: dtype= (--dtype)"),
     "its own": (Own, None, 16, "ValueError: the moon is full", "the moon is full"),
     "a part's argument": (Wrong, None, 16, "'gain'", "positional argument: 'gain'"),

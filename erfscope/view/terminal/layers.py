@@ -61,12 +61,14 @@ class _All:
         texts += ["global by"] if is_mixed and with_causes else []
         columns = [
             Column(name="layer", kind="name", folds=True),
+            *([Column(name="reference")] if self.table.has_several_inputs else []),
             *(Column(name=name, kind="number") for name in numbers),
         ]
         rows = []
         for row in self.rows:
             trf, bound = row.trf, "" if row.trf.exact else "≤"
-            cells = [f"{row.name}{' *' if row.stage else ''}", size_text(row.shape), square_text(trf.stride_px)]
+            cells = [f"{row.name}{' *' if row.stage else ''}", *([row.wrt] if row.wrt else [])]
+            cells += [size_text(row.shape), square_text(trf.stride_px)]
             cells.append("all" if trf.is_global else bound + square_text(trf.size_px))
             cells += [bound + square_text(trf.local_size_px)] if is_mixed else []
             cells += [_unit_text(row), ("" if trf.center_exact else "~") + _brief_place(trf.center_px)]
@@ -84,7 +86,8 @@ class _All:
 
     def _legend(self) -> Iterator[str]:
         """The meaning of the columns and marks of this table."""
-        yield f"{self.table.model} at {size_text(self.table.input_size)}"
+        sizes = {row.wrt: f"{row.wrt} {size_text(row.trf.reference_px)}" for row in self.table.rows if row.wrt}
+        yield f"{self.table.model} at {', '.join(sizes.values()) or size_text(self.table.input_size)}"
         yield f"sizes in {_unit_of(self.table)}"
         yield f"default layer {self.table.default_layer or '–'}"
         if any(row.stage for row in self.rows):
@@ -126,11 +129,12 @@ def _single(table: LayerTable) -> RenderableType:
 def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     """Everything about one unit, by name; every unit of a layer has the same names."""
     trf, word = row.trf, _unit_of(table)
-    reference = "the image" if table.wrt == IMAGE else table.wrt
+    wrt = row.wrt or table.wrt
+    reference = "the image" if wrt == IMAGE else wrt
     facts = {
         "layer": row.name + (" (a stage)" if row.stage else ""),
         "map": size_text(row.shape),
-        "input": size_text(table.input_size),
+        **({} if row.wrt else {"input": size_text(table.input_size)}),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
         "unit": _unit_text(row),
         **(_place_facts(trf, word) if trf.center_px else {}),
@@ -200,6 +204,7 @@ def layer_numbers(table: LayerTable) -> Table:
     """Every layer and unit, a column for each fact."""
     columns = (
         "layer",
+        *(["reference"] if table.has_several_inputs else []),
         "stage",
         "shape",
         "unit",
@@ -215,7 +220,8 @@ def layer_numbers(table: LayerTable) -> Table:
         trf = row.trf
         sizes = size_text([f"{side:g}" for side in trf.stride_px]), size_text(trf.size_px), size_text(trf.local_size_px)
         places = size_text(row.shape), _unit_text(row), _place(trf.center_px)
-        rows.append([row.name, str(row.stage).lower(), *places, *sizes, trf.global_by, str(trf.exact).lower()])
+        name = [row.name, *([row.wrt] if row.wrt else [])]
+        rows.append([*name, str(row.stage).lower(), *places, *sizes, trf.global_by, str(trf.exact).lower()])
     return Table(columns=tuple(Column(name=name) for name in columns), rows=rows_of(rows))
 
 
