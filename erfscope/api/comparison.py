@@ -35,6 +35,7 @@ from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
+from erfscope.stimuli.several import SeveralFeed
 from erfscope.storage.files import is_report, read
 
 #: Size of a comparison whose models share none of their own.
@@ -171,27 +172,41 @@ def _rows(
     assert feed is not None
     assert shared is not None
     prepared = entry.adapter.preprocess
-    unlike = _unlike(prepared, shared, pictures=isinstance(feed, PictureFeed))
+    unlike = _unlike(prepared, shared, feed)
     if unlike is not None:
         return [failed(entry, settings, feed, MeasurementError(f"{unlike}; analyze it alone"))]
-    own = (
-        replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text)
-        if isinstance(feed, PictureFeed)
-        else feed
-    )
+    own = _by_own_numbers(feed, prepared, shared)
     rows: list[Result] = []
     for layer in asked_layers(entry, request):
         rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), request)
     return [row if row.cost else replace(row, cost=entry.cost) for row in rows]
 
 
-def _unlike(prepared: Preprocess, shared: Preprocess, *, pictures: bool) -> str | None:
+def _by_own_numbers(feed: Feed, prepared: Preprocess, shared: Preprocess) -> Feed:
+    """Images whose pixels were made for one model, normalised as another one says."""
+    if isinstance(feed, SeveralFeed):
+        parts = {
+            name: _by_own_numbers(each, prepared.parts[name], shared.parts[name]) for name, each in feed.feeds.items()
+        }
+        return SeveralFeed(parts, prepared)
+    if not isinstance(feed, PictureFeed):
+        return feed
+    return replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text)
+
+
+def _unlike(prepared: Preprocess, shared: Preprocess, feed: Feed) -> str | None:
     """Why a model cannot take the shared input; None if it can."""
+    if [*prepared.parts] != [*shared.parts]:
+        theirs, ours = (", ".join(each.parts) or "one image" for each in (shared, prepared))
+        return f"takes {ours}, but the images compared on are for {theirs}"
+    for name, part in prepared.parts.items():
+        if unlike := _unlike(part, shared.parts[name], feed.of(name)):
+            return f"{unlike} ({name})"
     if prepared.channels != shared.channels:
         return f"takes {prepared.channels} channels, but the images compared on have {shared.channels}"
     if prepared.size != shared.size:
         return f"takes inputs of {size_text(prepared.size)}, but the images compared on have {size_text(shared.size)}"
-    if pictures and prepared.pixelwise != shared.pixelwise:
+    if isinstance(feed, PictureFeed) and prepared.pixelwise != shared.pixelwise:
         which = "comes without" if prepared.pixelwise else "comes with"
         return (
             f"{which} a transform that does everything, unlike the first model, so that they cannot be shown the same"

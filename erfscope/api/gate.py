@@ -214,7 +214,7 @@ def _observe(
         "model_kwargs": plain(request.building.get("model_kwargs")),
     }
     question = {"model": variant.adapter.spec, "insert": variant.insert, "wrt": settings.wrt}
-    protocol = {**question, **asked, "input_size": list(variant.adapter.preprocess.size)}
+    protocol = {**question, **asked, "input_size": list(variant.adapter.preprocess.of(settings.wrt).size)}
     if loaded is None:
         return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
     # The measures that are guarded, and others that were asked for.
@@ -251,6 +251,12 @@ def _structure(loaded: LoadedModel, request: Request) -> Structure:
     unit = request.settings.unit
     kind, _ = kind_of(unit)
     layer = request.layers[0] or loaded.default_layer_of(kind)
+    references = loaded.references(by_kind(layer, kind), request.settings.wrt)
+    if len(references) > 1:
+        raise ErfscopeError(
+            f"a check is of one reference, and the model takes {', '.join(references)}: name one with --wrt, and write"
+            " one check for each"
+        )
     table = layer_table(loaded, layer=layer, unit=unit, wrt=request.settings.wrt)
     if len(table.rows) != 1:
         raise ErfscopeError(f"a check is of one unit, and {unit!r} are {len(table.rows)}; write one check for each")

@@ -208,9 +208,10 @@ def _comparable(rows: Sequence[Result]) -> list[Result]:
     usable = [row for row in rows if row.ok and not comparability.is_stopped(row)]
     found = []
     for row in rows:
-        unlike = comparability.differing(usable[0], row) if any(row is each for each in usable) else []
+        first = next((each for each in usable if each.wrt == row.wrt), None) or next(iter(usable), row)
+        unlike = comparability.differing(first, row) if any(row is each for each in usable) else []
         if unlike:
-            text = f"cannot be compared with {usable[0].label}: they differ in {', '.join(unlike[:3])}"
+            text = f"cannot be compared with {first.label}: they differ in {', '.join(unlike[:3])}"
             row = replace(row, status="error", error=f"{text}; analyze it alone")
         found.append(row)
     return found

@@ -117,8 +117,8 @@ class LoadedModel:
         Args:
             layer: Its name, by the kind of units where these have no place.
             word: As ``analyze`` takes it; not all units.
-            wrt: The reference that places are counted in; of several inputs that is the first on which the layer depends,
-                so that all have the same units.
+            wrt: The reference that places are counted in; of several inputs the first that the layer depends on, so
+                that all have the same units.
 
         Raises:
             ErfscopeError: no such unit, or as :meth:`layer`.

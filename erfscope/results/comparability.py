@@ -115,7 +115,7 @@ def _option(name: str, result: Result) -> object:
     return result.options.get(name)
 
 
-def values(result: Result, uses: Use) -> tuple[object, ...]:
+def values(result: Result, uses: Use) -> tuple[tuple[str, object], ...]:
     """The values of a result in the conditions for some uses: equal for two results that agree."""
     return tuple((each.name, each.of(result)) for each in conditions_for(uses, result))
 
@@ -159,19 +159,22 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
         MeasurementError: names the settings that differ, with both values.
     """
     usable = [result for result in results if result.ok and not is_stopped(result)]
-    for result in usable[1:]:
-        found = {name for name, *_ in unlike(Use.COMPARE, usable[0], result)}
+    # Each of several inputs has images of its own.
+    firsts = {result.wrt: result for result in reversed(usable) if is_input(result.wrt)}
+    for result in usable:
+        first = firsts.get(result.wrt, usable[0])
+        found = {name for name, *_ in unlike(Use.COMPARE, first, result)}
         if found:
             # Drawn images are others at another size; what else differs needs both to be measured again.
             only_size = "input size" in found and found <= {"input size", "images (sha256)"}
             fix = (
-                f"measure both with --input-size {size_text(usable[0].input.size)}"
+                f"measure both with --input-size {size_text(first.input.size)}"
                 if only_size
                 else "measure both with the same settings"
             )
             raise MeasurementError(
-                f"{result.label} cannot be compared with {usable[0].label}: they differ in"
-                f" {', '.join(differing(usable[0], result))}; {fix}, or name the models themselves: one resize and crop"
+                f"{result.label} cannot be compared with {first.label}: they differ in"
+                f" {', '.join(differing(first, result))}; {fix}, or name the models themselves: one resize and crop"
                 " then serves all of them"
             )
 

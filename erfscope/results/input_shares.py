@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.measures import MeasureValue
+from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
 
 #: Its name among the measures of a result.
@@ -23,6 +24,8 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
     total = sum(sum(each.values()) for each in masses)
     # What was measured before has its share; a map without magnitudes is one of those.
     is_known = all(result.map is None or result.masses for result in results)
+    # Each input may have needed another number of images for an error that was asked for.
+    is_known &= len({result.input.n_images for result in results}) == 1
     if len(results) < 2 or not total > 0 or not is_known or any(result.status == "error" for result in results):
         return list(results)
     groups = sorted({group for each in masses for group in each})
@@ -40,6 +43,19 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
             kind="share",
         )
         found.append(replace(result, measures={INPUT_SHARE: share, **result.measures}))
+    return found
+
+
+def with_shares_again(results: Sequence[Result], earlier: Sequence[Result]) -> list[Result]:
+    """Results in place of earlier ones that are parts of them, with shares where those had any."""
+    found, groups = list(results), dict[object, list[int]]()
+    for place, before in enumerate(earlier):
+        if INPUT_SHARE in before.measures:
+            conditions = [each for each in values(before, Use.SWEEP) if each[0] not in ("reference", "input")]
+            groups.setdefault((before.label, before.alpha, *conditions), []).append(place)
+    for places in groups.values():
+        for place, result in zip(places, with_input_shares([found[place] for place in places]), strict=True):
+            found[place] = result
     return found
 
 

@@ -12,6 +12,7 @@ from erfscope.finding import Finding, code_of
 from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.from_sums import result_from_sums, with_trust
+from erfscope.results.input_shares import with_shares_again
 from erfscope.results.partial import concatenate
 from erfscope.results.result import Result, with_provenance
 
@@ -79,6 +80,7 @@ def merge(reports: Sequence[Report]) -> Report:
     results = tuple(
         _merged(group, ordered, of_versions) for group in zip(*(report.results for report in ordered), strict=True)
     )
+    results = tuple(with_shares_again(results, ordered[0].results))
     return replace(ordered[0], results=results, settings={**ordered[0].settings, "shard": None})
 
 
