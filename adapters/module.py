@@ -277,9 +277,18 @@ class ModuleAdapter:
         fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
         return (self if fits else self.at_size(space, channels)).recording.layouts(layer, wrt)
 
-    def at_size(self, space: Sequence[int], channels: int | None = None) -> Self:
-        """The adapter for inputs of another size, of the same module."""
+    def at_size(self, space: Sequence[int], channels: int | None = None, *, wrt: str = IMAGE) -> Self:
+        """The adapter for inputs of another size, of the same module; of several inputs that is the size of one, and
+        the others grow with it.
+
+        Raises:
+            ErfscopeError: another input would have a side that is no whole number.
+        """
         other = copy.copy(self)
+        if self.inputs is not None and self.preprocess.parts:
+            other.inputs = other.forward = self.inputs.at_size(tuple(space), wrt)
+            other.preprocess = other.inputs.preprocess
+            return other
         other.preprocess = replace(
             self.preprocess, size=tuple(space), channels=self.preprocess.channels if channels is None else channels
         )

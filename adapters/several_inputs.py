@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from erfscope.containers import map_tensors, tensors_in
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE, ONE_INPUT
+from erfscope.geometry.unit import size_text
 from erfscope.model_facts import Preprocess
 
 #: Arguments of a call by position and by keyword.
@@ -48,6 +50,31 @@ class ExampleInputs:
         places = {name: self.preprocess.place(name) for name in self.maps}
         # As the model gets them elsewhere: it may view them.
         return {name: x if place is None else x[:, *place].contiguous() for name, place in places.items()}
+
+    def at_size(self, space: tuple[int, ...], name: str) -> ExampleInputs:
+        """The same with one map of another size, and the others larger or smaller by as much.
+
+        Raises:
+            ErfscopeError: a side would be no whole number.
+        """
+        own = self.preprocess.of(name).size
+        parts, new = dict(self.preprocess.parts), dict[int, Tensor]()
+        for each, part in parts.items():
+            sides = [Fraction(side * wanted, had) for side, wanted, had in zip(part.size, space, own, strict=True)]
+            if any(side.denominator != 1 for side in sides):
+                raise ErfscopeError(
+                    f"{name} at {size_text(space)} leaves {each} no whole number of pixels; choose multiples of"
+                    f" {size_text(own)}"
+                )
+            parts[each] = replace(part, size=tuple(map(int, sides)))
+            tensor = self.maps[each]
+            new[id(tensor)] = tensor.new_empty(()).expand(*tensor.shape[:2], *parts[each].size)
+        return replace(
+            self,
+            arguments=map_tensors(self.arguments, lambda tensor: new.get(id(tensor), tensor)),
+            maps={each: new[id(tensor)] for each, tensor in self.maps.items()},
+            preprocess=_together(parts),
+        )
 
     def __call__(self, module: nn.Module, x: Tensor | Mapping[str, Tensor]) -> Any:
         """Call the model on the tensor that holds all maps, or on the maps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,13 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--layer",
     metavar="NAME",
     help="Layer whose map is put together. Default: what the model returns.",
+    panel=TILES,
+)
+@click.option(
+    "--wrt",
+    metavar="NAME",
+    default="image",
+    help="Of several inputs the one that is cut, input:NAME. Default: each in turn.",
     panel=TILES,
 )
 @click.option(
@@ -118,6 +126,7 @@ def tile(
     tile: str,
     image_size: str | None,
     layer: str | None,
+    wrt: str,
     memory: int | None,
     tolerance: float | None,
     tool: str | None,
@@ -147,14 +156,21 @@ def tile(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.tile import tile as run
+        from erfscope.api.tile import plans_of
     from erfscope.cli.console import Screen, complain, print_json, say
+    from erfscope.options.request import Request
     from erfscope.tiling import recipe, tile_costs
     from erfscope.tiling.shown import plan_json, tile_view
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}
-    plan = run(model, tile, layer=layer, image_size=image_size, **building)
+    plan, *others = plans_of(model, Request.parse(building), tile=tile, layer=layer, image_size=image_size, wrt=wrt)
+    if others:
+        plans = [plan, *others]
+        if output is not None or memory is not None or tolerance is not None or tool is not None:
+            names = ", ".join(each.wrt for each in plans)
+            raise ErfscopeError(f"{model} takes several inputs ({names}): name the one that is cut with --wrt")
+        return _show_each(plans, format, as_json=as_json)
     costs = tile_costs(plan, image_size, memory) if plan.possible else ()
     if memory is not None and plan.possible and len(costs) == 1:
         complain(f"no tile fits a memory of {memory:,} bytes")
@@ -173,6 +189,19 @@ def tile(
         if text:
             say(f"\n{text}")
     return 0 if plan.possible else 3
+
+
+def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
+    """Print the plan for each of several inputs."""
+    from erfscope.cli.console import Screen, print_json
+    from erfscope.tiling.shown import plan_json, tile_view
+
+    if chosen_format(format, as_json) == "json":
+        print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
+    else:
+        for plan in plans:
+            Screen(plain=format == "plain").print(tile_view(plan))
+    return 0 if all(plan.possible for plan in plans) else 3
 
 
 def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
@@ -150,6 +150,10 @@ class Adapter(Protocol):
 
         None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
         """
+
+    def at_size(self, space: Sequence[int], *, wrt: str = IMAGE) -> Self:
+        """The adapter for inputs of another size, of the same module; of several inputs that is the size of one, and
+        the others grow with it."""
 
     def unit_names(self, kind: str) -> Mapping[str, Sequence[int]]:
         """Names of units without a place, ``"registers"`` or a class, with their indices."""

@@ -234,7 +234,7 @@ def _observe(
 def _halo(model: Model, request: Request) -> Halo | ErfscopeError:
     """The halo of the layer, or of what the model returns; why it is not known where it is not."""
     try:
-        return halo_of(model, request, request.layers[0])
+        return halo_of(model, request, request.layers[0], request.settings.wrt)
     except ErfscopeError as error:
         return error
 

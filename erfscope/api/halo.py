@@ -8,7 +8,7 @@ from erfscope.adapters import ModuleAdapter
 from erfscope.api.analysis import sweep
 from erfscope.api.models import Model
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.names import OUTPUT
+from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.options.settings import Options
 from erfscope.tiling import TilePlan
 from erfscope.tiling.budget import HaloBudget, border_units
@@ -37,6 +37,8 @@ def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> Hal
     fixed = [name for name in FIXED if options.get(name) is not None]
     if fixed:
         raise ErfscopeError(f"{fixed[0]} follows from the plan here; leave it out")
+    if plan.wrt != IMAGE:
+        raise ErfscopeError(f"shorter halos are measured for models of one input, and the plan is of {plan.wrt}")
     if not plan.axes:
         raise ErfscopeError(f"{plan.model} has no halo to shorten: {plan.blockers[0]}")
     layer = plan.layer or OUTPUT + "".join(f"[{key}]" for key in plan.path)

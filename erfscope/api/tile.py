@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Unpack
 
@@ -16,8 +16,9 @@ from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, caller_modules, load_model, load_structure
 from erfscope.engine.model import LoadedModel
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size
+from erfscope.geometry.names import IMAGE, ONE_INPUT
 from erfscope.graph.graph import name_of
 from erfscope.options.option import Building
 from erfscope.options.request import Request
@@ -35,6 +36,7 @@ def tile(
     *,
     layer: str | None = None,
     image_size: Size | None = None,
+    wrt: str = IMAGE,
     **options: Unpack[Building],
 ) -> TilePlan:
     """How a model is run on tiles of a large image: the exact overlap (halo) that they need, or why there is none.
@@ -49,24 +51,37 @@ def tile(
         layer: The layer whose map is put together; what the model returns if None.
         image_size: Size of the images, or of one that leaves the same when divided by the total stride; the model's
             own size if None.
+        wrt: Of several inputs the one that is cut, ``"input:NAME"``: sizes are in its pixels, and the others grow with
+            it.
         **options: Those that build the model, such as ``input_size``.
 
     Returns:
         The plan, for :func:`erfscope.run_tiled`; ``possible`` is False where tiles differ from the whole image.
 
     Raises:
-        ErfscopeError: unknown model, option or layer, or a size with another number of axes.
+        ErfscopeError: unknown model, option or layer, a size with another number of axes, or several inputs of which
+            none is named.
         MeasurementError: the model fails, or returns no map.
     """
-    return plan_of(model, Request.parse(options), tile=tile, layer=layer, image_size=image_size)
+    plan, *others = plans_of(model, Request.parse(options), tile=tile, layer=layer, image_size=image_size, wrt=wrt)
+    if others:
+        raise ErfscopeError(f"{plan.model} takes several inputs, and a plan is of one: wrt={plan.wrt!r}, say")
+    return plan
 
 
-def plan_of(
-    model: Model, request: Request, *, tile: Size = 256, layer: str | None = None, image_size: Size | None = None
-) -> TilePlan:
-    """The same, of a model that a request builds."""
+def plans_of(
+    model: Model,
+    request: Request,
+    *,
+    tile: Size = 256,
+    layer: str | None = None,
+    image_size: Size | None = None,
+    wrt: str = IMAGE,
+) -> list[TilePlan]:
+    """The same, of a model that a request builds: a plan for each of several inputs that the layer depends on, where
+    none is named."""
 
-    def open_at(size: tuple[int, ...] | None) -> LoadedModel:
+    def opened(size: tuple[int, ...] | None) -> LoadedModel:
         own = request if size is None else replace(request, sizes=(size,))
         sized = model.at_size(size) if isinstance(model, ModuleAdapter) and size is not None else model
         loaded = load_structure(sized, own)
@@ -75,21 +90,35 @@ def plan_of(
         return load_structure(model, own, has_numbers=True) if is_rolled else loaded
 
     with restored(*caller_modules(model)):
-        return find_plan(open_at, tile=tile, layer=layer, image_size=image_size)
+        first = opened(None)
+        every = [*first.adapter.preprocess.parts]
+        if wrt not in (IMAGE, *every):
+            raise unknown("input", wrt, every or [IMAGE], where=first.label)
+
+        def open_at(cut: str, size: tuple[int, ...] | None) -> LoadedModel:
+            if size is None:
+                return first
+            return replace(first, adapter=first.adapter.at_size(size, wrt=cut)) if every else opened(size)
+
+        cuts = [wrt] if wrt in every or not every else first.references(layer) if layer else every
+        return [
+            find_plan(partial(open_at, cut), tile=tile, layer=layer, image_size=image_size, wrt=cut) for cut in cuts
+        ]
 
 
-def halo_of(model: Model, request: Request, layer: str | None) -> Halo:
+def halo_of(model: Model, request: Request, layer: str | None, wrt: str = IMAGE) -> Halo:
     """The halo of tiles with which they give a layer's map, or what makes them impossible.
 
     Args:
         model: As for :func:`erfscope.tile`.
         request: What builds the model.
         layer: The layer; what the model returns if None.
+        wrt: The input that is cut, of several.
 
     Raises:
         ErfscopeError: as :func:`erfscope.tile`.
     """
-    plan = plan_of(model, replace(request, alphas=(None,)), layer=layer)
+    plan, *_ = plans_of(model, replace(request, alphas=(None,)), layer=layer, wrt=wrt)
     return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
 
 
@@ -97,17 +126,19 @@ def with_halos(results: Sequence[Result], model: Model | Saved, request: Request
     """The results of a model, with the halo of each one's layer."""
 
     @cache
-    def found(layer: str, size: tuple[int, ...], has_blocks: bool) -> Halo:
+    def found(layer: str, size: tuple[int, ...] | None, has_blocks: bool, wrt: str) -> Halo:
         own = replace(request, sizes=(size,), insert=request.insert if has_blocks else None)
         try:
-            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer)
+            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer, wrt)
         except ErfscopeError as error:
             return Halo(px=(), alignment_px=(), blockers=(error.reason,))
 
-    return [
-        row if row.status == "error" else replace(row, halo=found(row.layer, row.input.size, row.insert is not None))
-        for row in results
-    ]
+    def of(row: Result) -> Halo:
+        is_one_of_several = row.wrt.startswith(ONE_INPUT)
+        size, wrt = (None, row.wrt) if is_one_of_several else (row.input.size, IMAGE)
+        return found(row.layer, size, row.insert is not None, wrt)
+
+    return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]
 
 
 def tile_file(

@@ -24,7 +24,7 @@ from erfscope.geometry.names import is_input
 from erfscope.maps.drawn import averaged, brightness, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.view.cells import measure_cell
+from erfscope.view.cells import measure_cell, share_text
 from erfscope.view.words import cells, conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -373,6 +373,6 @@ def shared(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def size_lines(result: Result) -> list[str]:
-    """r50, r90 and the theoretical receptive field (TRF), a line each."""
-    word = lengths_text(result)
-    return [f"{name} {measure_cell(result, name)} {word}" for name in main_radii(result)] + field_lines(result)
+    """The share of one of several inputs, r50, r90 and the theoretical receptive field (TRF), a line each."""
+    word, share = lengths_text(result), [text] if (text := share_text(result)) else []
+    return share + [f"{name} {measure_cell(result, name)} {word}" for name in main_radii(result)] + field_lines(result)

@@ -15,7 +15,7 @@ from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import Size
-from erfscope.geometry.names import OUTPUT
+from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import name_of
 from erfscope.graph.named import RETURNED
@@ -59,6 +59,7 @@ def find_plan(
     tile: Size = 256,
     layer: str | None = None,
     image_size: Size | None = None,
+    wrt: str = IMAGE,
 ) -> TilePlan:
     """How a model is run on tiles.
 
@@ -69,6 +70,7 @@ def find_plan(
         layer: The layer whose map is the output; what the model returns if None.
         image_size: Size of the images, or one that the model treats alike: padding and rounding may depend on what
             sides leave when divided by the total stride. The model's own size if None.
+        wrt: The input that is cut, of several.
 
     Raises:
         ErfscopeError: unknown layer, a size with other axes, or an output without a map.
@@ -79,7 +81,7 @@ def find_plan(
     if loaded.recording.graph.by == UNRECORDED:
         return _impossible(loaded, layer or "", blockers)
     name = layer or _output(loaded)
-    axes, obstacles = reach_of(loaded.recording, name)
+    axes, obstacles = reach_of(loaded.recording, name, wrt)
     own = tuple(axis.size for axis in axes)
     wanted = own if image_size is None else sides_of(image_size, len(own))
     if not all(map(_is_periodic, axes)):
@@ -89,7 +91,7 @@ def find_plan(
     try:
         if sides != own:
             recording = open_at(sides).recording
-            axes, obstacles = reach_of(recording, name)
+            axes, obstacles = reach_of(recording, name, wrt)
     except ErfscopeError as error:
         strides = " and ".join(str(axis.period) for axis in axes)
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
@@ -106,6 +108,7 @@ def find_plan(
         model=loaded.label,
         layer=layer or "",
         path=() if layer else _path(loaded.recording, name),
+        wrt=wrt,
     )
     return _confirmed(plan, axes, open_at, name, recording) if plan.possible else plan
 
@@ -232,7 +235,7 @@ def _confirmed(plan: TilePlan, axes: Sequence[Reach], open_at: Opener, name: str
         sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
     try:
         loaded = open_at(sides)
-        tiles, _ = reach_of(loaded.recording, name)
+        tiles, _ = reach_of(loaded.recording, name, plan.wrt)
     except ErfscopeError as error:
         return _blocked(plan, f"does not run on a crop of {size_text(sides)} ({error.reason})")
     if not all(map(_agree, axes, tiles)):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import Size, input_size
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.results.display import render
 
@@ -124,6 +125,8 @@ class TilePlan:
     model: str
     layer: str
     path: tuple[int | str, ...] = ()
+    #: Which of several inputs is cut.
+    wrt: str = IMAGE
     #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
     memory: int | None = None
 

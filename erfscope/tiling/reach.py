@@ -5,15 +5,16 @@ operations make that interval depend on where the image begins and ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import fx
 
-from erfscope.errors import MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.names import IMAGE
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import shape_of
@@ -77,8 +78,9 @@ def is_map(recording: Recording, layer: str) -> bool:
     return seen is not None and seen.node in recording.positions.edges and len(seen.shape) == rank and not named
 
 
-def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple[Obstacle, ...]]:
-    """What the units of a layer see along each axis of the image, and what stands in the way of tiles.
+def reach_of(recording: Recording, layer: str, wrt: str = IMAGE) -> tuple[tuple[Reach, ...], tuple[Obstacle, ...]]:
+    """What the units of a layer see along each axis of the image, or of one of several inputs, and what stands in the
+    way of tiles.
 
     Raises:
         ErfscopeError: unknown layer, or one that holds no map (B, C, *space).
@@ -88,14 +90,24 @@ def reach_of(recording: Recording, layer: str) -> tuple[tuple[Reach, ...], tuple
             f"layer {layer!r} holds no map (B, C, *space) of the image, and tiles are of such maps; name another layer,"
             " or one in which the model brings its axes into this order"
         )
-    positions = recording.positions
-    fields = recording.fields(positions.image, FIRST, "image")
+    fields = recording.fields(recording.inputs.get(wrt, recording.positions.image), FIRST, wrt)
+    positions = fields.positions
+    if seen.node not in fields:
+        raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
     way = sorted(positions.ancestors(seen.node) & positions.edges.keys(), key=positions.order.__getitem__)
+    grains = _grains(recording, fields.sizes)
     axes = tuple(_reach(fields, way, seen.node, axis) for axis in range(len(fields.sizes)))
+    axes = tuple(replace(axis, period=math.lcm(axis.period, grain)) for axis, grain in zip(axes, grains, strict=True))
     obstacles = [obstacle for node in way for obstacle in _obstacles(fields, node)]
     masked = [module_of(node) for node in way for edge in _tables_of(fields, node) if _shuts_seam(fields, node, edge)]
     stay = (one for one in obstacles if one.operation != "roll" or not any(m.startswith(one.module) for m in masked))
     return axes, tuple(dict.fromkeys(stay))
+
+
+def _grains(recording: Recording, sizes: Sequence[int]) -> list[int]:
+    """Along each axis the least number of cells of one of several inputs beside which all others have whole numbers."""
+    sides = zip(*(shape_of(node)[2:] for node in recording.inputs.values()), strict=True)
+    return [math.lcm(*(own // math.gcd(own, side) for side in along)) for own, along in zip(sizes, sides, strict=True)]
 
 
 def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reach:
@@ -208,8 +220,12 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
 
 def _tables_of(fields: Fields, node: fx.Node) -> list[Edge]:
     """Tensors that an operation reads and that do not depend on the image."""
-    positions = fields.positions
-    return [edge for edge in edges_of(node, positions.numbers) if edge.source not in positions]
+    positions, graph = fields.positions, fields.positions.graph
+    # What comes from another input is cut as this one is.
+    others = frozenset() if positions.image in graph.inputs else graph.live
+    return [
+        edge for edge in edges_of(node, positions.numbers) if edge.source not in positions and edge.source not in others
+    ]
 
 
 def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:

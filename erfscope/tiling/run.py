@@ -20,6 +20,7 @@ from erfscope.adapters.weights.weights import sha256 as weights_sha256
 from erfscope.containers import parts_of
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import contain_exits, first_line
 from erfscope.progress import progress_lines
@@ -29,6 +30,11 @@ from erfscope.tiling.plan import TilePlan, Window
 Job = tuple[int, Window]
 #: Of the largest value of a tile: what other machines, threads and kernels may round otherwise.
 ROUNDING = 1e-2
+
+
+def _plan_of_one_input(plan: TilePlan) -> dict[str, Any]:
+    """What a run is of, as it was written before models of several inputs had plans."""
+    return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name != "wrt"}
 
 
 class TileCount:
@@ -51,7 +57,7 @@ class TileCount:
         if self.file is None:
             return
         self.run = {
-            "plan": _digest(repr(asdict(replace(plan, memory=None))).encode()),
+            "plan": _digest(repr(_plan_of_one_input(plan)).encode()),
             "model": _model(model),
             "image": [[*x.shape], str(x.dtype), _content(x)],
         }
@@ -230,6 +236,8 @@ def run_tiled(
             raise ErfscopeError(text)
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
+    if plan.wrt != IMAGE:
+        raise ErfscopeError(f"one array is cut here, and the plan is of {plan.wrt}, one of several inputs")
     called = partial(progress_lines(), "tiles") if progress is True else progress or None
     rank = len(plan.axes)
     check_image(x, rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from erfscope.geometry.names import IMAGE
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
 from erfscope.view.extras import AXES, halo_text
@@ -82,7 +83,7 @@ def _sizes(plan: TilePlan) -> str:
 
 
 def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, *, has_budget: bool) -> Iterator[str]:
-    name = plan.model + (f" · {plan.layer}" if plan.layer else "")
+    name = plan.model + (f" · {plan.layer}" if plan.layer else "") + (f" · {plan.wrt}" if plan.wrt != IMAGE else "")
     if not plan.axes:
         yield name
         return
@@ -115,7 +116,8 @@ def memory_text(memory: int | None) -> str:
 
 
 def _answer(plan: TilePlan) -> str:
-    return f"halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
+    of = "" if plan.wrt == IMAGE else f"{plan.wrt}: "
+    return f"{of}halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
 
 
 def _table(names: Sequence[str], lines: Iterable[Sequence[Value]]) -> Table:
@@ -163,7 +165,7 @@ def plan_json(
 ) -> dict[str, Any]:
     """The plan as JSON values; sizes are in input cells, one entry per axis."""
     names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
-    document: dict[str, Any] = {"schema": "erfscope-tile-1"}
+    document: dict[str, Any] = {"schema": "erfscope-tile-1"} | ({} if plan.wrt == IMAGE else {"wrt": plan.wrt})
     document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
     document |= {name: getattr(plan, name) for name in names}
     fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")

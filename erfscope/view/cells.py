@@ -10,6 +10,7 @@ from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import size_text
 from erfscope.measures import MEASURES
 from erfscope.printable import UNIT_SIGNS, brief, number, rounded
+from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.table import MISSING, Cell
@@ -35,6 +36,12 @@ def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
     if measure is None:
         return MISSING
     return number_cell(measure.value, measure.se, f"/results/{index}/measures/{name}")
+
+
+def share_text(result: Result) -> str:
+    """The share that one of several inputs has, in a few words; "" where there is none."""
+    share = measure_cell(result, INPUT_SHARE)
+    return "" if share.is_missing else f"share of all inputs {share}"
 
 
 def number_cell(value: Any, se: float | None, pointer: str) -> Cell:

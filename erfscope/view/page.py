@@ -20,7 +20,7 @@ from erfscope.printable import printable
 from erfscope.results.json_values import plain
 from erfscope.view import drawings as charts
 from erfscope.view import sentences, words
-from erfscope.view.cells import identity, provenance
+from erfscope.view.cells import identity, provenance, share_text
 from erfscope.view.drawings import Drawing, Drawings
 from erfscope.view.report_view import ReportView
 
@@ -120,7 +120,7 @@ def _environment() -> Environment:
         finalize=_finalize,
     )
     environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
-    environment.globals |= {"MEASURES": MEASURES, "is_input": is_input, "drawing": charts}
+    environment.globals |= {"MEASURES": MEASURES, "is_input": is_input, "share_text": share_text, "drawing": charts}
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment
 
