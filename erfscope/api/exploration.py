@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -62,7 +62,13 @@ def explore(
     models = _models(model, grid)
     request = _request(models, image, options)
     with restored(*caller_modules(*(each for _, each in models))), torch.inference_mode(False):
-        plans = [_plans(_load(each, label, request), request, grid) for label, each in models]
+        loaded = [_load(each, label, request) for label, each in models]
+        plans = [plans for each in loaded for plans in _plans(each, request, grid)]
+        if len(plans) > 2:
+            raise ErfscopeError(
+                f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
+                " fewer models, or an input with --wrt"
+            )
         blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes))
         for line in costs(plans, grid):
             request.tell(line)
@@ -142,11 +148,15 @@ def _load(model: Model, label: str | None, request: Request) -> LoadedModel:
     return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
 
 
-def _plans(model: LoadedModel, request: Request, grid: int) -> list[StagePlan]:
-    """The layers that were asked for, each with its central unit measured."""
-    feed = feed_of(request, model.adapter.preprocess)
-    with same_random_numbers():
-        return [plan_stage(model, feed, request.settings, layer, grid) for layer in _layers(model, request)]
+def _plans(model: LoadedModel, request: Request, grid: int) -> Iterator[list[StagePlan]]:
+    """The layers that were asked for, each with its central unit measured; of several inputs with respect to each."""
+    feed, layers = feed_of(request, model.adapter.preprocess), _layers(model, request)
+    references = {wrt: None for layer in layers for wrt in model.references(layer, request.settings.wrt)}
+    for wrt in references:
+        settings = replace(request.settings, wrt=wrt)
+        seen = [layer for layer in layers if wrt in model.references(layer, request.settings.wrt)]
+        with same_random_numbers():
+            yield [plan_stage(model, feed, settings, layer, grid) for layer in seen]
 
 
 def _layers(model: LoadedModel, request: Request) -> list[str]:
@@ -159,6 +169,8 @@ def _layers(model: LoadedModel, request: Request) -> list[str]:
 def _live(model: LoadedModel, request: Request) -> LiveModel:
     """One model that is ready to be asked."""
     preprocess = model.adapter.preprocess
+    if preprocess.parts:
+        raise ErfscopeError(f"{model.label} takes several inputs, of which -o FILE writes a page; --serve shows one")
     return LiveModel(
         model=model,
         settings=request.settings,

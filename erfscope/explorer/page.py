@@ -19,7 +19,7 @@ from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
-from erfscope.geometry.names import IMAGE, is_input
+from erfscope.geometry.names import IMAGE, ONE_INPUT, is_input
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.printable import printable
 from erfscope.results.result import Result
@@ -69,12 +69,14 @@ def explored_model(plan: Plan) -> ExploredModel:
     Raises:
         ErfscopeError: the image is a ready tensor.
     """
-    picture = plan.feed.pixels(0)
+    feed = plan.feed.of(plan.question.wrt)
+    picture = feed.pixels(0)
     if picture is None:
         raise ErfscopeError("an explorer shows the image under the maps; give an image file or an array, not a tensor")
-    conditions = pending_result(plan, 0)
+    conditions, wrt = pending_result(plan, 0), plan.question.wrt
+    label = conditions.label + (f" · {wrt.removeprefix(ONE_INPUT)}" if wrt.startswith(ONE_INPUT) else "")
     return ExploredModel(
-        conditions=replace(conditions, input=replace(conditions.input, text=plan.feed.text)),
+        conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),
         picture=picture,
         size=plan.trfs[0].reference_px,
         draws=_draws(plan),
