@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from erfscope.results.json_values import fields, plain
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed
+from erfscope.stimuli.files import by_input
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
@@ -269,12 +270,17 @@ def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
         return [""]
 
 
+def _named(images: Any) -> Any:
+    """Images as settings name them: paths as they are given, others by their type."""
+    return images if images is None or are_paths(images) else type(images).__name__
+
+
 def asked_settings(model: Any, request: Request) -> dict[str, Any]:
     """The options as JSON values, with the model."""
     kept = {name: value for name, value in request.given.items() if name not in Running.__annotations__}
     if request.insert:
         kept["insert"] = [block.text for block in parse_blocks(request.insert)]
-    images = request.images
-    kept["images"] = images if images is None or are_paths(images) else f"{type(images).__name__}"
+    images = by_input(request.images)
+    kept["images"] = {n: _named(i) for n, i in images.items()} if isinstance(images, Mapping) else _named(images)
     asked = model if isinstance(model, list) else name_of(model)
     return {"model": plain(asked), **plain({**fields(request.settings), **kept})}

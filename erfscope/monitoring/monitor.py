@@ -19,6 +19,7 @@ from erfscope.api.analysis import asked_layers, asked_settings, measure_with_hos
 from erfscope.api.models import caller_modules, feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.names import is_input
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.printable import with_error
@@ -188,6 +189,8 @@ class ErfMonitor:
     def _measure(self, step: int) -> Result:
         loaded, feed = self._prepared()
         (settings,) = self._request.questions(asked_layers(loaded, self._request))
+        if settings.layer and len(names := loaded.references(settings.layer, settings.wrt)) > 1:
+            raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {names}")
         rows = measure_with_host(loaded, (), feed, settings, self._request)
         if len(rows) != 1:
             raise ErfscopeError(
@@ -265,7 +268,7 @@ def _line(moment: Moment) -> str:
     r50 = result.measures.get("r50")
     text = result.error or result.status
     if result.ok and r50 is not None and r50.value is not None:
-        text = f"r50 {with_error(r50.value, r50.se)} {'px' if result.wrt == 'image' else 'cells'}"
+        text = f"r50 {with_error(r50.value, r50.se)} {'px' if is_input(result.wrt) else 'cells'}"
     elif result.ok:
         text = ", ".join(f"{name} {with_error(m.value, m.se)}" for name, m in list(result.measures.items())[:3])
     return f"erfscope: step {moment.step}: {text} ({moment.seconds:.1f} s)"
