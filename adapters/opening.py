@@ -173,7 +173,8 @@ def wrap(
         ErfscopeError: a module that cannot be measured, as :func:`refuse_unmeasurable` says, an invalid size, or no
             size for a model of clips or volumes.
     """
-    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, mean=mean, std=std)  # type: ignore[arg-type]
+    numbers: dict[str, Any] = {"mean": mean, "std": std}
+    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, **numbers)
     examples = _examples(inputs, example_inputs)
     if isinstance(module, ExportedProgram):
         source = exported.source_of(module, name or "ExportedProgram", options)

@@ -16,7 +16,7 @@ from erfscope.options.settings import OPTIONS
 
 #: Options of the measurement, beside those of how the model is built.
 TAKEN = (
-    *("layer", "channels", "convention", "draws", "images", "synthetic", "squash", "weights", "checkpoint"),
+    *("layer", "wrt", "channels", "convention", "draws", "images", "synthetic", "squash", "weights", "checkpoint"),
     *("unsafe_load", "model_kwargs", "input_size", "in_chans", "mean", "std", "layout", "prefix_tokens", "seed"),
     *("device", "dtype"),
 )

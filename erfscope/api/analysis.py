@@ -21,7 +21,9 @@ from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
+from erfscope.engine.unseen import of_seeing, unseeing, with_unseeing
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.geometry.names import ONE_INPUT
 from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
@@ -65,7 +67,9 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     # Of several sizes that were tried the last one counts.
     wanted = [row for row in report if row.input.size == report[-1].input.size] if request.is_growing else report
     if len(wanted) != 1:
-        raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all")
+        references = [row.wrt for row in wanted if row.wrt.startswith(ONE_INPUT)]
+        one = f", wrt={references[0]!r} one of them" if len({*references}) > 1 else ""
+        raise ErfscopeError(f"these options ask for {len(report)} results; erfscope.sweep gives them all{one}")
     if request.raises and wanted[0].status == "error":
         raise MeasurementError(wanted[0].error or "", model=wanted[0].label)
     return wanted[0]
@@ -160,20 +164,14 @@ def measure_with_host(
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
-                by_reference = []
+                known: dict[str, Any] = {"layer": layer, "callbacks": callbacks, "earlier": earlier}
+                by_reference = list[list[Result]]()
                 for wrt in model.references(layer, own.wrt):
                     each = replace(own, wrt=wrt)
-                    by_reference.append(
-                        measure(
-                            model,
-                            feed,
-                            each,
-                            layer=layer,
-                            callbacks=callbacks,
-                            earlier=earlier,
-                            additions=additions(each),
-                        )
-                    )
+                    units = [] if wrt == own.wrt else unseeing(model, each, layer)
+                    seeing = of_seeing(each, units)
+                    found = measure(model, feed, seeing, additions=additions(each), **known) if seeing.unit else []
+                    by_reference.append([*with_unseeing(found, units, model, replace(each, layer=layer), feed)])
                 found = by_unit(by_reference)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)

@@ -27,7 +27,19 @@ from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 
 #: Options that an explorer takes, beside those that say how a model is built.
-EXPLORED = ("weights", "images", "synthetic", "layer", "channels", "convention", "draws", "squash", "seed", "device")
+EXPLORED = (
+    "weights",
+    "images",
+    "synthetic",
+    "layer",
+    "wrt",
+    "channels",
+    "convention",
+    "draws",
+    "squash",
+    "seed",
+    "device",
+)
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 

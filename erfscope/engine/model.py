@@ -144,9 +144,12 @@ class LoadedModel:
             raise ErfscopeError(f"{wrt!r} of {self.label} is {adapter.passed[wrt]}, without a gradient; name {known}")
         if not adapter.preprocess.parts or wrt != IMAGE:
             return [wrt]
-        if not (found := self.recording.inputs_of(layer)):
+        self.layer(layer)
+        recording = self.recording
+        if (seen := recording.find(layer)) is None or seen.node not in recording.graph.live:
             raise ErfscopeError(f"layer {layer!r} of {self.label} depends on none of its inputs")
-        return found
+        above = recording.positions.ancestors(seen.node)
+        return [name for name, node in recording.inputs.items() if node in above]
 
     def plain_reason(self, layer: str) -> str | None:
         """Why the model itself is run up to a layer, and not its graph; None where the graph is."""

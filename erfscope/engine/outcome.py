@@ -253,7 +253,7 @@ def failed(
     model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = ""
 ) -> Result:
     """A row for a model that could not be measured, so that the other rows can still be printed."""
-    preprocess = model.adapter.preprocess
+    preprocess = model.adapter.preprocess.of(settings.wrt)
     row = not_measured(model.label, model.adapter.spec, settings, error=error.reason)
     return replace(
         row,
@@ -264,7 +264,7 @@ def failed(
         input=replace(
             row.input,
             size=preprocess.size,
-            source=feed.kind if feed else "none",
+            source=feed.of(settings.wrt).kind if feed else "none",
             transform=preprocess.text,
             resize=preprocess.resize_text,
             scale=preprocess.scale_text,

@@ -46,12 +46,11 @@ class Pass:
         self.graph = graph
         #: How many images the pass was recorded with.
         self.images = shape_of(graph.inputs[0])[0]
-        #: Whether the call returned a tensor, alone or in what is searched for one.
-        self.has_output = any(path[:1] == (RETURNED,) for path in graph.returned)
         self.numbers = Numbers(graph, tensors)
         #: The inputs by name.
-        self.inputs = {str(path[1]): node for path, node in graph.returned.items() if path[:1] == (INPUTS,)}
-        self.inputs = self.inputs or {IMAGE: graph.inputs[0]}
+        self.inputs = {str(path[1]): node for path, node in graph.returned.items() if path[:1] == (INPUTS,)} or {
+            IMAGE: graph.inputs[0]
+        }
         #: What modules gave and got, by name, in the order of execution, and the stages.
         self.modules = _modules(graph)
         self.stages = _stages(graph, self.modules)
@@ -102,13 +101,12 @@ def _modules(graph: Graph) -> dict[str, NamedTensor]:
 def _stages(graph: Graph, modules: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     """The stages, which come when their modules do."""
     found = [(str(path[1]), node) for path, node in graph.returned.items() if path[:1] == (STAGES,)]
-    last = len(graph.marks)
     return {
         name: NamedTensor(
             node=node,
             shape=shape_of(node),
             stage=True,
-            order=modules[name].order if name in modules else last + number,
+            order=modules[name].order if name in modules else len(graph.marks) + number,
             calls=1,
         )
         for number, (name, node) in enumerate(found)

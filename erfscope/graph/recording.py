@@ -95,8 +95,7 @@ class Recording(Pass):
         )
 
     def _known(self, name: str) -> NamedTensor:
-        seen = self.find(name)
-        if seen is None:
+        if (seen := self.find(name)) is None:
             raise self._not_found("layer", split_kind(name)[0], [layer.name for layer in self.layers])
         return seen
 
@@ -177,8 +176,8 @@ class Recording(Pass):
         }
         if not all(seen.calls == 1 for seen in found.values()):
             return None
-        readings = {name: self.reading_of_tensor(seen, split_kind(name)[1]) for name, seen in found.items()}
-        return {name: each.layout for name, each in readings.items() if each.layout is not None}
+        layouts = {name: self.reading_of_tensor(seen, split_kind(name)[1]).layout for name, seen in found.items()}
+        return {name: layout for name, layout in layouts.items() if layout is not None}
 
     def crop(
         self, layer: str, units: Sequence[tuple[int, ...]], wrt: str, images: int, of: Pass | None = None
@@ -214,8 +213,9 @@ class Recording(Pass):
             goal = found.node
         asked = (target.node, goal, tuple(units), images)
         if asked not in there.crops:
-            ends = Wanted(target.node, layout), Wanted(goal, read_so)
-            there.crops[asked] = crop(there.graph, there.numbers, *ends, units, images)
+            there.crops[asked] = crop(
+                there.graph, there.numbers, Wanted(target.node, layout), Wanted(goal, read_so), units, images
+            )
         return there.crops[asked]
 
     def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
@@ -243,8 +243,11 @@ class Recording(Pass):
         found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
         if not self.needs_numbers(layer) or not found.center_exact or not found.center_px:
             return found
-        reason = "it was recorded with random numbers, and may be elsewhere with others"
-        return replace(found, center_exact=False, center_inexact_reason=reason)
+        return replace(
+            found,
+            center_exact=False,
+            center_inexact_reason="it was recorded with random numbers, and may be elsewhere with others",
+        )
 
     def default_unit(self, layer: str, wrt: str = IMAGE, at: Sequence[float] | None = None) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis, or to another
@@ -296,15 +299,19 @@ class Recording(Pass):
 
     def _fields_of(self, layer: str, node: fx.Node, wrt: str) -> Fields:
         reference, layout = self._reference(layer, node, wrt)
-        own = self.inputs.get(wrt, self.positions.image)
-        return self.fields(own if reference is None else reference.node, layout, wrt)
+        fields = self.fields(
+            self.inputs.get(wrt, self.positions.image) if reference is None else reference.node, layout, wrt
+        )
+        if reference is None and node not in fields:
+            raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
+        return fields
 
     def _reference(self, layer: str, node: fx.Node, wrt: str) -> tuple[NamedTensor | None, Layout]:
         """The module's own tensor if the layer was computed from it, else the stage's; None for an input."""
         if wrt == IMAGE or wrt in self.inputs:
             return None, FIRST
-        found = (self.modules.get(wrt), self.stages.get(wrt), self.find(wrt) if self.is_call(wrt) else None)
-        candidates = [seen for seen in found if seen is not None]
+        call = self.find(wrt) if self.is_call(wrt) else None
+        candidates = [seen for seen in (self.modules.get(wrt), self.stages.get(wrt), call) if seen is not None]
         if not candidates:
             known = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
             raise self._not_found("reference", wrt, [*self.inputs, *known])
@@ -333,12 +340,8 @@ class Recording(Pass):
         """The fields of all tensors with respect to one, computed once."""
         if node not in self._fields:
             # Of one of several inputs its own pixels count.
-            is_part = name in self.inputs and node is not self.positions.image
-            positions = Positions(self.graph, self.numbers, node) if is_part else self.positions
-            self._fields[node] = Fields(positions, node, layout, name=name)
+            is_whole = name not in self.inputs or node is self.positions.image
+            self._fields[node] = Fields(
+                self.positions if is_whole else Positions(self.graph, self.numbers, node), node, layout, name=name
+            )
         return self._fields[node]
-
-    def inputs_of(self, layer: str) -> list[str]:
-        """The inputs that a layer depends on."""
-        node = self._known(layer).node
-        return [name for name, each in self.inputs.items() if each in self.positions.ancestors(node)]

@@ -6,10 +6,11 @@ Sizes are in cells of the reference (pixels where that is the image), on the raw
 centre."""
 
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import MEASURES, SHOWN, SHOWN_WITHOUT_PLACE, Kind, Measure, Unit, Value
+from erfscope.measures.table import INPUT_SHARE, MEASURES, SHOWN, SHOWN_WITHOUT_PLACE, Kind, Measure, Unit, Value
 from erfscope.measures.values import MeasureValue, measure, value_of, with_errors
 
 __all__ = [
+    "INPUT_SHARE",
     "MEASURES",
     "SHOWN",
     "SHOWN_WITHOUT_PLACE",

@@ -425,6 +425,8 @@ _ENTRIES: list[Measure] = [
 
 #: Every measure by its name, in the order of the report. A plain dict: add your own.
 MEASURES: dict[str, Measure] = {entry.name: entry for entry in _ENTRIES}
+#: What stands beside them in results of several inputs, and is no measure of one map.
+INPUT_SHARE = "input_share"
 #: Those that tables show, and that are computed unless others are asked for.
 SHOWN = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 #: The same for units without a place.

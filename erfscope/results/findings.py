@@ -14,6 +14,7 @@ from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
+from erfscope.graph.named import RETURNED
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
@@ -195,7 +196,7 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         )
         hint = f"name one call with --layer, such as {names[0]}@{recording.calls(names[0]) - 1}"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
-    if not recording.has_output:
+    if not any(path[:1] == (RETURNED,) for path in recording.graph.returned):
         text = f"no tensor is found in what the model returns, so that {layer} inside it is measured"
         hint = "let erfscope.wrap(model, forward=lambda m, x: m(x).NAME) return the tensor"
         yield Finding(code="output_not_read", text=f"{text}; {hint}")

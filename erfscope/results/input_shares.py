@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
-from erfscope.measures import MeasureValue
+from erfscope.measures import INPUT_SHARE, MeasureValue
 from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
-
-#: Its name among the measures of a result.
-INPUT_SHARE = "input_share"
 
 
 def with_input_shares(results: Sequence[Result]) -> list[Result]:
@@ -25,7 +22,7 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
     # What was measured before has its share; a map without magnitudes is one of those.
     is_known = all(result.map is None or result.masses for result in results)
     # Each input may have needed another number of images for an error that was asked for.
-    is_known &= len({result.input.n_images for result in results}) == 1
+    is_known &= len({result.input.n_images for result in results if result.map is not None}) == 1
     if len(results) < 2 or not total > 0 or not is_known or any(result.status == "error" for result in results):
         return list(results)
     groups = sorted({group for each in masses for group in each})

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.measures import MEASURES, SHOWN
+from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import Differences, paired, partners
 from erfscope.results.display import render
@@ -95,7 +95,9 @@ class Report:
         which rows differ; else all that are named, over both."""
         for result in self.results:
             result.compute(measures or ())
-        measured = [name for name in MEASURES if any(name in result.measures for result in self.results)]
+        measured = [
+            name for name in (INPUT_SHARE, *MEASURES) if any(name in result.measures for result in self.results)
+        ]
         names = list(measures) if measures else measured if format == "csv" else None
         compared = [name for name in measures or SHOWN if names is None or name in names]
         return str(render("table", self, names, compared=compared, format=format))

@@ -320,7 +320,7 @@ class Result:
     #: Versions of the packages it was measured with; None where nothing was measured.
     versions: Mapping[str, str | None] | None = None
     seconds: float = 0.0
-    #: By group of images the magnitudes of the contributions in all, where the model takes several inputs; not stored.
+    #: By group of images the magnitudes of the contributions in all; of several inputs alone.
     masses: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     #: The sums by groups, for measures that are asked for later; None where they are large, and of a stored whole run.
     sums: MapAccumulator | None = field(default=None, repr=False, compare=False)

@@ -125,8 +125,6 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     box: tuple[tuple[int, int], ...]
     #: How many contributions each group counts.
     groups: Mapping[int, Annotated[float, Meta(gt=0)]]
-    #: By group the magnitudes of the contributions in all; absent where the model takes one input.
-    masses: Mapping[int, Annotated[float, Meta(ge=0)]] | None = None
     #: Gradient norm over that of a random-sign draw, from the first image that has one.
     ratio: float | None
     #: The text for the images of the whole run.
@@ -141,7 +139,7 @@ _NAMES = """
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf halo sampling_points measures in_plane
     differences frame_mass published cost
-    computed positions trust verification map map_file map_sha256 shard versions seconds
+    computed positions trust verification map map_file map_sha256 shard masses versions seconds
 """.split()  # noqa: SIM905
 #: Fields whose type differs from that of the result's field.
 _OTHER: dict[str, Any] = {
@@ -161,7 +159,7 @@ _OTHER: dict[str, Any] = {
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
 #: Fields that reports lack which were stored before there were such.
-_LATER = {"sampling_points": None}
+_LATER: dict[str, Any] = {"sampling_points": None, "masses": {}}
 _FIELDS = [(name, _TYPES[name], *([_LATER[name]] if name in _LATER else [])) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct(

@@ -106,7 +106,6 @@ def sums_of_part(part: PartialSums) -> StoredSums:
         leaked=average.outside_trf,
         box=tuple((side.start, side.stop - 1) for side in sums.box or ()),
         groups={group: count for group, (_, count) in sums.items()},
-        masses=average.masses,
         **{name: getattr(part, name) for name in _SAME_OF_PART},
     )
 
@@ -119,7 +118,12 @@ def part_arrays(part: PartialSums) -> dict[str, FloatArray]:
 
 
 def part_from_sums(
-    stored: StoredSums | None, arrays: Mapping[str, FloatArray], *, convention: str, space: Sequence[int]
+    stored: StoredSums | None,
+    arrays: Mapping[str, FloatArray],
+    *,
+    convention: str,
+    space: Sequence[int],
+    masses: Mapping[int, float] | None = None,
 ) -> PartialSums | None:
     """A stored part of a run; None for a whole run, and if its sums are missing.
 
@@ -128,6 +132,7 @@ def part_from_sums(
         arrays: See :func:`part_arrays`.
         convention: Name of the convention.
         space: Spatial size of the reference.
+        masses: As a :class:`Result` has them; None where there are none.
 
     Raises:
         ValueError: there are not as many sums as groups.
@@ -141,7 +146,7 @@ def part_from_sums(
     average = MapAccumulator(CONVENTIONS[convention], stored.n_all, space, None)
     sums = _group_sums(stored, arrays)
     lost = {"zero_gradient_images": stored.dead, "nan_images": stored.nan}
-    average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, masses=stored.masses, **lost)
+    average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, masses=masses, **lost)
     return PartialSums(
         average=average,
         hops=arrays.get("hops"),
@@ -232,8 +237,8 @@ def result_to_json(
         # A finding says why a centre is not exact.
         del document["trf"]["center_inexact_reason"]
         document["trf"]["global"] = result.trf.is_global
-    if result.part is not None and result.part.average.masses is None:
-        del document["shard"]["masses"]
+    if not result.masses:
+        del document["masses"]
     return document
 
 
@@ -293,7 +298,13 @@ def result_from_json(
         # A shard whose sums do not lie beside it has numbers, and nothing to add to others.
         part=None
         if trf is None
-        else part_from_sums(stored.shard, arrays, convention=stored.convention, space=trf.reference_px),
+        else part_from_sums(
+            stored.shard,
+            arrays,
+            convention=stored.convention,
+            space=trf.reference_px,
+            masses=stored.masses or None,
+        ),
         picture=arrays.get("picture"),
         seconds=stored.seconds,
     )

@@ -8,9 +8,8 @@ from typing import Any
 
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import size_text
-from erfscope.measures import MEASURES
+from erfscope.measures import INPUT_SHARE, MEASURES
 from erfscope.printable import UNIT_SIGNS, brief, number, rounded
-from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.table import MISSING, Cell

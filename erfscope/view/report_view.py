@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from erfscope.finding import code_of
-from erfscope.measures import MEASURES, SHOWN
+from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.printable import DIGITS, number
 from erfscope.results.comparability import Differences, partners
-from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words

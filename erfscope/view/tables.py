@@ -11,7 +11,7 @@ from typing import Any
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.unit import size_text
-from erfscope.measures import MEASURES, SHOWN
+from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.results.findings import COMPARE, WITHOUT_OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -87,13 +87,14 @@ def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequ
         raise unknown("table format", format, WRITERS)
     chosen = chosen_measures(report.results) if measures is None else list(measures)
     for name in chosen:
-        if name not in MEASURES:
+        if name not in (INPUT_SHARE, *MEASURES):
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
         view, others = report_view(report, chosen, compared=compared), compared if len(report) > 1 else ()
         return write(full_table(view, chosen, others), format)
-    if format == "latex" and measures is None and chosen == list(SHOWN):
-        return write(paper_table(_in_one_column(report_view(report, PAPER))), format)
+    shares = [name for name in chosen if name == INPUT_SHARE]
+    if format == "latex" and measures is None and chosen == [*shares, *SHOWN]:
+        return write(paper_table(_in_one_column(report_view(report, [*shares, *PAPER]))), format)
     view = report_view(report, chosen)
     view = report_view(report, measures)
     return write(plain_table(view) if format == "plain" else paper_table(view), format)

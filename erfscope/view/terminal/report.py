@@ -14,11 +14,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from erfscope.geometry.unit import size_text
-from erfscope.measures import SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.measures import INPUT_SHARE, SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
-from erfscope.results.input_shares import INPUT_SHARE
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
