@@ -29,6 +29,7 @@ BASELINE = (
 #: Fields that are not there in every case. All others are always written.
 OPTIONAL: dict[str, set[str]] = {
     "StoredMeasure": {"image_px"},
+    "StoredResult": {"masses"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
     "UsedWeights": {"source", "sha256"},
 }

@@ -153,13 +153,15 @@ _OTHER: dict[str, Any] = {
     "map_file": str | None,
     "map_sha256": str | None,
     "shard": StoredSums | None,
+    # Left out where the model takes one input.
+    "masses": Mapping[int, Annotated[float, Meta(ge=0)]] | UnsetType,
     "seconds": float,
 }
 #: Fields that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
 #: Fields that reports lack which were stored before there were such.
-_LATER: dict[str, Any] = {"sampling_points": None, "masses": {}}
+_LATER: dict[str, Any] = {"sampling_points": None, "masses": UNSET}
 _FIELDS = [(name, _TYPES[name], *([_LATER[name]] if name in _LATER else [])) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct(

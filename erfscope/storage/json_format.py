@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from erfscope.finding import Finding
@@ -230,6 +231,7 @@ def result_to_json(
         map_file=None if map_sha256 is None else f"{result.id}.npz",
         map_sha256=map_sha256,
         shard=None if result.part is None else sums_of_part(result.part),
+        masses=result.masses or UNSET,
         seconds=round(result.seconds, 3),
     )
     document = to_json(stored)
@@ -237,8 +239,6 @@ def result_to_json(
         # A finding says why a centre is not exact.
         del document["trf"]["center_inexact_reason"]
         document["trf"]["global"] = result.trf.is_global
-    if not result.masses:
-        del document["masses"]
     return document
 
 
@@ -264,7 +264,7 @@ def result_from_json(
     """
     arrays = arrays or {}
     stored: Any = convert(entry, StoredResult, "result")
-    trf, unit, hops = stored.trf, stored.unit, stored.hops
+    trf, unit, hops, masses = stored.trf, stored.unit, stored.hops, stored.masses or {}
     if trf is not None and unit is not None:
         _refuse_other_axes(trf, unit, arrays.get("map"))
     erf = None
@@ -303,8 +303,9 @@ def result_from_json(
             arrays,
             convention=stored.convention,
             space=trf.reference_px,
-            masses=stored.masses or None,
+            masses=masses or None,
         ),
+        masses=masses,
         picture=arrays.get("picture"),
         seconds=stored.seconds,
     )
