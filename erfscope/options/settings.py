@@ -77,7 +77,7 @@ class Settings:
     wrt: Annotated[
         str,
         Option(
-            "Reference: image, the output of layer NAME, or its input, NAME:in{several}.",
+            "Reference: image, input:NAME of several, the output of layer NAME, or its input, NAME:in{several}.",
             WHAT,
             several="a comma list measures each",
             accepts="str | Sequence[str]",

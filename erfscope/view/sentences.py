@@ -127,7 +127,8 @@ def quiet_line(result: Result) -> str:
 def _line(result: Result, words: Sequence[str], about_error: str = "") -> str:
     """Name, status and first size of a result, what its error is over, and further ``words``."""
     sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}{about_error}" for name in main_radii(result)]
-    named = filter(None, (result.label, result.layer, unit_text(result)))
+    wrt = f"wrt {result.wrt}" if result.wrt.startswith(ONE_INPUT) else ""
+    named = filter(None, (result.label, result.layer, wrt, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 
 
