@@ -126,7 +126,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image file, folder or quoted pattern such as 'photos/*.jpg', of one of several inputs NAME=PATH; repeatable.",
+            "Image file, folder or quoted pattern such as 'photos/*.jpg', NAME=PATH of several inputs; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
