@@ -106,6 +106,8 @@ def unfit_strip(results: Sequence[Result]) -> str | None:
         return "layers or input sizes of one model"
     if len(places) < 2:
         return FIGURES["strip"].needs
+    if len({result.wrt for result in shown}) > 1:
+        return "maps with respect to one input or one inner map"
     return "one unit under one setting at each layer and input size" if len(places) < len(shown) else None
 
 

@@ -287,6 +287,8 @@ def swept(results: Sequence[Result]) -> tuple[str, ...]:
             by_label.setdefault(result.label, []).append(result)
     rows = by_label.values()
     found = [name for name, read in SWEPT.items() if any(len({read(row) for row in group}) > 1 for group in rows)]
+    if "input" in found and not any(_varies_within_an_input(group) for group in rows):
+        found.remove("input")
     if "unit" in found and not any(_varies_within_a_layer(group) for group in rows):
         found.remove("unit")
     return tuple(found)
@@ -337,6 +339,14 @@ def _partner(by_label: Mapping[str, Sequence[Result]], varied: Sequence[str], re
     if "layer" in varied:
         ours = [each for each in ours if each.unit and result.unit and each.unit.stride_px == result.unit.stride_px]
     return ours[-1] if ours else None
+
+
+def _varies_within_an_input(group: Sequence[Result]) -> bool:
+    """Whether a model was measured at several input sizes: several inputs may each have their own."""
+    sizes: dict[str, set[object]] = {}
+    for row in group:
+        sizes.setdefault(row.wrt, set()).add(row.input.size)
+    return any(len(found) > 1 for found in sizes.values())
 
 
 def _varies_within_a_layer(group: Sequence[Result]) -> bool:

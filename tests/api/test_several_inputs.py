@@ -17,6 +17,7 @@ from torch.nn import functional
 import erfscope
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.options.request import Request
+from erfscope.results.comparability import swept as swept_settings
 from erfscope.stimuli.files import by_input, paired_files
 
 #: Shapes of the inputs of :class:`Fusion`.
@@ -583,6 +584,14 @@ def test_figures_tables_and_pages_say_the_share(tmp_path: Path) -> None:
     assert {"input_share", "input_share_se", "wrt"} <= set(header)
     again = erfscope.read(tmp_path / "r")
     assert again.results[1]["input_share"].value == report.results[1]["input_share"].value
+
+
+def test_inputs_of_two_sizes_are_no_sweep_of_sizes(tmp_path: Path) -> None:
+    report = erfscope.sweep(wrapped(Fusion(), IMAGE, DEPTH).to(dtype=torch.float32), samples=2)
+    assert [*report.results[0].input.size] != [*report.results[1].input.size]
+    assert swept_settings(report.results) == ("reference",)
+    with pytest.raises(ErfscopeError, match="with respect to one input"):
+        report.figure(tmp_path / "x.png", kind="strip")
 
 
 def test_one_input_keeps_its_json() -> None:
