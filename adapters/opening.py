@@ -26,9 +26,10 @@ from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning
 from erfscope.finding import Finding
-from erfscope.geometry.input_size import Size
+from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.geometry.names import IMAGE
+from erfscope.geometry.unit import size_text
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
 
@@ -177,7 +178,7 @@ def wrap(
     options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, **numbers)
     examples = _examples(inputs, example_inputs)
     if isinstance(module, ExportedProgram):
-        source = exported.source_of(module, name or "ExportedProgram", options)
+        source = exported.source_of(module, name or "ExportedProgram", options, example_inputs=examples)
     else:
         plain = unwrapped(module)
         name = name or type(plain).__name__
@@ -222,7 +223,7 @@ def _adapter(
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
     if source.example_inputs is not None:
-        made_by = ModuleAdapter
+        made_by = source.adapter or ModuleAdapter
         options["inputs"] = _example_inputs(source, asked, transform, forward)
         options["preprocess"] = options["inputs"].preprocess
     elif source.config is not None:
@@ -238,11 +239,6 @@ def _example_inputs(
 ) -> ExampleInputs:
     """Read the arguments of a model that takes several, each map with its own size."""
     module, spec = source.module, source.spec
-    if asked.input_size is not None or asked.in_chans is not None:
-        raise ErfscopeError(
-            f"{spec} has the size and the channels of its example inputs: leave input_size and in_chans out, or give"
-            " other examples"
-        )
 
     def steps(name: str, shape: tuple[int, ...], *, is_only: bool) -> Preprocess:
         channels, *size = shape
@@ -251,7 +247,14 @@ def _example_inputs(
         # Of several images none is the one that the model's own configuration is about.
         return preprocess(own.input_config(module if is_only else nn.Identity(), spec), _for(transform, name))
 
-    return example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
+    found = example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
+    own = found.preprocess.size
+    if asked.in_chans is not None or (asked.input_size is not None and not is_size(asked.input_size, own)):
+        raise ErfscopeError(
+            f"{spec} has the size and the channels of its example inputs, {size_text(own)}: leave input_size and"
+            " in_chans out, or give other examples"
+        )
+    return found
 
 
 def _for(value: Any, name: str) -> Any:

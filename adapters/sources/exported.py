@@ -43,29 +43,50 @@ def store(_spec: str) -> None:
     """No store: a program holds its weights."""
 
 
-def source_of(program: ExportedProgram, spec: str, options: SourceOptions, weights: Weights | None = None) -> Source:
+def source_of(
+    program: ExportedProgram,
+    spec: str,
+    options: SourceOptions,
+    weights: Weights | None = None,
+    example_inputs: Any = None,
+) -> Source:
     """The model in an exported program, for the channels and the size that it was exported for, or that are asked for.
 
     Its modules have the names they had when it was exported; one that was called several times is there once per call,
     as ``NAME@1`` and so on.
 
     Args:
-        program: In evaluation mode, of one input (B, C, *space).
+        program: In evaluation mode.
         spec: Its name in messages.
         options: Input size and channels, where its shapes are dynamic.
         weights: Where its weights come from; given with the program if None.
+        example_inputs: Its arguments where it takes several; those that it was exported with if None.
 
     Raises:
-        ErfscopeError: a program of several inputs or in training mode, or an input that it does not take.
+        ErfscopeError: a program in training mode, one of several inputs without an example of them, or an input that it
+            does not take.
     """
     names = program.graph_signature.user_inputs
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 3:
-        raise ErfscopeError(
-            f"takes {', '.join(map(str, names))}; export it again as a model of one batch of images", model=spec
+    is_image = len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].ndim >= 3
+    examples = example_inputs if example_inputs is not None or is_image else _exported_with(program)
+    if not is_image and examples is None:
+        text = (
+            f"takes {', '.join(map(str, names))}; give an example of each: erfscope.wrap(program, example_inputs=(...))"
         )
+        raise ErfscopeError(text, model=spec)
     if any(node.target is torch.ops.aten.batch_norm.default and node.args[5] for node in program.graph.nodes):
         raise ErfscopeError("was exported in training mode; call model.eval() first and export it again", model=spec)
+    if examples is not None:
+        first = next((each.shape[0] for each in inputs if isinstance(each, Tensor) and each.ndim > 3), None)
+        module = _unflattened(program, spec)
+        return Source(
+            module=module,
+            spec=spec,
+            weights=weights or Weights(source="given", sha256=sha256(module)),
+            adapter=functools.partial(ModuleAdapter, most_images=first if isinstance(first, int) else None),
+            example_inputs=examples,
+        )
     batch, *sides = inputs[0].shape
     channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
     size = size * (len(sides) - 1) if len(size) == 1 else size
@@ -77,9 +98,7 @@ def source_of(program: ExportedProgram, spec: str, options: SourceOptions, weigh
             f" {'x'.join(map(str, size))}; export it again with dynamic_shapes",
             model=spec,
         )
-    with errors_as_one_line("its modules cannot be told apart; export a model that has it as a part", model=spec):
-        module = torch.export.unflatten(program)
-    _forget_example(module)
+    module = _unflattened(program, spec)
     words = {"input_size": tuple(map(int, (channels, *size)))}
     return Source(
         module=module,
@@ -88,6 +107,19 @@ def source_of(program: ExportedProgram, spec: str, options: SourceOptions, weigh
         config=input_config(words, mean=options.mean, std=options.std),
         adapter=functools.partial(ModuleAdapter, most_images=batch if isinstance(batch, int) else None),
     )
+
+
+def _exported_with(program: ExportedProgram) -> Any:
+    """The arguments that a program was exported with, by position or by keyword; None where it has both or none."""
+    args, keywords = program.example_inputs or ((), {})
+    return None if bool(args) == bool(keywords) else args or keywords
+
+
+def _unflattened(program: ExportedProgram, spec: str) -> nn.Module:
+    with errors_as_one_line("its modules cannot be told apart; export a model that has it as a part", model=spec):
+        module = torch.export.unflatten(program)
+    _forget_example(module)
+    return module
 
 
 def _program_in(path: Path, *, unsafe: bool) -> ExportedProgram:

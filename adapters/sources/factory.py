@@ -23,6 +23,7 @@ from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.input_size import is_size
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Weights
 from erfscope.restore import restored, seed_generators
@@ -46,7 +47,9 @@ def build(spec: str, options: SourceOptions) -> Source:
     if not is_wrapped:
         config = options.input_config(module, spec) if examples is None else None
         return Source(module=module, spec=spec, weights=weights, config=config, example_inputs=examples)
-    asked = [name for name in ("input_size", "in_chans", "mean", "std") if getattr(options, name) is not None]
+    asked = [name for name in ("in_chans", "mean", "std") if getattr(options, name) is not None]
+    if options.input_size is not None and not is_size(options.input_size, made.preprocess.size):
+        asked.insert(0, "input_size")
     if asked:
         raise ErfscopeError(f"returns what erfscope.wrap makes; give {asked[0]} to erfscope.wrap", model=spec)
 
