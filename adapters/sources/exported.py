@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from erfscope.adapters.libraries import silence_libraries
@@ -71,9 +71,8 @@ def source_of(
     is_image = len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].ndim >= 3
     examples = example_inputs if example_inputs is not None or is_image else _exported_with(program)
     if not is_image and examples is None:
-        text = (
-            f"takes {', '.join(map(str, names))}; give an example of each: erfscope.wrap(program, example_inputs=(...))"
-        )
+        takes = ", ".join(map(str, names))
+        text = f"takes {takes}; give an example of each: erfscope.wrap(program, example_inputs=(...))"
         raise ErfscopeError(text, model=spec)
     if any(node.target is torch.ops.aten.batch_norm.default and node.args[5] for node in program.graph.nodes):
         raise ErfscopeError("was exported in training mode; call model.eval() first and export it again", model=spec)

@@ -172,8 +172,8 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("make", "inputs", "text"),
     [
-        (Two, lambda: (batch(1), batch(1)), "takes x, y; export it again as a model of one batch of images"),
-        (nn.Identity, lambda: (torch.zeros(1, 3),), "export it again as a model of one batch of images"),
+        (Two, lambda: (torch.zeros(1, 3), torch.zeros(1, 3)), "none of the example inputs .* is a floating"),
+        (nn.Identity, lambda: (torch.zeros(1, 3),), "none of the example inputs .* is a floating"),
         (
             lambda: SmallNet().train(),
             lambda: (batch(2),),

@@ -261,6 +261,21 @@ def test_maps_are_found_in_containers_and_named_by_the_way_to_them() -> None:
     assert [row["input_share"].value for row in rows] == pytest.approx([0.25, 0.5, 0.25], rel=1e-5)
 
 
+@pytest.mark.slow
+def test_an_exported_program_has_the_inputs_that_it_was_exported_with() -> None:
+    module, view = Stereo().eval(), torch.zeros(1, *IMAGE)
+    expected = erfscope.sweep(two_of(module), samples=2)
+    for args, keywords in (((view, view), {}), ((), {"left": view, "right": view})):
+        rows = erfscope.sweep(torch.export.export(module, args, keywords), samples=2)
+        assert [row.wrt for row in rows] == [f"input:{name}" for name in (keywords or ("args[0]", "args[1]"))]
+        for row, own in zip(rows, expected, strict=True):
+            assert row.trf == own.trf
+            assert row["input_share"].value == pytest.approx(own["input_share"].value, rel=1e-5)
+    program = torch.export.export(module, (view,), {"right": view})
+    with pytest.raises(ErfscopeError, match=r"takes left, right; give an example of each: erfscope\.wrap\(program"):
+        erfscope.sweep(program)
+
+
 def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     x = torch.zeros(1, 3, 8, 8)
     rows = erfscope.sweep(erfscope.wrap(Towers(1.0, 1.0), example_inputs=(x, x)), samples=4, convention="luo")
@@ -316,6 +331,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         "leave NAME= out",
     ),
 }
+
+
+def two_of(module: nn.Module) -> Any:
+    return erfscope.wrap(module, example_inputs=(torch.zeros(1, *IMAGE),) * 2)
 
 
 def two(right: Tensor | None = None) -> Any:
