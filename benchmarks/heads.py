@@ -1,11 +1,13 @@
-"""Units without a place, model by model: what erfscope measures beside plain autograd in float64.
+"""Units without a place and heads of detectors: what erfscope measures beside plain autograd in float64, by model.
 
 Run ``python benchmarks/heads.py``; it prints the table of docs/zoo.md. The oracle shares no code with erfscope: a hook
-on the layer, one gradient per channel of the unit, squared, summed, divided by its total for each image.
+on the layer, one gradient per channel of the unit, squared, summed, divided by its total for each image. Models of
+packages that are not installed are left out.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +36,10 @@ class Head:
     layer: str | None = None
     #: What erfscope must choose where ``layer`` is None, and what the oracle reads.
     expected: str = "output"
+    #: The axis of its tensor along which a unit without a place is counted.
+    axis: int = 1
+    #: A package that is not among erfscope's own requirements.
+    package: str = ""
 
 
 def timm_model(name: str, **options: Any) -> Callable[[], nn.Module]:
@@ -65,6 +71,17 @@ def transformers_model(kind: str, configuration: str, **options: Any) -> Callabl
         import transformers
 
         return getattr(transformers, kind)(getattr(transformers, configuration)(**options))
+
+    return build
+
+
+def ultralytics_model(configuration: str) -> Callable[[], nn.Module]:
+    """Return what builds a model of ultralytics from its configuration."""
+
+    def build() -> nn.Module:
+        import ultralytics
+
+        return ultralytics.YOLO(configuration, verbose=False).model
 
     return build
 
@@ -101,6 +118,23 @@ def _mask2former() -> nn.Module:
     )  # fmt: skip
 
 
+class Proposals(nn.Module):
+    """The class scores of each proposal of a Faster R-CNN, (images, proposals, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        few = {"rpn_pre_nms_top_n_test": 50, "rpn_post_nms_top_n_test": 20}
+        self.detector = torchvision_model("fasterrcnn_mobilenet_v3_large_320_fpn", min_size=96, max_size=160, **few)()
+
+    def forward(self, x: Tensor) -> Tensor:
+        detector = self.detector
+        images, _ = detector.transform(list(x))
+        features = detector.backbone(images.tensors)
+        proposals, _ = detector.rpn(images, features)
+        pooled = detector.roi_heads.box_roi_pool(features, proposals, images.image_sizes)
+        return detector.roi_heads.box_predictor(detector.roi_heads.box_head(pooled))[0].unflatten(0, (len(x), -1))
+
+
 HEADS = (
     Head(name="vit_tiny_patch16_224", build=timm_model("vit_tiny_patch16_224", img_size=64), size=(64, 64),
          unit="token:0", expected="blocks.11"),
@@ -132,6 +166,21 @@ HEADS = (
          size=(64, 64), unit="row:100", layer="head.regression_head[0]", expected="head.regression_head[0]"),
     Head(name="torchvision RetinaNet", build=torchvision_model("retinanet_resnet50_fpn", min_size=96, max_size=96),
          size=(64, 64), unit="row:1000", layer="head.regression_head", expected="head.regression_head"),
+    Head(name="torchvision Faster R-CNN, its pyramid", build=torchvision_model("fasterrcnn_mobilenet_v3_large_fpn",
+         min_size=97, max_size=200), size=(61, 83), unit="1,1", layer="backbone[0]", expected="backbone[0]"),
+    *(Head(name=f"torchvision Faster R-CNN, {what}", build=torchvision_model("fasterrcnn_resnet50_fpn", min_size=96,
+           max_size=200), size=(64, 80), unit=unit, layer=layer, expected=layer)
+      for what, unit, layer in (("scores of level 0", "8,9", "rpn.head[0][0]"),
+                                ("scores of level 2", "2,3", "rpn.head[0][2]"),
+                                ("boxes of level 3", "1,1", "rpn.head[1][3]"))),
+    Head(name="torchvision Faster R-CNN, a proposal", build=Proposals, size=(64, 80), unit="row:7"),
+    *(Head(name=f"ultralytics {name}", build=ultralytics_model(f"{name}.yaml"), size=(64, 96), unit=unit, layer=layer,
+           expected=layer, axis=2, package="ultralytics")
+      for name, unit, layer in (("yolov8n", "row:5", "output[0]"), ("yolov8n", "row:100", "output[0]"),
+                                ("yolov8n", "row:125", "output[0]"), ("yolov8n", "3,5", "model.22.cv3.0"),
+                                ("yolov8n", "2,3", "model.22.cv3.1"), ("yolov8n", "1,1", "model.22.cv3.2"),
+                                ("yolo11n", "row:100", "output[0]"), ("yolo11n-seg", "row:100", "output[0][0]"),
+                                ("yolo11n-seg", "5,7", "output[0][1]"))),
 )  # fmt: skip
 
 
@@ -147,20 +196,26 @@ def tensor_of(module: nn.Module, x: Tensor, name: str) -> Tensor:
         handle.remove()
     value = found[-1]
     for item in items:
-        value = value[int(item)] if item.isdigit() else value[item]
+        value = value[int(item)] if isinstance(value, list | tuple) else value[item]
     return value
 
 
-def by_autograd(module: nn.Module, x: Tensor, layer: str, unit: str) -> np.ndarray[Any, Any]:
-    """The map of a unit by plain autograd, with sum 1."""
+def channels_of(tensor: Tensor, unit: str, axis: int) -> Tensor:
+    """The numbers of a unit: of a place, of an index along an axis, or of all."""
     kind, _, name = unit.partition(":")
+    if not name and kind != "vector":
+        row, column = map(int, unit.split(","))
+        return tensor[..., row, column]
+    return tensor if kind == "vector" else tensor.select(axis, int(name))
+
+
+def by_autograd(module: nn.Module, x: Tensor, layer: str, unit: str, axis: int = 1) -> np.ndarray[Any, Any]:
+    """The map of a unit by plain autograd, with sum 1."""
     total: Any = 0.0
     for image in x.split(1):
         leaf = image.clone().requires_grad_()
-        tensor = tensor_of(module, leaf, layer)
-        channels = (tensor if kind == "vector" else tensor[:, int(name)]).flatten()
         energy: Any = 0.0
-        for value in channels:
+        for value in channels_of(tensor_of(module, leaf, layer), unit, axis).flatten():
             (gradient,) = torch.autograd.grad(value, leaf, retain_graph=True)
             energy = energy + gradient[0].square().sum(0)
         total = total + energy / energy.sum()
@@ -171,6 +226,9 @@ def by_autograd(module: nn.Module, x: Tensor, layer: str, unit: str) -> np.ndarr
 def rows(heads: tuple[Head, ...] = HEADS) -> Iterator[tuple[Head, Any, float]]:
     """Each head with its result and the relative L1 distance from the oracle."""
     for head in heads:
+        if head.package and importlib.util.find_spec(head.package) is None:
+            print(f"{head.name} is left out: {head.package} is not installed", file=sys.stderr)
+            continue
         torch.manual_seed(0)
         module = head.build().double().eval()
         x = torch.randn(1, 3, *head.size, dtype=torch.float64)
@@ -178,7 +236,7 @@ def rows(heads: tuple[Head, ...] = HEADS) -> Iterator[tuple[Head, Any, float]]:
         result = erfscope.analyze(
             module, images=x, input_size=head.size, unit=head.unit, draws="all", dtype="float64", **asked
         )
-        truth = by_autograd(module, x, head.expected, head.unit)
+        truth = by_autograd(module, x, head.expected, head.unit, head.axis)
         yield head, result, float(np.abs(result.map.values - truth).sum())
 
 

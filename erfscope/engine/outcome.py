@@ -163,11 +163,13 @@ def _computed(plan: Plan, number: int) -> Computed:
 
 def _one_by_one(plan: Plan) -> Iterator[Finding]:
     """Why images were measured one at a time, where no operation mixes them."""
-    model = plan.model
+    model, layer = plan.model, plan.question.layer
     if model.draws_random_numbers:
         text = f"identical passes may differ: the model draws random numbers in its forward pass; {ONE_BY_ONE}"
         yield Finding(code="not_repeatable", text=text)
-    elif model.recording.needs_numbers(plan.question.layer):
+    elif model.recording.takes_one_image or model.recording.batch_mixing(layer):
+        return
+    elif model.recording.needs_numbers(layer):
         why = "the path through the model may depend on the other images"
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
     elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):

@@ -58,7 +58,9 @@ def kind_of(word: object) -> tuple[str, tuple[str, ...]]:
     return kind, names
 
 
-def layout_of_kind(kind: str, shape: Sequence[int], images: int, layout: Layout | None) -> Layout | None:
+def layout_of_kind(
+    kind: str, shape: Sequence[int], images: int, layout: Layout | None, along: int | None = None
+) -> Layout | None:
     """How a tensor holds units of a kind; None where it has no axis for them.
 
     Args:
@@ -66,6 +68,8 @@ def layout_of_kind(kind: str, shape: Sequence[int], images: int, layout: Layout 
         shape: Of the tensor, in a pass of so many images.
         images: How many these are.
         layout: How it holds a map; None where it holds none.
+        along: Where it holds none, the one dimension along which its places on the image change all the same, as along
+            the anchors of several maps in a row; None for none, or several.
     """
     rank, batch = len(shape), next((dim for dim, side in enumerate(shape[:2]) if side == images), None)
     if batch is None or rank not in KINDS[kind]:
@@ -76,7 +80,7 @@ def layout_of_kind(kind: str, shape: Sequence[int], images: int, layout: Layout 
     if kind == CLASS:
         dims = others if rank == 2 else () if layout is None else layout.channel_dims(rank)
         return Layout(dims=dims, batch_dim=batch, kind=kind) if len(dims) == 1 else None
-    dims = () if layout is None else layout.space_dims(rank)
+    dims = tuple(dim for dim in others if dim == along) if layout is None else layout.space_dims(rank)
     return Layout(dims=dims if len(dims) == 1 else others[:1], batch_dim=batch, kind=kind)
 
 

@@ -211,7 +211,7 @@ class Fields(UnitCenters):
                 box_of(ends[CLIPPED], size) or (0, -1) for ends, size in zip(found, self.sizes, strict=True)
             ),
             all_paths=self.reference is self.positions.image
-            or self.positions.image not in self.positions.ancestors(node, self.reference),
+            or self.positions.image not in self.positions.ancestors(node, (self.reference,)),
         )
 
     def _global_by(self, node: fx.Node, found: Sequence[FloatArray], met: PathOperations) -> str | None:

@@ -8,7 +8,7 @@ exact. A tensor whose axes go along dimensions of their own is a map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -72,8 +72,9 @@ class Positions:
                 self._visit(node)
 
     def places(self, node: fx.Node) -> tuple[Place, ...]:
-        """Where a tensor's elements stand along each axis of the image, and last in which image of the batch."""
-        return self._places[node]
+        """Where a tensor's elements stand along each axis of the image, and last in which image of the batch; () where
+        nothing is known of it."""
+        return self._places.get(node, ())
 
     def __contains__(self, node: fx.Node) -> bool:
         return node in self._places
@@ -134,14 +135,14 @@ class Positions:
         places = self._places.get(node, ())
         return shape_of(node), *((place.table.tobytes(), *place[:1], *place[2:5]) for place in places)
 
-    def ancestors(self, node: fx.Node, without: fx.Node | None = None) -> set[fx.Node]:
+    def ancestors(self, node: fx.Node, without: Container[fx.Node] = ()) -> set[fx.Node]:
         """A tensor and all that depend on the image that it was computed from, on paths that do not pass through
-        another.
+        others.
         """
         stack, seen = [node], set[fx.Node]()
         while stack:
             here = stack.pop()
-            if here not in seen and here is not without:
+            if here not in seen and here not in without:
                 seen.add(here)
                 stack.extend(edge.source for edge in self.edges.get(here, []))
         return seen

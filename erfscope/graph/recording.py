@@ -13,10 +13,10 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.unit import Trf
-from erfscope.geometry.unit_kind import layout_of_kind, split_kind
+from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
-from erfscope.graph.layouts import Reading
+from erfscope.graph.layouts import Reading, read_kind, varying_dim
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
@@ -117,8 +117,8 @@ class Recording(Pass):
     def reading_of_tensor(self, seen: NamedTensor, kind: str = "") -> Reading:
         """The same of a tensor, by its units of a kind that have no place if one is given."""
         if kind:
-            found = layout_of_kind(kind, seen.shape, self.images, self.reading_of_tensor(seen).layout)
-            return Reading(found, "" if found else f"has no axis of units {kind!r}: its output has shape {seen.shape}")
+            layout = self.reading_of_tensor(seen).layout
+            return read_kind(kind, seen.shape, self.images, layout, self.positions.places(seen.node))
         if seen not in self._readings:
             self._readings[seen] = self._read(seen)
         return self._readings[seen]
@@ -135,7 +135,8 @@ class Recording(Pass):
             return Reading(guess, "it is read as was asked for, which the operations do not confirm")
         if found.layout is not None:
             return found
-        held = f"its output has shape {shape}" + (f", {shape[1]} tokens" if len(shape) == 3 else "")
+        tokens = shape[varying_dim(self.positions.places(seen.node)) or 1] if len(shape) == 3 else None
+        held = f"its output has shape {shape}" + (f", {tokens} tokens" if tokens else "")
         if guess is not None and found.is_open and seen.shape[:1] == (self.images,):
             return Reading(guess, f"{found.reason}, so that the positions are assumed from the shape {shape} alone")
         if found.is_open:

@@ -15,6 +15,7 @@ from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
+from erfscope.graph.rules.reading import call_of
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
@@ -168,19 +169,22 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
 def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
     positions, (image, operations) = recording.positions, recording.path(layer)
-    for each in operations:
-        if "upsample" in name_of(each) and _keeps_pixels(recording, source := positions.edges[each][0].source):
-            before, after = shape_of(source)[2:], shape_of(each)[2:]
-            if before != after and image not in positions.ancestors(operations[-1], without=each):
-                return before, after
-    return None
+    sources = {each: positions.edges[each][0].source for each in operations if "upsample" in name_of(each)}
+    # Detectors resize every image of a batch by itself.
+    resizing = {each: source for each, source in sources.items() if _keeps_pixels(recording, source)}
+    if not resizing or image in positions.ancestors(operations[-1], without=resizing):
+        return None
+    sizes = ((shape_of(source)[2:], shape_of(each)[2:]) for each, source in resizing.items())
+    return next(((before, after) for before, after in sizes if before != after), None)
 
 
 def _keeps_pixels(recording: Recording, node: fx.Node) -> bool:
-    """Whether a tensor is the image, normalised at most."""
-    while node is not recording.positions.image:
-        edges = recording.positions.edges[node]
-        if len(edges) != 1 or edges[0].steps or edges[0].mixing:
+    """Whether a tensor is the image, normalised at most, or one image of a batch of them."""
+    positions, rank = recording.positions, len(recording.positions.space)
+    while node is not positions.image:
+        edges = positions.edges[node]
+        picks = call_of(node).operation.moves and shape_of(node)[-rank:] == positions.space
+        if len(edges) != 1 or edges[0].mixing or (edges[0].steps and not picks):
             return False
         node = edges[0].source
     return True

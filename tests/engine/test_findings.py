@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import erfscope
 
@@ -48,6 +49,29 @@ def test_random_weights_say_that_their_vit_shows_its_skip_path():
     # What prints a finding prints its code before its text.
     assert finding.text.endswith("% of the ERF is the unit's own cell; compare context_r50 and far_mass")
     assert "own_cell_dominated" not in finding.text
+
+
+class Resizing(nn.Module):
+    """Every image of the batch is resized by itself, normalised before that, as torchvision's detectors do."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side, self.body = side, nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = [F.interpolate(((each - 0.5) / 0.2)[None], (self.side,) * 2, mode="bilinear")[0] for each in x]
+        batch = x.new_zeros(len(x), 3, self.side, self.side)
+        for place, image in zip(batch, images, strict=True):
+            place.copy_(image)
+        return self.body(batch)
+
+
+@pytest.mark.parametrize("side", [48, 32])
+def test_a_model_that_resizes_each_image_by_itself_is_said_to(side):
+    result = erfscope.analyze(Resizing(side), input_size=32, samples=2, measures="r50")
+    found = [each.text for each in result.findings if each.code == "own_resizing"]
+    text = "the model resizes its input itself, from 32x32 to 48x48: sizes here are in pixels before that"
+    assert found == ([text] if side == 48 else [])
 
 
 class Repeated(nn.Module):

@@ -53,3 +53,19 @@ def test_tiles_of_a_layer_before_it_are_planned() -> None:
     assert erfscope.tile(net, 16, layer="body", input_size=32, image_size=64).possible
     blockers = erfscope.tile(net, 16, input_size=32, image_size=64).blockers
     assert any("depends on the numbers of the image" in each for each in blockers)
+
+
+class Centred(Detector):
+    """The same detector, which adds the mean of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y + y.mean(0, keepdim=True)
+
+
+def test_why_images_are_measured_one_by_one_is_said_once() -> None:
+    torch.manual_seed(0)
+    found = erfscope.analyze(Centred().eval(), layer="output", unit="3,4", **ASKED)  # type: ignore[arg-type]
+    assert [each.text for each in found.findings if each.code == "one_by_one"] == [
+        "measured one image at a time: the images of a batch may see each other through global average pooling"
+    ]
