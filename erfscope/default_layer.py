@@ -41,7 +41,9 @@ def default_layer(recording: Recording, spec: str) -> str:
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
-    outputs = {name: each.node for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    returned = {name: each for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    # A loss reads the image beside all layers, so that none of them would be on the trunk.
+    outputs = {name: each.node for name, each in returned.items() if each.shape or len(returned) == 1}
     separate = separate_outputs(recording)
     meant = next(iter(separate or outputs), None)
     found = _below_output(recording, _without_final_norms(recording, named), meant)
@@ -74,8 +76,8 @@ def separate_outputs(recording: Recording) -> list[str]:
     """The maps in a container that the model returns from which no other of them is computed, the one of fewest
     positions first.
 
-    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
-    features do not. There are none where the first output is no map: that output is the layer then, and maps are
+    The stages of a feature extractor come from one another, so that the last is left alone, as of the results of a loop
+    that uses the same weights again; the levels of a pyramid of features do not. There are none where the first output is no map: that output is the layer then, and maps are
     returned beside it.
     """
     seen = recording.modules
@@ -92,6 +94,7 @@ def separate_outputs(recording: Recording) -> list[str]:
         name
         for value, name in first.items()
         if not any(value in recording.positions.ancestors(other) for other in first if other is not value)
+        and not any(_runs_again(recording, seen[name], seen[other]) for other in maps)
     ]
 
     def count_positions(name: str) -> int:
@@ -99,6 +102,23 @@ def separate_outputs(recording: Recording) -> list[str]:
         return 0 if layout is None else math.prod(layout.space(seen[name].shape))
 
     return sorted((name for name in maps if name in alone), key=count_positions)
+
+
+def _runs_again(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
+    """Whether another tensor of the same shape is made with all weights of a tensor, and some of them once more, as in
+    a later pass of a loop."""
+    if seen.shape != other.shape:
+        return False
+    mine, theirs = (_count_uses(recording, each.node) for each in (seen, other))
+    return mine <= theirs and any(theirs[weight] > count for weight, count in mine.items())
+
+
+def _count_uses(recording: Recording, node: fx.Node) -> Counter[fx.Node]:
+    """How often each weight is used for a tensor together with what depends on the image."""
+    above = recording.positions.ancestors(node)
+    return Counter(
+        given for each in above for given in each.all_input_nodes if given.op == "placeholder" and given not in above
+    )
 
 
 def passed_over(recording: Recording, chosen: str) -> list[str]:
