@@ -224,6 +224,7 @@ def _adapter(
         made_by = ModuleAdapter
         options["inputs"] = _example_inputs(source, asked, transform, forward)
         options["preprocess"] = options["inputs"].preprocess
+        source = replace(source, notes=(*source.notes, *options["inputs"].notes))
     elif source.config is not None:
         options["preprocess"] = preprocess(source.config, _for(transform, IMAGE))
     return made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)

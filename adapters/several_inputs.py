@@ -42,6 +42,8 @@ class ExampleInputs:
     forward: Callable[..., Any]
     #: How images become the tensor that holds all maps.
     preprocess: Preprocess
+    #: Maps whose axes may be meant otherwise, each in a sentence.
+    notes: tuple[str, ...] = ()
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """The maps in the tensor that holds them all, (B, C, *space)."""
@@ -103,6 +105,21 @@ def example_inputs_of(
         passed={ONE_INPUT + each: _text(tensor) for each, tensor in named.items() if each not in found},
         forward=forward or _call,
         preprocess=parts[whole] if whole else _together(parts),
+        notes=tuple(_turned(each, *tensor.shape[1:]) for each, tensor in found.items() if _may_be_turned(tensor)),
+    )
+
+
+def _may_be_turned(tensor: Tensor) -> bool:
+    """Whether an image of a batch may be frames or views by channels, (B, T, C, H, W)."""
+    return tensor.dim() == 5 and tensor.shape[2] in (1, 3) and tensor.shape[1] not in (1, 3)
+
+
+def _turned(name: str, channels: int, depth: int, *plane: int) -> str:
+    space = "x".join(map(str, (depth, *plane)))
+    return (
+        f"{name} is read as (B, C, T, H, W): {channels} channels of {space}. If these are {channels} frames or views of"
+        f" {depth} channel{'s' * (depth > 1)}, give them in that order and turn them back in forward=lambda m, x: m(x"
+        ".transpose(1, 2))"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ class ChangeDetection(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         sides = [3, width, 2 * width, 4 * width]
-        self.down = nn.ModuleList(block(a, b) for a, b in zip(sides, sides[1:], strict=False))
+        self.down = nn.ModuleList(block(a, b) for a, b in pairwise(sides))
         self.pool = nn.MaxPool2d(2)
         self.up = nn.ModuleList(nn.ConvTranspose2d(b, b, 3, 2, 1, 1) for b in sides[:0:-1])
         self.join = nn.ModuleList(block(2 * b, a) for a, b in zip((*sides[-2:0:-1], width), sides[:0:-1], strict=True))

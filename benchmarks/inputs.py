@@ -94,7 +94,7 @@ def raft() -> nn.Module:
     return raft_small(weights=None)
 
 
-def image_and_text(name: str, vision: Mapping[str, Any] = {}, **options: Any) -> Callable[[], nn.Module]:  # noqa: B006
+def image_and_text(name: str, vision: Mapping[str, Any] = {}, **options: Any) -> Callable[[], nn.Module]:
     """Return what builds a transformers model of an image and a text."""
     text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 16, "eos_token_id": 5, "bos_token_id": 0,
             "pad_token_id": 1}  # fmt: skip
@@ -169,7 +169,8 @@ CASES = (
          maps={"before": (3, 64, 64), "after": (3, 64, 64)}),
     Case(name="gated inpainting", build=Inpainting, maps={"image": (3, 64, 64), "mask": (1, 64, 64)}),
     Case(name="torchvision RAFT", build=raft,
-         maps={"image1": (3, 128, 128), "image2": (3, 128, 128)}, others={"num_flow_updates": 2}, expected="output[1]", dtype="float32"),
+         maps={"image1": (3, 128, 128), "image2": (3, 128, 128)}, others={"num_flow_updates": 2}, expected="output[1]",
+         dtype="float32"),
     Case(name="diffusers UNet2DModel", build=diffusers_model("UNet2DModel", **UNET, sample_size=16,
          down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D")),
          maps={"sample": (3, 16, 16)}, others={"timestep": torch.tensor([10])}, expected="conv_out"),
@@ -181,8 +182,8 @@ CASES = (
          others=PROMPT, expected="controlnet_down_blocks.2"),
     Case(name="diffusers DiTTransformer2DModel", build=diffusers_model("DiTTransformer2DModel", num_attention_heads=4,
          attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2, sample_size=16, norm_num_groups=4),
-         maps={"hidden_states": (4, 16, 16)}, others={"timestep": torch.tensor([10]), "class_labels": torch.tensor([3])},
-         expected="proj_out_2"),
+         maps={"hidden_states": (4, 16, 16)}, expected="proj_out_2",
+         others={"timestep": torch.tensor([10]), "class_labels": torch.tensor([3])}),
     Case(name="transformers CLIP", build=image_and_text("CLIPModel", projection_dim=16), maps=PIXELS, others=WORDS,
          expected="vision_model[last_hidden_state]"),
     Case(name="transformers SigLIP", build=image_and_text("SiglipModel"), maps=PIXELS, others=WORDS,

@@ -77,8 +77,8 @@ def separate_outputs(recording: Recording) -> list[str]:
     positions first.
 
     The stages of a feature extractor come from one another, so that the last is left alone, as of the results of a loop
-    that uses the same weights again; the levels of a pyramid of features do not. There are none where the first output is no map: that output is the layer then, and maps are
-    returned beside it.
+    that uses the same weights again; the levels of a pyramid of features do not. There are none where the first output
+    is no map: that output is the layer then, and maps are returned beside it.
     """
     seen = recording.modules
     outputs = [name for name, each in seen.items() if name.startswith(f"{OUTPUT}[") and _is_live(recording, each)]
