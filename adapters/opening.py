@@ -152,7 +152,8 @@ def wrap(
             inputs ``forward(module, *inputs)``.
         inputs: Examples of the arguments of a model that takes several, by the names of its parameters. Each floating
             (B, C, *space) among them is an input of the size and the channels that it has, ``"input:NAME"``, in whose
-            place images are put; all others are passed through as they are given.
+            place images are put; all others are passed through as they are given, as are those with a side of at most
+            four cells, matrices of cameras and coordinates of points, beside larger ones.
         example_inputs: The same by position, as ``torch.export`` takes them.
         transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised. As ``mean`` and
             ``std``, a mapping by the names of several inputs.

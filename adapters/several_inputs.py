@@ -17,6 +17,9 @@ from erfscope.model_facts import Preprocess
 
 #: Arguments of a call by position and by keyword.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: A plane with a side of so many cells or fewer is taken for matrices of cameras or coordinates of points, if there are
+#: larger planes.
+MATRIX = 4
 
 
 class Steps(Protocol):
@@ -31,7 +34,8 @@ class ExampleInputs:
     """One set of arguments of a model.
 
     A floating (B, C, *space) is a map: the model is differentiated with respect to it, and images take its place.
-    Everything else is passed through as it is given, its first row for each image where its rows are the batch's."""
+    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Everything else is passed through
+    as it is given, its first row for each image where its rows are the batch's."""
 
     arguments: Arguments
     #: Maps by the name of the reference: "image" for the only one.
@@ -92,7 +96,8 @@ def example_inputs_of(
     named = dict(_named(module, name, arguments, forward))
     floating = {each: tensor for each, tensor in named.items() if tensor.is_floating_point()}
     planes = {each: tensor for each, tensor in floating.items() if tensor.dim() in (4, 5)}
-    found = planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
+    large = {each: tensor for each, tensor in planes.items() if min(tensor.shape[-2:]) > MATRIX}
+    found = large or planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
     _refuse_unlike(name, named, found)
     whole = IMAGE if len(found) == 1 else ""
     parts = {
