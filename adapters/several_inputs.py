@@ -34,8 +34,8 @@ class ExampleInputs:
     """One set of arguments of a model.
 
     A floating (B, C, *space) is a map: the model is differentiated with respect to it, and images take its place.
-    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Everything else is passed through
-    as it is given, its first row for each image where its rows are the batch's."""
+    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Everything else is passed
+    through as it is given, its first row for each image where its rows are the batch's."""
 
     arguments: Arguments
     #: Maps by the name of the reference: "image" for the only one.

@@ -24,6 +24,11 @@ from zoo_plain import Array, as_map, contribution, output_of, readout, written_o
 import erfscope
 
 
+TEXT = {**SMALL, "vocab_size": 60, "max_position_embeddings": 16, "eos_token_id": 5, "bos_token_id": 0,
+        "pad_token_id": 1}  # fmt: skip
+VISION = {**SMALL, "image_size": 64, "patch_size": 16}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A model, what it is given, and what is measured."""
@@ -94,17 +99,10 @@ def raft() -> nn.Module:
     return raft_small(weights=None)
 
 
-def image_and_text(name: str, vision: Mapping[str, Any] = {}, **options: Any) -> Callable[[], nn.Module]:
+def image_and_text(name: str, **options: Any) -> Callable[[], nn.Module]:
     """Return what builds a transformers model of an image and a text."""
-    text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 16, "eos_token_id": 5, "bos_token_id": 0,
-            "pad_token_id": 1}  # fmt: skip
-    return transformers_model(
-        name.format(""),
-        name.split("For")[0].removesuffix("Model") + "Config",
-        text_config=text,
-        vision_config={**SMALL, "image_size": 64, "patch_size": 16, **vision},
-        **options,
-    )
+    configuration = name.partition("For")[0].removesuffix("Model") + "Config"
+    return transformers_model(name, configuration, **{"text_config": TEXT, "vision_config": VISION, **options})
 
 
 def depth_anything() -> nn.Module:
@@ -184,17 +182,24 @@ CASES = (
          attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2, sample_size=16, norm_num_groups=4),
          maps={"hidden_states": (4, 16, 16)}, expected="proj_out_2",
          others={"timestep": torch.tensor([10]), "class_labels": torch.tensor([3])}),
+    Case(name="diffusers AsymmetricAutoencoderKL", build=diffusers_model("AsymmetricAutoencoderKL",
+         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=4,
+         down_block_out_channels=(16, 32), up_block_out_channels=(16, 32), layers_per_down_block=1,
+         layers_per_up_block=1, sample_size=32), maps={"sample": (3, 32, 32), "mask": (1, 32, 32)}, expected="decoder"),
     Case(name="transformers CLIP", build=image_and_text("CLIPModel", projection_dim=16), maps=PIXELS, others=WORDS,
          expected="vision_model[last_hidden_state]"),
     Case(name="transformers SigLIP", build=image_and_text("SiglipModel"), maps=PIXELS, others=WORDS,
          expected="vision_model.encoder[last_hidden_state]"),
+    Case(name="transformers BLIP", build=transformers_model("BlipForImageTextRetrieval", "BlipConfig",
+         text_config={**TEXT, "encoder_hidden_size": 32, "sep_token_id": 6}, vision_config=VISION, projection_dim=16,
+         image_text_hidden_size=16), maps=PIXELS, others=WORDS, expected="vision_model.encoder[last_hidden_state]"),
     Case(name="transformers OWL-ViT", build=image_and_text("OwlViTForObjectDetection", projection_dim=32), maps=PIXELS,
          others=WORDS, expected="output[logits]"),
     Case(name="transformers OWLv2", build=image_and_text("Owlv2ForObjectDetection", projection_dim=32), maps=PIXELS,
          others=WORDS, expected="output[logits]"),
-    Case(name="transformers GroupViT", build=image_and_text("GroupViTModel", {"depths": [1, 1, 1],
-         "num_hidden_layers": 3, "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]}, projection_dim=16,
-         projection_intermediate_dim=32), maps=PIXELS, others=WORDS, layer="vision_model.encoder.stages.0.layers.0",
+    Case(name="transformers GroupViT", build=image_and_text("GroupViTModel", projection_dim=16,
+         projection_intermediate_dim=32, vision_config={**VISION, "depths": [1, 1, 1], "num_hidden_layers": 3,
+         "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]}), maps=PIXELS, others=WORDS, layer="vision_model.encoder.stages.0.layers.0",
          suffix=8),
     Case(name="transformers DETR", build=detr, maps=PIXELS, others=PIXEL_MASK, unit="query:7",
          expected="output[logits]"),

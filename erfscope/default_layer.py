@@ -23,7 +23,7 @@ def default_layer(recording: Recording, spec: str) -> str:
 
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
-    to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
+    to. Where the model's first output has no positions, a layer beside the trunk, which everything passes through, counts
     only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
     that the model returns in a container, the last counts where they come from one another, see
     :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
@@ -48,7 +48,7 @@ def default_layer(recording: Recording, spec: str) -> str:
     meant = next(iter(separate or outputs), None)
     found = _below_output(recording, _without_final_norms(recording, named), meant)
     trunk = _trunk(recording, list(outputs.values()))
-    dense = any(recording.reading_of_tensor(seen[name]).layout is not None for name in seen if _is_output(name))
+    dense = meant is not None and recording.reading_of_tensor(seen[meant]).layout is not None
     chosen = _choose_layer(recording, found, trunk, dense=dense)
     items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
     chosen = _item_beyond(recording, chosen, separate[:1] or items) or chosen

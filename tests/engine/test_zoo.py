@@ -226,6 +226,25 @@ def test_a_loss_that_is_returned_too_does_not_hide_that_the_deepest_layer_has_no
     assert "has no default layer: its deepest map-like layer, 'output[tokens]'" in (result.error or "")
 
 
+class Attended(nn.Module):
+    """Tokens of the image, the weights with which words attend to them, and a score of the words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.encoder = nn.Conv2d(3, 8, 8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.words, self.softmax, self.score = nn.Parameter(torch.randn(5, 8)), nn.Softmax(-1), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        tokens = self.encoder(self.patches(x).flatten(2).transpose(1, 2))
+        words = self.softmax(self.words @ tokens.transpose(1, 2)) @ tokens
+        return {"score": self.score(words).mean(1), "features": tokens}
+
+
+@pytest.mark.slow
+def test_weights_of_attention_to_the_image_are_no_default_layer_before_a_score():
+    assert erfscope.analyze(Attended(), input_size=(32, 32), **FEW).layer in ("encoder", "encoder.1")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
 def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(name):
