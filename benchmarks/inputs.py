@@ -23,7 +23,6 @@ from zoo_plain import Array, as_map, contribution, output_of, readout, written_o
 
 import erfscope
 
-
 TEXT = {**SMALL, "vocab_size": 60, "max_position_embeddings": 16, "eos_token_id": 5, "bos_token_id": 0,
         "pad_token_id": 1}  # fmt: skip
 VISION = {**SMALL, "image_size": 64, "patch_size": 16}
@@ -199,7 +198,8 @@ CASES = (
          others=WORDS, expected="output[logits]"),
     Case(name="transformers GroupViT", build=image_and_text("GroupViTModel", projection_dim=16,
          projection_intermediate_dim=32, vision_config={**VISION, "depths": [1, 1, 1], "num_hidden_layers": 3,
-         "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]}), maps=PIXELS, others=WORDS, layer="vision_model.encoder.stages.0.layers.0",
+         "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]}), maps=PIXELS, others=WORDS,
+         layer="vision_model.encoder.stages.0.layers.0",
          suffix=8),
     Case(name="transformers DETR", build=detr, maps=PIXELS, others=PIXEL_MASK, unit="query:7",
          expected="output[logits]"),
@@ -319,7 +319,7 @@ def main(words: list[str]) -> None:
             f"{result.layer}{'' if case.layer else ' (default)'}",
             f"`{case.unit}`" if case.unit else ",".join(map(str, result.unit.index)),
             field_ if result.trf.exact else f"at most {field_}",
-            f"{float(result['input_share']):.3f}" if len(case.maps) > 1 else "",
+            f"{float(result['input_share']):.2g}" if len(case.maps) > 1 else "",
             f"{row.map_off:.0e}" + (f", {row.share_off:.0e}" if len(case.maps) > 1 else ""),
             result.computed.path,
         )

@@ -23,9 +23,9 @@ def default_layer(recording: Recording, spec: str) -> str:
 
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
-    to. Where the model's first output has no positions, a layer beside the trunk, which everything passes through, counts
-    only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
-    that the model returns in a container, the last counts where they come from one another, see
+    to. Where the model's first output has no positions, a layer beside the trunk, which everything passes through,
+    counts only if it looks further than the last layer of the trunk: keys and weights of attention do not. Of several
+    maps that the model returns in a container, the last counts where they come from one another, see
     :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
