@@ -153,7 +153,8 @@ def wrap(
             inputs ``forward(module, *inputs)``.
         inputs: Examples of the arguments of a model that takes several, by the names of its parameters. Each floating
             (B, C, *space) among them is an input of the size and the channels that it has, ``"input:NAME"``, in whose
-            place images are put; all others are passed through as they are given.
+            place images are put; all others are passed through as they are given, as are those with a side of at most
+            four cells, matrices of cameras and coordinates of points, beside larger ones.
         example_inputs: The same by position, as ``torch.export`` takes them.
         transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised. As ``mean`` and
             ``std``, a mapping by the names of several inputs.
@@ -226,6 +227,7 @@ def _adapter(
         made_by = source.adapter or ModuleAdapter
         options["inputs"] = _example_inputs(source, asked, transform, forward)
         options["preprocess"] = options["inputs"].preprocess
+        source = replace(source, notes=(*source.notes, *options["inputs"].notes))
     elif source.config is not None:
         options["preprocess"] = preprocess(source.config, _for(transform, IMAGE))
     return made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)

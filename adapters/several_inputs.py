@@ -19,6 +19,9 @@ from erfscope.model_facts import Preprocess
 
 #: Arguments of a call by position and by keyword.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: A plane with a side of so many cells or fewer is taken for matrices of cameras or coordinates of points, if there are
+#: larger planes.
+MATRIX = 4
 
 
 class Steps(Protocol):
@@ -33,7 +36,8 @@ class ExampleInputs:
     """One set of arguments of a model.
 
     A floating (B, C, *space) is a map: the model is differentiated with respect to it, and images take its place.
-    Everything else is passed through as it is given, its first row for each image where its rows are the batch's."""
+    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Everything else is passed
+    through as it is given, its first row for each image where its rows are the batch's."""
 
     arguments: Arguments
     #: Maps by the name of the reference: "image" for the only one.
@@ -44,6 +48,8 @@ class ExampleInputs:
     forward: Callable[..., Any]
     #: How images become the tensor that holds all maps.
     preprocess: Preprocess
+    #: Maps whose axes may be meant otherwise, each in a sentence.
+    notes: tuple[str, ...] = ()
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """The maps in the tensor that holds them all, (B, C, *space)."""
@@ -117,7 +123,8 @@ def example_inputs_of(
     named = dict(_named(module, name, arguments, forward))
     floating = {each: tensor for each, tensor in named.items() if tensor.is_floating_point()}
     planes = {each: tensor for each, tensor in floating.items() if tensor.dim() in (4, 5)}
-    found = planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
+    large = {each: tensor for each, tensor in planes.items() if min(tensor.shape[-2:]) > MATRIX}
+    found = large or planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
     _refuse_unlike(name, named, found)
     whole = IMAGE if len(found) == 1 else ""
     parts = {
@@ -130,6 +137,21 @@ def example_inputs_of(
         passed={ONE_INPUT + each: _text(tensor) for each, tensor in named.items() if each not in found},
         forward=forward or _call,
         preprocess=parts[whole] if whole else _together(parts),
+        notes=tuple(_turned(each, *tensor.shape[1:]) for each, tensor in found.items() if _may_be_turned(tensor)),
+    )
+
+
+def _may_be_turned(tensor: Tensor) -> bool:
+    """Whether an image of a batch may be frames or views by channels, (B, T, C, H, W)."""
+    return tensor.dim() == 5 and tensor.shape[2] in (1, 3) and tensor.shape[1] not in (1, 3)
+
+
+def _turned(name: str, channels: int, depth: int, *plane: int) -> str:
+    space = "x".join(map(str, (depth, *plane)))
+    return (
+        f"{name} is read as (B, C, T, H, W): {channels} channels of {space}. If these are {channels} frames or views of"
+        f" {depth} channel{'s' * (depth > 1)}, give them in that order and turn them back in forward=lambda m, x: m(x"
+        ".transpose(1, 2))"
     )
 
 

@@ -8,15 +8,16 @@ packages that are not installed are left out.
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from zoo_plain import output_of
 
 import erfscope
 
@@ -90,7 +91,8 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 SWIN = {"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 4, 8], "window_size": 4}
 
 
-def _detr() -> nn.Module:
+def detr() -> nn.Module:
+    """A small DETR on a small ResNet."""
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
     backbone = ResNetConfig(
@@ -106,7 +108,8 @@ def _detr() -> nn.Module:
     )  # fmt: skip
 
 
-def _mask2former() -> nn.Module:
+def mask2former() -> nn.Module:
+    """A small Mask2Former on a small Swin."""
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
 
     backbone = SwinConfig(**SWIN, image_size=64, out_features=["stage1", "stage2", "stage3", "stage4"])
@@ -157,10 +160,10 @@ HEADS = (
     Head(name="transformers SegFormer", build=transformers_model("SegformerForSemanticSegmentation", "SegformerConfig",
          hidden_sizes=[8, 16, 24, 32], decoder_hidden_size=16, num_labels=5), size=(64, 64), unit="class:3",
          expected="output[logits]"),
-    Head(name="transformers DETR", build=_detr, size=(64, 64), unit="query:7", expected="output[logits]"),
-    Head(name="transformers DETR, boxes", build=_detr, size=(64, 64), unit="query:7", layer="output[pred_boxes]",
+    Head(name="transformers DETR", build=detr, size=(64, 64), unit="query:7", expected="output[logits]"),
+    Head(name="transformers DETR, boxes", build=detr, size=(64, 64), unit="query:7", layer="output[pred_boxes]",
          expected="output[pred_boxes]"),
-    Head(name="transformers Mask2Former", build=_mask2former, size=(64, 64), unit="query:2",
+    Head(name="transformers Mask2Former", build=mask2former, size=(64, 64), unit="query:2",
          expected="output[class_queries_logits]"),
     Head(name="torchvision FCOS", build=torchvision_model("fcos_resnet50_fpn", min_size=96, max_size=96),
          size=(64, 64), unit="row:100", layer="head.regression_head[0]", expected="head.regression_head[0]"),
@@ -184,22 +187,6 @@ HEADS = (
 )  # fmt: skip
 
 
-def tensor_of(module: nn.Module, x: Tensor, name: str) -> Tensor:
-    """The tensor that a layer's name means in a pass."""
-    stem, *items = re.split(r"[\[\]]+", name.rstrip("]"))
-    found: list[Any] = []
-    layers = dict(module.named_modules())
-    handle = (module if stem == "output" else layers[stem]).register_forward_hook(lambda *args: found.append(args[2]))
-    try:
-        module(x)
-    finally:
-        handle.remove()
-    value = found[-1]
-    for item in items:
-        value = value[int(item)] if isinstance(value, list | tuple) else value[item]
-    return value
-
-
 def channels_of(tensor: Tensor, unit: str, axis: int) -> Tensor:
     """The numbers of a unit: of a place, of an index along an axis, or of all."""
     kind, _, name = unit.partition(":")
@@ -215,7 +202,7 @@ def by_autograd(module: nn.Module, x: Tensor, layer: str, unit: str, axis: int =
     for image in x.split(1):
         leaf = image.clone().requires_grad_()
         energy: Any = 0.0
-        for value in channels_of(tensor_of(module, leaf, layer), unit, axis).flatten():
+        for value in channels_of(output_of(module, partial(module, leaf), layer), unit, axis).flatten():
             (gradient,) = torch.autograd.grad(value, leaf, retain_graph=True)
             energy = energy + gradient[0].square().sum(0)
         total = total + energy / energy.sum()

@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,11 @@ class Oracle:
         for picture in x.split(1):
             leaf = picture.clone().requires_grad_(True)
             with noted_steps(self.module) as steps, written_out_norms():
-                y = self.deepest(leaf) if self.deepest is not None else output_of(self.module, leaf, layer)
+                y = (
+                    self.deepest(leaf)
+                    if self.deepest is not None
+                    else output_of(self.module, partial(self.module, leaf), layer)
+                )
             features = as_map(y, map_shape)
             if features is None:
                 return Truth(
@@ -172,9 +177,10 @@ class Oracle:
     def _wrong_layer(self, x: Tensor, layer: str) -> str:
         if not self.layers or layer in self.layers:
             return ""
-        own = output_of(self.module, x[:1], layer)
+        run = partial(self.module, x[:1])
+        own = output_of(self.module, run, layer)
         for name in self.layers:
-            other = output_of(self.module, x[:1], name)
+            other = output_of(self.module, run, name)
             if (
                 isinstance(own, Tensor)
                 and isinstance(other, Tensor)
@@ -218,12 +224,13 @@ def written_out_norms() -> Iterator[None]:
         F.batch_norm = original
 
 
-def output_of(module: nn.Module, x: Tensor, layer: str) -> Any:
-    """What a layer returns, by a hook: an item of a container by ``NAME[key]``, else the first tensor in it."""
+def output_of(module: nn.Module, run: Callable[[], Any], layer: str) -> Any:
+    """What a layer returns in a pass, by a hook: an item of a container by ``NAME[key]``, else the first tensor in it;
+    the layer "output" is what the pass returns."""
     name, *keys = re.split(r"[\[\]]+", layer.rstrip("]"))
     found: list[Any] = []
 
-    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+    def keep(output: Any) -> None:
         for key in keys:
             output = output[int(key)] if isinstance(output, list | tuple) else output[key]
         while not isinstance(output, Tensor) and not keys:
@@ -231,22 +238,27 @@ def output_of(module: nn.Module, x: Tensor, layer: str) -> Any:
             output = values[0]
         found.append(output.clone() if isinstance(output, Tensor) else output)
 
-    handle = (module if name == "output" else module.get_submodule(name)).register_forward_hook(keep)
+    hooked = nn.Module() if name == "output" else module.get_submodule(name)
+    handle = hooked.register_forward_hook(lambda *args: keep(args[2]))
     try:
-        module(x)
+        returned = run()
     finally:
         handle.remove()
+    if name == "output":
+        keep(returned)
     return found[-1]
 
 
 def as_map(y: Any, map_shape: tuple[int, ...]) -> Tensor | None:
-    """A tensor as (B, C, *space) of that shape; None if it is none of the three."""
+    """A tensor as (B, C, *space) of that shape, where channels may be several axes or none; None if it is no map."""
     if not isinstance(y, Tensor):
         return None
     channels, *space = map_shape
     shape, count = tuple(y.shape), int(np.prod(space))
     if shape[1:] == map_shape:
         return y
+    if shape[-len(space) :] == tuple(space) and int(np.prod(shape[1:])) == int(np.prod(map_shape)):
+        return y.reshape(shape[0], *map_shape)
     if shape[1:] == (*space, channels):
         return y.movedim(-1, 1)
     if len(shape) == 3 and shape[2] == channels and shape[1] >= count:

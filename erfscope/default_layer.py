@@ -23,9 +23,9 @@ def default_layer(recording: Recording, spec: str) -> str:
 
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
-    to. Where the model's output has no positions, a layer beside the trunk, which everything passes through, counts
-    only if it looks further than the last layer of the trunk: the keys of a pooling attention do not. Of several maps
-    that the model returns in a container, the last counts where they come from one another, see
+    to. Where the model's first output has no positions, a layer beside the trunk, which everything passes through,
+    counts only if it looks further than the last layer of the trunk: keys and weights of attention do not. Of several
+    maps that the model returns in a container, the last counts where they come from one another, see
     :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
 
     Args:
@@ -41,12 +41,14 @@ def default_layer(recording: Recording, spec: str) -> str:
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
-    outputs = {name: each.node for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    returned = {name: each for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    # A loss reads the image beside all layers, so that none of them would be on the trunk.
+    outputs = {name: each.node for name, each in returned.items() if each.shape or len(returned) == 1}
     separate = separate_outputs(recording)
     meant = next(iter(separate or outputs), None)
     found = _below_output(recording, _without_final_norms(recording, named), meant)
     trunk = _trunk(recording, list(outputs.values()))
-    dense = any(recording.reading_of_tensor(seen[name]).layout is not None for name in seen if _is_output(name))
+    dense = meant is not None and recording.reading_of_tensor(seen[meant]).layout is not None
     chosen = _choose_layer(recording, found, trunk, dense=dense)
     items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
     chosen = _item_beyond(recording, chosen, separate[:1] or items) or chosen
@@ -74,9 +76,9 @@ def separate_outputs(recording: Recording) -> list[str]:
     """The maps in a container that the model returns from which no other of them is computed, the one of fewest
     positions first.
 
-    The stages of a feature extractor come from one another, so that the last is left alone; the levels of a pyramid of
-    features do not. There are none where the first output is no map: that output is the layer then, and maps are
-    returned beside it.
+    The stages of a feature extractor come from one another, so that the last is left alone, as of the results of a loop
+    that uses the same weights again; the levels of a pyramid of features do not. There are none where the first output
+    is no map: that output is the layer then, and maps are returned beside it.
     """
     seen = recording.modules
     outputs = [name for name, each in seen.items() if name.startswith(f"{OUTPUT}[") and _is_live(recording, each)]
@@ -92,6 +94,7 @@ def separate_outputs(recording: Recording) -> list[str]:
         name
         for value, name in first.items()
         if not any(value in recording.positions.ancestors(other) for other in first if other is not value)
+        and not any(_runs_again(recording, seen[name], seen[other]) for other in maps)
     ]
 
     def count_positions(name: str) -> int:
@@ -99,6 +102,23 @@ def separate_outputs(recording: Recording) -> list[str]:
         return 0 if layout is None else math.prod(layout.space(seen[name].shape))
 
     return sorted((name for name in maps if name in alone), key=count_positions)
+
+
+def _runs_again(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
+    """Whether another tensor of the same shape is made with all weights of a tensor, and some of them once more, as in
+    a later pass of a loop."""
+    if seen.shape != other.shape:
+        return False
+    mine, theirs = (_count_uses(recording, each.node) for each in (seen, other))
+    return mine <= theirs and any(theirs[weight] > count for weight, count in mine.items())
+
+
+def _count_uses(recording: Recording, node: fx.Node) -> Counter[fx.Node]:
+    """How often each weight is used for a tensor together with what depends on the image."""
+    above = recording.positions.ancestors(node)
+    return Counter(
+        given for each in above for given in each.all_input_nodes if given.op == "placeholder" and given not in above
+    )
 
 
 def passed_over(recording: Recording, chosen: str) -> list[str]:

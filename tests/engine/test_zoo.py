@@ -179,6 +179,72 @@ def test_of_levels_that_do_not_come_from_one_another_the_smallest_is_taken_and_a
     )
 
 
+class Rounds(nn.Module):
+    """Estimates that are refined round by round, of which each is returned enlarged, as flows are; or two heads."""
+
+    def __init__(self, *, heads: bool = False) -> None:
+        super().__init__()
+        self.stem, self.update = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(8, 2, 3, 1, 1)
+        self.heads = nn.ModuleList(nn.Conv2d(2, 2, 3, 1, 1) for _ in range(2 * heads))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        features = self.stem(x)
+        found, now = [], features[:, :2]
+        for number in range(3):
+            now = now + self.update(torch.cat([features, now], 1))
+            found.append(nn.functional.interpolate(now, scale_factor=2.0, mode="bilinear"))
+        return [head(now) for head in self.heads] or found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("heads", "layer"), [(False, "output[2]"), (True, "heads.0")])
+def test_of_the_results_of_a_loop_the_last_is_the_default_and_of_two_heads_the_first(heads, layer):
+    result = erfscope.analyze(Rounds(heads=heads), input_size=(32, 32), **FEW)
+    assert result.layer == layer
+    assert ("several_outputs" in {finding.code for finding in result.findings}) is heads
+
+
+class Chosen(nn.Module):
+    """Tokens in an order by their values, and how far the first is from the image."""
+
+    def __init__(self, *, loss: bool) -> None:
+        super().__init__()
+        self.stem, self.mix, self.loss = nn.Conv2d(3, 6, 8, 8), nn.Linear(6, 6), loss
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        tokens = self.stem(x).flatten(2).transpose(1, 2)
+        order = tokens.sum(2).argsort(1)[..., None].expand(-1, -1, 6)
+        tokens = self.mix(tokens.gather(1, order)).relu()
+        loss = nn.functional.mse_loss(tokens.mean((1, 2)), x.mean((1, 2, 3)))
+        return {"loss": loss, "tokens": tokens} if self.loss else {"tokens": tokens}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_loss_that_is_returned_too_does_not_hide_that_the_deepest_layer_has_no_positions(loss):
+    result = erfscope.analyze(Chosen(loss=loss), input_size=(32, 32), **FEW, errors="row")
+    assert "has no default layer: its deepest map-like layer, 'output[tokens]'" in (result.error or "")
+
+
+class Attended(nn.Module):
+    """Tokens of the image, the weights with which words attend to them, and a score of the words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.encoder = nn.Conv2d(3, 8, 8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.words, self.softmax, self.score = nn.Parameter(torch.randn(5, 8)), nn.Softmax(-1), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        tokens = self.encoder(self.patches(x).flatten(2).transpose(1, 2))
+        words = self.softmax(self.words @ tokens.transpose(1, 2)) @ tokens
+        return {"score": self.score(words).mean(1), "features": tokens}
+
+
+@pytest.mark.slow
+def test_weights_of_attention_to_the_image_are_no_default_layer_before_a_score():
+    assert erfscope.analyze(Attended(), input_size=(32, 32), **FEW).layer in ("encoder", "encoder.1")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
 def test_a_feature_extractor_of_timm_is_measured_at_the_last_stage_of_its_model(name):

@@ -274,6 +274,30 @@ CASES = {
         Net(lambda n, x: torch.einsum("bchw,dc->bdhw", n.a(x), n.b.weight), a=conv(), b=nn.Linear(2, 3)),
         (8, 9),
     ),
+    "einsum that broadcasts": (
+        Net(
+            lambda n, x: torch.einsum("...hw,...w->...hw", n.a(x), n.b(x).mean(2, keepdim=True)[:, :, 0]),
+            a=conv(),
+            b=conv(5, padding=2),
+        ),
+        (8, 9),
+    ),
+    "einsum of one column": (
+        Net(lambda n, x: torch.einsum("bchw,bchw->bchw", n.a(x), n.b(x)[..., :1]), a=conv(), b=conv(5, padding=2)),
+        (8, 9),
+    ),
+    "broadcast_tensors": (
+        Net(
+            lambda n, x: torch.mul(*torch.broadcast_tensors(n.a(x), n.b(x)[:, :, 2:3])),
+            a=conv(),
+            b=conv(5, padding=2),
+        ),
+        (8, 9),
+    ),
+    "linalg.norm": (
+        Net(lambda n, x: n.b(x) / torch.linalg.norm(n.a(x), dim=1, keepdim=True), a=conv(), b=conv()),
+        (8, 9),
+    ),
     "where and clamp": (
         Net(lambda n, x: torch.where(n.a(x) > 0, n.b(x), n.a(x)).clamp(-1e9, 1e9), a=conv(), b=conv(5, padding=2)),
         (12, 11),
@@ -494,6 +518,13 @@ OPERATIONS = {
     "matmul": lambda r: (lambda x: x @ x.transpose(-2, -1), [2, 3, 4]),
     "attention": lambda r: (lambda x: F.scaled_dot_product_attention(x, x, x), [2, 2, 3, 4]),
     "einsum": lambda r: (lambda x: torch.einsum("bij,bkj->bki", x, x + 1), [2, 3, 4]),
+    "einsum by an ellipsis": lambda r: (lambda x: torch.einsum("...i,...ji->...j", x, x[..., None, :] + 1), [2, 3, 4]),
+    "einsum of one index": lambda r: (lambda x: torch.einsum("bij,bij->bji", x, x[:, :1]), [2, 3, 4]),
+    "broadcast_tensors": lambda r: (
+        (lambda k: lambda x: torch.broadcast_tensors(x[:, :1], x[:1])[k])(r.randrange(2)),
+        [2, 3, 4],
+    ),
+    "linalg_norm": lambda r: ((lambda d: lambda x: torch.linalg.norm(x, dim=d))(r.choice([0, -1, (1, 2)])), [2, 3, 4]),
     "squeeze": lambda r: (lambda x: x.unsqueeze(1).squeeze(2), [2, 1, 3]),
 }
 

@@ -41,7 +41,7 @@ REDUCTIONS = {
     **dict.fromkeys(("amin", "min"), "global min pooling"),
     **dict.fromkeys(("median", "nanmedian"), "median over positions"),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), "variance over positions"),
-    **dict.fromkeys(("linalg_vector_norm", "norm", "frobenius_norm"), "norm over positions"),
+    **dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "frobenius_norm"), "norm over positions"),
     **dict.fromkeys(("all", "any", "count_nonzero"), "reduction over positions"),
 }
 #: Where a running sum's dimension is longer, all of it counts as read.
@@ -51,7 +51,7 @@ MASKED_SCORE = -1e4
 
 
 @rule("argmax", "argmin", has_derivative=False)
-@rule("mean", "sum", "logsumexp", "linalg_vector_norm", "norm", normalises=True)
+@rule("mean", "sum", "logsumexp", "linalg_norm", "linalg_vector_norm", "norm", normalises=True)
 @rule("var", "std", "var_mean", "std_mean", normalises=True)
 @rule(*REDUCTIONS)
 def reduction(call: Call) -> list[Edge] | None:
@@ -66,9 +66,8 @@ def reduction(call: Call) -> list[Edge] | None:
 
 def reduced(source: Shape, shape: Shape, dims: tuple[int, ...]) -> Dims:
     """The step of a reduction, which may keep the dimensions with one index."""
-    rank, kept = len(source), iter(range(len(source)))
-    stays = len(shape) == rank
-    reads = tuple(Whole() if i in dims else i if stays else next(kept) for i in range(rank))
+    kept = iter(range(len(source)))
+    reads = tuple(Whole() if i in dims else i if len(shape) == len(source) else next(kept) for i in range(len(source)))
     return Dims(reads, shape)
 
 

@@ -140,17 +140,17 @@ def rot90(call: Call) -> list[Edge] | None:
     return [Edge(source=x, steps=(Dims(reads, shape), permutation(shape, order)))]
 
 
-@move("expand", "expand_as", "broadcast_to")
+@move("expand", "expand_as", "broadcast_to", "broadcast_tensors")
 def expand(call: Call) -> list[Edge] | None:
-    """Dimensions of one index stretched."""
-    return [Edge(source=call.tensor(), steps=broadcast(shape_of(call.tensor()), call.shape))]
+    """Dimensions of one index stretched, those of each tensor by itself."""
+    x = call.args["tensors"][call.output] if call.name == "broadcast_tensors" else call.tensor()
+    return [Edge(source=x, steps=broadcast(shape_of(x), call.shape))]
 
 
 @move("repeat", "tile")
 def repeat(call: Call) -> list[Edge] | None:
     """Copies beside each other."""
-    x = call.tensor()
-    shape = shape_of(x)
+    shape = shape_of(x := call.tensor())
     lead = len(call.shape) - len(shape)
     reads = [
         lead + i

@@ -45,8 +45,7 @@ def index(call: Call) -> list[Edge] | None:
     if len(used) != 1 or "bool" in str(lists[0].meta["val"].dtype):
         return None
     (dim,), (entry,) = used, lists
-    size, numbers = shape_of(x)[dim], call.numbers(entry)
-    rank = len(shape_of(entry))
+    size, numbers, rank = shape_of(x)[dim], call.numbers(entry), len(shape_of(entry))
     flat = (*call.shape[:dim], int(np.prod(shape_of(entry), dtype=int)), *call.shape[dim + rank :])
     chosen: Taps | Whole = Whole(upper_bound=True) if numbers is None else _taps_of(dim, size, _entries(numbers, size))
     (edge,) = along(call, x, {dim: chosen}, flat, mixing=call.name, inexact=call.name if numbers is None else "")

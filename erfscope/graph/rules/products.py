@@ -99,15 +99,20 @@ def _closes(call: Call, mask: fx.Node) -> bool:
 @rule("einsum")
 def einsum(call: Call) -> list[Edge] | None:
     """Products by equation: letters that are not in the output are read in full."""
-    given, _, out = call.args["equation"].replace(" ", "").partition("->")
-    terms, operands = given.split(","), call.args["tensors"]
-    if "." in given or not out or any(len(set(term)) < len(term) for term in [*terms, out]) or len(operands) > 2:
+    given, _, result = call.args["equation"].replace(" ", "").partition("->")
+    operands, written = call.args["tensors"], [*given.split(","), result]
+    ranks = [*(len(shape_of(each)) for each in operands), len(call.shape)]
+    # The dimensions of an ellipsis are paired from the last one on.
+    *terms, out = (
+        term.replace("...", "0123456789"[len(term) + 7 - n :]) for term, n in zip(written, ranks, strict=True)
+    )
+    if not out or any(len(set(term)) < len(term) for term in [*terms, out]) or len(operands) > 2:
         return None
     edges = []
     for number, (term, each) in enumerate(zip(terms, operands, strict=True)):
-        reads = tuple(out.index(letter) if letter in out else Whole() for letter in term)
-        own = [i for i, letter in enumerate(term) if letter in out and letter not in terms[0]]
-        columns = own[-1] if number and own else None
+        dims = zip(map(out.find, term), shape_of(each), strict=True)
+        reads = tuple(dim if dim >= 0 and side == call.shape[dim] else Whole() for dim, side in dims)
+        columns = max((i for i, c in enumerate(term) if number and c in out and c not in terms[0]), default=None)
         words = _words(operands[1 - number]) if len(operands) == 2 else "sum over positions"
         edges.append(
             Edge(source=each, steps=(Dims(reads, call.shape),), secondary=bool(number), columns=columns, mixing=words)
