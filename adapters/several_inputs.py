@@ -186,7 +186,7 @@ def _parameter(parameters: list[inspect.Parameter], number: int) -> str:
 
 
 def _text(tensor: Tensor) -> str:
-    return f"a {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
 def _refuse_unlike(name: str, named: Mapping[str, Tensor], maps: Mapping[str, Tensor]) -> None:

@@ -141,7 +141,8 @@ class LoadedModel:
         adapter = self.adapter
         if wrt in adapter.passed:
             known = ", ".join(self.recording.inputs)
-            raise ErfscopeError(f"{wrt!r} of {self.label} is {adapter.passed[wrt]}, without a gradient; name {known}")
+            what = adapter.passed[wrt]
+            raise ErfscopeError(f"{wrt!r} of {self.label} is passed through, {what}: there is no map of it; name {known}")
         if not adapter.preprocess.parts or wrt != IMAGE:
             return [wrt]
         self.layer(layer)

@@ -312,7 +312,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
             erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1]))),
             wrt="input:timestep",
         ),
-        "a int64 of shape (1,), without a gradient; name image",
+        "is passed through, int64 of shape (1,): there is no map of it; name image",
     ),
     "unknown": (lambda: erfscope.sweep(two(), wrt="input:middle"), "unknown reference 'input:middle'"),
     "one result": (lambda: erfscope.analyze(two(), samples=1), "wrt='input:left'"),
