@@ -140,9 +140,8 @@ class LoadedModel:
         """
         adapter = self.adapter
         if wrt in adapter.passed:
-            known = ", ".join(self.recording.inputs)
-            what = adapter.passed[wrt]
-            raise ErfscopeError(f"{wrt!r} of {self.label} is passed through, {what}: there is no map of it; name {known}")
+            known, what = ", ".join(self.recording.inputs), f"{wrt!r} of {self.label} is passed through"
+            raise ErfscopeError(f"{what}, {adapter.passed[wrt]}: there is no map of it; name {known}")
         if not adapter.preprocess.parts or wrt != IMAGE:
             return [wrt]
         self.layer(layer)

@@ -58,10 +58,16 @@ def kind_of(word: object) -> tuple[str, tuple[str, ...]]:
     return kind, names
 
 
-def layout_of_kind(
-    kind: str, shape: Sequence[int], images: int, layout: Layout | None, along: int | None = None
-) -> Layout | None:
-    """How a tensor holds units of a kind; None where it has no axis for them.
+def read_kind(
+    kind: str,
+    shape: Sequence[int],
+    images: int,
+    layout: Layout | None,
+    along: int | None = None,
+    *,
+    may_be_second: bool = True,
+) -> tuple[Layout | None, str]:
+    """How a tensor holds units of a kind, or why it does not, in words that follow its name.
 
     Args:
         kind: In :data:`KINDS`.
@@ -70,7 +76,22 @@ def layout_of_kind(
         layout: How it holds a map; None where it holds none.
         along: Where it holds none, the one dimension along which its places on the image change all the same, as along
             the anchors of several maps in a row; None for none, or several.
+        may_be_second: Whether the second dimension may be that of the images: two scores of each proposal are not two
+            images.
     """
+    if shape[:1] != (images,) and not (may_be_second and shape[1:2] == (images,)):
+        count = "1 image" if images == 1 else f"{images} images"
+        way_out = "let erfscope.wrap(model, forward=...) return it as (images, rows, channels)"
+        return None, f"has no axis of images: its output has shape {tuple(shape)} for {count}; {way_out}"
+    found = layout_of_kind(kind, shape, images, layout, along)
+    return found, "" if found else f"has no axis of units {kind!r}: its output has shape {tuple(shape)}"
+
+
+def layout_of_kind(
+    kind: str, shape: Sequence[int], images: int, layout: Layout | None, along: int | None = None
+) -> Layout | None:
+    """How a tensor holds units of a kind; None where it has no axis for them. Arguments are those of
+    :func:`read_kind`."""
     rank, batch = len(shape), next((dim for dim, side in enumerate(shape[:2]) if side == images), None)
     if batch is None or rank not in KINDS[kind]:
         return None

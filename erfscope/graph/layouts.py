@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.unit_kind import layout_of_kind
 from erfscope.graph.places import SAME, Place
 from erfscope.graph.rules.reading import FloatArray, Shape
 
@@ -48,26 +47,6 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     if found is None or is_windows or not np.array_equal(batch.table, np.arange(shape[first])):
         return Reading(None, "whose places on the image form no grid")
     return Reading(found)
-
-
-def read_kind(kind: str, shape: Shape, images: int, layout: Layout | None, places: Sequence[Place]) -> Reading:
-    """How a tensor holds units of a kind that have no place.
-
-    Args:
-        kind: In :data:`erfscope.geometry.unit_kind.KINDS`.
-        shape: Of the tensor, in a pass of so many images.
-        images: How many these are.
-        layout: How it holds a map; None where it holds none.
-        places: Of its elements along each axis, last the batch's; () where nothing is known of them.
-    """
-    found = layout_of_kind(kind, shape, images, layout, varying_dim(places))
-    # Two scores of each proposal are not two images.
-    is_second = not places or (places[-1].exists and (places[-1].dim == 1 or images == 1))
-    if shape[:1] == (images,) or (shape[1:2] == (images,) and is_second):
-        return Reading(found, "" if found else f"has no axis of units {kind!r}: its output has shape {shape}")
-    count = "1 image" if images == 1 else f"{images} images"
-    way_out = "let erfscope.wrap(model, forward=...) return it as (images, rows, channels)"
-    return Reading(None, f"has no axis of images: its output has shape {shape} for {count}; {way_out}")
 
 
 def varying_dim(places: Sequence[Place]) -> int | None:

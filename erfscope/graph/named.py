@@ -84,8 +84,7 @@ def _modules(graph: Graph) -> dict[str, NamedTensor]:
     for module, calls in itertools.groupby(sorted(marks, key=lambda mark: mark.module), lambda mark: mark.module):
         every = list(calls)
         name, last = module or OUTPUT, every[-1]
-        own = name == OUTPUT and not is_called
-        named = {} if own else {name + _items(path): node for path, node in last.outputs.items()}
+        named = {name + _items(path): node for path, node in last.outputs.items() if name != OUTPUT or is_called}
         if (taken := last.inputs.get((0,))) is not None:
             named[name + INPUT] = taken
         for each, node in named.items():

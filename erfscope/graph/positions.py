@@ -64,8 +64,7 @@ class Positions:
         self.has_leading_input: dict[fx.Node, tuple[bool, ...]] = {}
         #: The places before each step of each edge.
         self.before: dict[fx.Node, list[list[tuple[Place, ...]]]] = {}
-        dims = [*range(2, len(shape)), 0]
-        self._places[self.image] = tuple(_numbered(shape, dim) for dim in dims)
+        self._places[self.image] = tuple(_numbered(shape, dim) for dim in (*range(2, len(shape)), 0))
         for node in graph.nodes:
             # Empty tensors, as of a detector that has found nothing, have no element that stands anywhere.
             if node in graph.live and node.op == "call_function" and is_tensor(node) and 0 not in shape_of(node):

@@ -310,8 +310,10 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
     takes = [_with_shape(graph.placeholder(f"input_{i}"), tensor) for i, tensor in enumerate(inputs)]
 
     def nodes(tensors: Any) -> Mapping[Path, fx.Node]:
-        found = tensors_in(tensors)
-        return {p: _with_shape(graph.call_function(FORWARD_PASS, tuple(takes)), tensor) for p, tensor in found}
+        return {
+            path: _with_shape(graph.call_function(FORWARD_PASS, tuple(takes)), tensor)
+            for path, tensor in tensors_in(tensors)
+        }
 
     with ExitStack() as stack, torch.no_grad():
         for name, part in module.named_modules():

@@ -13,10 +13,10 @@ from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.layout import Layout, has_lost_an_axis
 from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.unit import Trf
-from erfscope.geometry.unit_kind import split_kind
+from erfscope.geometry.unit_kind import read_kind, split_kind
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
-from erfscope.graph.layouts import Reading, read_kind, varying_dim
+from erfscope.graph.layouts import Reading, varying_dim
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
@@ -72,8 +72,9 @@ class Recording(Pass):
     @cached_property
     def layers(self) -> tuple[LayerRecord, ...]:
         """Every layer whose output holds a map, in the order of execution."""
-        every = (self.modules | self.stages).items()
-        found = [self._record(name, seen) for name, seen in every if not name.endswith(INPUT)]
+        found = [
+            self._record(name, seen) for name, seen in (self.modules | self.stages).items() if not name.endswith(INPUT)
+        ]
         return tuple(sorted(filter(None, found), key=lambda layer: layer.order))
 
     def layer(self, name: str) -> LayerRecord | None:
@@ -117,8 +118,9 @@ class Recording(Pass):
     def reading_of_tensor(self, seen: NamedTensor, kind: str = "") -> Reading:
         """The same of a tensor, by its units of a kind that have no place if one is given."""
         if kind:
-            layout = self.reading_of_tensor(seen).layout
-            return read_kind(kind, seen.shape, self.images, layout, self.positions.places(seen.node))
+            places, layout = self.positions.places(seen.node), self.reading_of_tensor(seen).layout
+            second = not places or (places[-1].exists and (places[-1].dim == 1 or self.images == 1))
+            return Reading(*read_kind(kind, seen.shape, self.images, layout, varying_dim(places), may_be_second=second))
         if seen not in self._readings:
             self._readings[seen] = self._read(seen)
         return self._readings[seen]

@@ -202,8 +202,9 @@ class Forward:
     def _leaf(self, out: Tensor, part: Part) -> Tensor:
         """The whole reference, of which only a part has its numbers, as a leaf."""
         node, layout = self.plan.reference
-        sides = enumerate(shape_of(node))
-        leaf = out.new_zeros([self.plan.images if dim == layout.batch_dim else side for dim, side in sides])
+        leaf = out.new_zeros(
+            [self.plan.images if dim == layout.batch_dim else side for dim, side in enumerate(shape_of(node))]
+        )
         leaf[np.ix_(*part)] = out.detach()
         return leaf.requires_grad_(torch.is_grad_enabled())
 

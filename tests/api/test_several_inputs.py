@@ -263,15 +263,16 @@ def test_maps_are_found_in_containers_and_named_by_the_way_to_them() -> None:
 
 @pytest.mark.slow
 def test_an_exported_program_has_the_inputs_that_it_was_exported_with() -> None:
-    module, view = Stereo().eval(), torch.zeros(1, *IMAGE)
+    # Of one tensor for both, PyTorch exports a program that reads one.
+    module, view, other = Stereo().eval(), torch.zeros(1, *IMAGE), torch.zeros(1, *IMAGE)
     expected = erfscope.sweep(two_of(module), samples=2)
-    for args, keywords in (((view, view), {}), ((), {"left": view, "right": view})):
+    for args, keywords in (((view, other), {}), ((), {"left": view, "right": other})):
         rows = erfscope.sweep(torch.export.export(module, args, keywords), samples=2)
         assert [row.wrt for row in rows] == [f"input:{name}" for name in (keywords or ("args[0]", "args[1]"))]
         for row, own in zip(rows, expected, strict=True):
             assert row.trf == own.trf
             assert row["input_share"].value == pytest.approx(own["input_share"].value, rel=1e-5)
-    program = torch.export.export(module, (view,), {"right": view})
+    program = torch.export.export(module, (view,), {"right": other})
     with pytest.raises(ErfscopeError, match=r"takes left, right; give an example of each: erfscope\.wrap\(program"):
         erfscope.sweep(program)
 
