@@ -143,7 +143,7 @@ class Positions:
             here = stack.pop()
             if here not in seen and here not in without:
                 seen.add(here)
-                stack.extend(edge.source for edge in self.edges.get(here, []))
+                stack += [edge.source for edge in self.edges.get(here, [])]
         return seen
 
 
