@@ -39,7 +39,7 @@ from erfscope.attribution.gradient import (
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE, INPUT
+from erfscope.geometry.names import IMAGE, INPUT, is_input
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 from erfscope.restore import generators_lock
 
@@ -216,7 +216,7 @@ def _attribution(attribute: Attributor, readout: UnitReadout, x: Tensor, wrt: st
         raise ErfscopeError(
             f"the method must return a tensor of the shape of {wrt!r}, which is {shape}; it returned {got}"
         )
-    return in_double(layout.to_map(found.detach())), unit_channels(features.map, readout.unit)
+    return in_double(features.reference.part(layout.to_map(found.detach()))), unit_channels(features.map, readout.unit)
 
 
 @contextlib.contextmanager
@@ -243,7 +243,7 @@ def _attributor(method: Method, adapter: Adapter, wrt: str) -> Attributor:
         return lambda readout, x: method(readout).attribute(x)
     if method not in ON_IMAGE:
         raise unknown("method", method, NAMES)
-    if wrt != IMAGE:
+    if not is_input(wrt):
         return _layer_attributor(method, adapter, wrt)
     if method == "guided_backprop" and not any(isinstance(module, nn.ReLU) for module in adapter.module.modules()):
         raise ErfscopeError(

@@ -288,9 +288,9 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
     """Refuse settings that do not go together, and a model without numbers."""
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
-    if model.adapter.preprocess.parts and settings.method != "gradient":
+    if settings.method == "occlusion" and model.adapter.preprocess.parts:
         raise ErfscopeError(
-            f"{model.label} takes several inputs, for which there is the method gradient only, not {settings.method}"
+            f"occlusion would cover a patch of all inputs of {model.label} at once; use --method gradient"
         )
     parameters = dict(model.adapter.module.named_parameters())
     if empty := [name for name, parameter in parameters.items() if parameter.is_meta]:

@@ -228,6 +228,22 @@ def test_gradients_hold_in_float64_and_against_noise() -> None:
     assert noise == pytest.approx([1, 1], abs=0.02)
 
 
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "smoothgrad"])
+def test_methods_of_captum_attribute_to_each_input(method: str) -> None:
+    """Of a product both inputs have the same value; the gradient of one is the other."""
+    given = images((1, 6, 6), (1, 6, 6), count=1)
+    rows = swept(wrapped(Product(), (1, 6, 6), (1, 6, 6)), *given, method=method, convention="luo", unit="2,2")
+    assert [np.argwhere(row.map.values > 0).tolist() for row in rows] == [[[2, 2]]] * 2
+    left, right = (float(each[0, 0, 2, 2].abs()) for each in given)
+    expected = right / (left + right) if method == "smoothgrad" else 0.5
+    assert rows[0]["input_share"].value == pytest.approx(expected, abs=0.2 if method == "smoothgrad" else 1e-6)
+
+
+class Product(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left * right
+
+
 @pytest.mark.slow
 def test_every_unit_of_each_input_has_a_size() -> None:
     rows = swept(wrapped(Fusion(), IMAGE, DEPTH), *images(IMAGE, DEPTH), unit="all", convention="luo")
@@ -317,7 +333,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown": (lambda: erfscope.sweep(two(), wrt="input:middle"), "unknown reference 'input:middle'"),
     "one result": (lambda: erfscope.analyze(two(), samples=1), "wrt='input:left'"),
-    "a method": (lambda: erfscope.sweep(two(), samples=1, method="smoothgrad"), "the method gradient only"),
+    "a method": (lambda: erfscope.sweep(two(), samples=1, method="occlusion"), "a patch of all inputs"),
     "a tensor": (lambda: erfscope.sweep(two(), images=torch.zeros(1, *IMAGE)), "images were given for no name"),
     "one tensor": (lambda: erfscope.sweep(two(), images={"left": torch.zeros(1, *IMAGE)}), "given for left"),
     "numbers": (
