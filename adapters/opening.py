@@ -225,7 +225,7 @@ def _adapter(
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
     if source.example_inputs is not None:
         made_by = source.adapter or ModuleAdapter
-        options["inputs"] = _example_inputs(source, asked, transform, forward)
+        options["inputs"] = _example_inputs(source, asked, transform, forward or source.forward)
         options["preprocess"] = options["inputs"].preprocess
         source = replace(source, notes=(*source.notes, *options["inputs"].notes))
     elif source.config is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def source_of(
             weights=weights or Weights(source="given", sha256=sha256(module)),
             adapter=functools.partial(ModuleAdapter, most_images=first if isinstance(first, int) else None),
             example_inputs=examples,
+            forward=_named_call(examples, [str(name) for name in names]),
         )
     batch, *sides = inputs[0].shape
     channels, size = options.in_chans or sides[0], options.input_size or tuple(sides[1:])
@@ -106,6 +109,20 @@ def source_of(
         config=input_config(words, mean=options.mean, std=options.std),
         adapter=functools.partial(ModuleAdapter, most_images=batch if isinstance(batch, int) else None),
     )
+
+
+def _named_call(examples: Any, names: Sequence[str]) -> Callable[..., Any] | None:
+    """A call by position, whose parameters are called as those of the module that was exported; None where an argument
+    is a container, or has its name already."""
+    if isinstance(examples, Mapping | Tensor) or len(examples) != len(names):
+        return None
+
+    def forward(module: nn.Module, *args: Any) -> Any:
+        return module(*args)
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("module", *names)])  # type: ignore[attr-defined]
+    return forward
 
 
 def _exported_with(program: ExportedProgram) -> Any:

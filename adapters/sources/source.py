@@ -34,6 +34,8 @@ class Source:
     adapter: Callable[..., ModuleAdapter] | None = None
     #: Arguments of a model that takes several, by position, or in a mapping by keyword; None for one image.
     example_inputs: Any = None
+    #: How it is called on them, (module, *arguments), by parameters with names; None for ``module(*arguments)``.
+    forward: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
