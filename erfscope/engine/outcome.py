@@ -28,7 +28,7 @@ from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
 from erfscope.results.partial import PartialSums
-from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
+from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, input_slug, slug, with_provenance
 from erfscope.stimuli.feed import Feed
 
 
@@ -65,7 +65,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         kind=kind,
     )
     return Result(
-        id=slug(plan.model.label, layer, record.slug),
+        id=slug(plan.model.label, layer, record.slug, input_slug(settings.wrt)),
         label=plan.model.label,
         model=adapter.spec,
         status="ok",

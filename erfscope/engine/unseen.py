@@ -11,7 +11,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import Unit, is_every_unit
 from erfscope.geometry.unit_kind import VECTOR, by_kind, kind_of
 from erfscope.options.settings import Settings
-from erfscope.results.result import Result, UnitRecord, slug
+from erfscope.results.result import Result, UnitRecord, input_slug, slug
 from erfscope.stimuli.feed import Feed
 
 
@@ -57,4 +57,6 @@ def with_unseeing(
             index=unit.index, center_px=(), center_exact=False, stride_px=(), map_shape=shape, kind=kind
         )
         row = failed(model, settings, feed, error, layer=layer)
-        yield replace(row, id=slug(model.label, layer, record.slug), status="degenerate", unit=record)
+        yield replace(
+            row, id=slug(model.label, layer, record.slug, input_slug(settings.wrt)), status="degenerate", unit=record
+        )

@@ -523,6 +523,16 @@ def test_models_of_the_same_inputs_are_compared_on_the_same_images(net: Path) ->
     assert differences[3]["r50"][0] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
+def test_a_model_with_a_block_is_compared_with_its_host_by_input() -> None:
+    report = erfscope.sweep(wrapped(Fusion(), IMAGE, DEPTH), insert="nonlocal@colour", samples=4)
+    assert [row.id for row in report] == [
+        f"Fusion{block}-output-u6x8-{name}" for block in ("", "_nonlocal") for name in ("image", "depth")
+    ]
+    assert [row.host for row in report] == [None, None, "Fusion-output-u6x8-image", "Fusion-output-u6x8-depth"]
+    assert [bool(each) for each in report.differences()] == [False, False, True, True]
+
+
 def test_a_model_of_one_image_beside_one_of_several_is_a_row_with_its_reason() -> None:
     torch.manual_seed(0)
     one = erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=IMAGE[1:])
