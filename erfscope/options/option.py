@@ -126,7 +126,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image file, folder or quoted pattern such as 'photos/*.jpg', NAME=PATH of several inputs; repeatable.",
+            "Image, folder or quoted pattern 'val/*.jpg', or INPUT=PATH; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
