@@ -263,15 +263,16 @@ def test_maps_are_found_in_containers_and_named_by_the_way_to_them() -> None:
 
 @pytest.mark.slow
 def test_an_exported_program_has_the_inputs_that_it_was_exported_with() -> None:
-    module, view = Stereo().eval(), torch.zeros(1, *IMAGE)
+    # One tensor given twice is one argument to torch.export (from PyTorch 2.14 on).
+    module, view, other = Stereo().eval(), torch.zeros(1, *IMAGE), torch.zeros(1, *IMAGE)
     expected = erfscope.sweep(two_of(module), samples=2)
-    for args, keywords in (((view, view), {}), ((), {"left": view, "right": view})):
+    for args, keywords in (((view, other), {}), ((), {"left": view, "right": other})):
         rows = erfscope.sweep(torch.export.export(module, args, keywords), samples=2)
         assert [row.wrt for row in rows] == [f"input:{name}" for name in (keywords or ("args[0]", "args[1]"))]
         for row, own in zip(rows, expected, strict=True):
             assert row.trf == own.trf
             assert row["input_share"].value == pytest.approx(own["input_share"].value, rel=1e-5)
-    program = torch.export.export(module, (view,), {"right": view})
+    program = torch.export.export(module, (view,), {"right": other})
     with pytest.raises(ErfscopeError, match=r"takes left, right; give an example of each: erfscope\.wrap\(program"):
         erfscope.sweep(program)
 
@@ -298,6 +299,18 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: erfscope.wrap(Stereo(), inputs={"left": torch.zeros(1, 3, 8, 8), "rihgt": 1}),
         "takes (left, right)",
     ),
+class First(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return 2 * left
+
+
+def test_what_an_exported_program_does_not_use_is_said() -> None:
+    program = torch.export.export(First(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
+    row = erfscope.analyze(program, samples=1)
+    assert row.wrt == "input:args[0]"
+    assert any("does not use right" in finding.text for finding in row.findings)
+
+
     "batches": (lambda: wrapped(Stereo(), IMAGE) if 0 else two(torch.zeros(2, *IMAGE)), "left 1, right 2"),
     "axes": (lambda: two(torch.zeros(1, 3, 4, 8, 8)), "left has 2, right has 3"),
     "no map": (lambda: erfscope.wrap(Stereo(), example_inputs=(torch.ones(3), 1)), "none of the example inputs"),
@@ -313,6 +326,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
             wrt="input:timestep",
         ),
         "is passed through, int64 of shape (1,): there is no map of it; name image",
+    "a mean of another": (
+        lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, mean={"lef": 0.5}),
+        "unknown input 'lef' in mean; there is: left, right",
+    ),
+    "a std of one image": (
+        lambda: erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=8, std={"left": 0.5}),
+        "unknown input 'left' in std; there is: image",
+    ),
     ),
     "unknown": (lambda: erfscope.sweep(two(), wrt="input:middle"), "unknown reference 'input:middle'"),
     "one result": (lambda: erfscope.analyze(two(), samples=1), "wrt='input:left'"),
