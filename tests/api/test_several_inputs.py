@@ -616,7 +616,7 @@ def test_figures_tables_and_pages_say_the_share(tmp_path: Path) -> None:
     share = report.results[0]["input_share"]
     report.save(tmp_path / "r")
     page = (tmp_path / "r" / "index.html").read_text()
-    text = f"share of all inputs {share}".rstrip()
+    text = f"input share {share}".rstrip()
     assert text in page
     assert "input_share" in str(report)
     assert "input:left" in str(report)
