@@ -142,7 +142,9 @@ class LoadedModel:
         if wrt in adapter.passed:
             known = ", ".join(self.recording.inputs)
             what = adapter.passed[wrt]
-            raise ErfscopeError(f"{wrt!r} of {self.label} is passed through, {what}: there is no map of it; name {known}")
+            raise ErfscopeError(
+                f"{wrt!r} of {self.label} is passed through, {what}: there is no map of it; name {known}"
+            )
         if not adapter.preprocess.parts or wrt != IMAGE:
             return [wrt]
         self.layer(layer)

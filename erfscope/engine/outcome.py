@@ -17,6 +17,7 @@ from erfscope.engine.plan import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Trf, sides
 from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.record import UNRECORDED
@@ -65,7 +66,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         kind=kind,
     )
     return Result(
-        id=slug(plan.model.label, layer, record.slug),
+        id=slug(plan.model.label, layer, record.slug, input_name(settings.wrt)),
         label=plan.model.label,
         model=adapter.spec,
         status="ok",

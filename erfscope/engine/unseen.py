@@ -8,6 +8,7 @@ from dataclasses import replace
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Unit, is_every_unit
 from erfscope.geometry.unit_kind import VECTOR, by_kind, kind_of
 from erfscope.options.settings import Settings
@@ -57,4 +58,6 @@ def with_unseeing(
             index=unit.index, center_px=(), center_exact=False, stride_px=(), map_shape=shape, kind=kind
         )
         row = failed(model, settings, feed, error, layer=layer)
-        yield replace(row, id=slug(model.label, layer, record.slug), status="degenerate", unit=record)
+        yield replace(
+            row, id=slug(model.label, layer, record.slug, input_name(settings.wrt)), status="degenerate", unit=record
+        )

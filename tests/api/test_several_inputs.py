@@ -283,6 +283,12 @@ def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     assert [row.wrt for row in rows] == ["input:left", "input:right"]
 
 
+def test_ids_name_the_input() -> None:
+    report = erfscope.sweep(erfscope.wrap(Towers(1.0, 1.0), example_inputs=(torch.zeros(1, 3, 8, 8),) * 2), samples=1)
+    assert [row.id for row in report] == ["Towers-output-u4x4-left", "Towers-output-u4x4-right"]
+    assert report["Towers-output-u4x4-right"].wrt == "input:right"
+
+
 def test_means_and_transforms_may_be_each_inputs_own() -> None:
     x = torch.zeros(1, 3, 8, 8)
     adapter = erfscope.wrap(
@@ -293,12 +299,6 @@ def test_means_and_transforms_may_be_each_inputs_own() -> None:
     assert "mean 0.1, std 0.5" in row.input.transform
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "one of two": (lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, 3, 8, 8),)), "takes (left, right)"),
-    "another name": (
-        lambda: erfscope.wrap(Stereo(), inputs={"left": torch.zeros(1, 3, 8, 8), "rihgt": 1}),
-        "takes (left, right)",
-    ),
 class First(nn.Module):
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         return 2 * left
@@ -311,6 +311,12 @@ def test_what_an_exported_program_does_not_use_is_said() -> None:
     assert any("does not use right" in finding.text for finding in row.findings)
 
 
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "one of two": (lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, 3, 8, 8),)), "takes (left, right)"),
+    "another name": (
+        lambda: erfscope.wrap(Stereo(), inputs={"left": torch.zeros(1, 3, 8, 8), "rihgt": 1}),
+        "takes (left, right)",
+    ),
     "batches": (lambda: wrapped(Stereo(), IMAGE) if 0 else two(torch.zeros(2, *IMAGE)), "left 1, right 2"),
     "axes": (lambda: two(torch.zeros(1, 3, 4, 8, 8)), "left has 2, right has 3"),
     "no map": (lambda: erfscope.wrap(Stereo(), example_inputs=(torch.ones(3), 1)), "none of the example inputs"),
@@ -320,12 +326,6 @@ def test_what_an_exported_program_does_not_use_is_said() -> None:
         lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, input_size=8),
         "leave input_size and in_chans out",
     ),
-    "no gradient": (
-        lambda: erfscope.sweep(
-            erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1]))),
-            wrt="input:timestep",
-        ),
-        "is passed through, int64 of shape (1,): there is no map of it; name image",
     "a mean of another": (
         lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, mean={"lef": 0.5}),
         "unknown input 'lef' in mean; there is: left, right",
@@ -334,6 +334,12 @@ def test_what_an_exported_program_does_not_use_is_said() -> None:
         lambda: erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=8, std={"left": 0.5}),
         "unknown input 'left' in std; there is: image",
     ),
+    "no gradient": (
+        lambda: erfscope.sweep(
+            erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1]))),
+            wrt="input:timestep",
+        ),
+        "is passed through, int64 of shape (1,): there is no map of it; name image",
     ),
     "unknown": (lambda: erfscope.sweep(two(), wrt="input:middle"), "unknown reference 'input:middle'"),
     "one result": (lambda: erfscope.analyze(two(), samples=1), "wrt='input:left'"),
