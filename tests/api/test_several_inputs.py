@@ -283,6 +283,24 @@ def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     assert [row.wrt for row in rows] == ["input:left", "input:right"]
 
 
+class Written(nn.Module):
+    """A cost volume of two disparities that is written into a buffer."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        volume = left.new_zeros(len(left), 2, *left.shape[2:])
+        volume[:, 0] = (left * right).mean(1)
+        volume[:, 1, :, 1:] = (left[..., 1:] * right[..., :-1]).mean(1)
+        return volume
+
+
+def test_branches_that_disagree_name_the_unit_that_stands_somewhere() -> None:
+    trf = erfscope.theoretical(
+        erfscope.wrap(Written(), example_inputs=(torch.zeros(1, *IMAGE),) * 2), wrt="input:right"
+    )
+    assert "puts unit 0 at 0 px" in trf.center_inexact_reason
+    assert "puts unit 1 at 0 px" in trf.center_inexact_reason
+
+
 def test_ids_name_the_input() -> None:
     report = erfscope.sweep(erfscope.wrap(Towers(1.0, 1.0), example_inputs=(torch.zeros(1, 3, 8, 8),) * 2), samples=1)
     assert [row.id for row in report] == ["Towers-output-u4x4-left", "Towers-output-u4x4-right"]
