@@ -352,6 +352,18 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=8, std={"left": 0.5}),
         "unknown input 'left' in std; there is: image",
     ),
+    "sizes that do not go together": (
+        lambda: erfscope.analyze(two(torch.zeros(1, 3, 8, 8)), samples=1),
+        "fails on left of 3 channels at 24x32, right of 3 channels at 8x8: ",
+    ),
+    "ids in place of an image": (
+        lambda: erfscope.analyze(two(torch.zeros(1, *IMAGE, dtype=torch.int64)), samples=1),
+        "look at the example inputs; passed through as given: right, int64 of shape (1, 3, 24, 32)",
+    ),
+    "a share as a measure": (
+        lambda: erfscope.sweep(two(), samples=1, measures="r50,input_share"),
+        "input_share stands beside the measures of a model of several inputs",
+    ),
     "no gradient": (
         lambda: erfscope.sweep(
             erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1]))),
