@@ -24,7 +24,7 @@ from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, FallbackWarning
+from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_size as input_size_of
@@ -188,12 +188,19 @@ def wrap(
             module=plain,
             spec=name,
             weights=Weights(source="given", sha256=sha256(plain)),
-            config=options.input_config(plain, name) if examples is None else None,
+            config=_of_one_input(options, transform).input_config(plain, name) if examples is None else None,
             example_inputs=examples,
         )
     if forward is not None and examples is None:
         source = replace(source, adapter=partial(source.adapter or ModuleAdapter, forward=forward))
     return _adapter(source, options, transform, forward, layout=layout, prefix_tokens=prefix_tokens)
+
+
+def _of_one_input(asked: SourceOptions, transform: Any) -> SourceOptions:
+    """The options of a model that takes one image, which may be named too."""
+    numbers = {"mean": asked.mean, "std": asked.std}
+    _refuse_other_names({**numbers, "transform": transform}, [IMAGE])
+    return replace(asked, **{option: _for(value, IMAGE) for option, value in numbers.items()})
 
 
 def _examples(inputs: Mapping[str, Any] | None, example_inputs: Sequence[Any] | Tensor | None) -> Any:
@@ -240,9 +247,10 @@ def _example_inputs(
     forward: Callable[..., Any] | None,
 ) -> ExampleInputs:
     """Read the arguments of a model that takes several, each map with its own size."""
-    module, spec = source.module, source.spec
+    module, spec, named = source.module, source.spec, list[str]()
 
     def steps(name: str, shape: tuple[int, ...], *, is_only: bool) -> Preprocess:
+        named.append(name)
         channels, *size = shape
         numbers = {"mean": _for(asked.mean, name), "std": _for(asked.std, name)}
         own = replace(asked, input_size=tuple(size), in_chans=channels, **numbers)
@@ -250,6 +258,7 @@ def _example_inputs(
         return preprocess(own.input_config(module if is_only else nn.Identity(), spec), _for(transform, name))
 
     found = example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
+    _refuse_other_names({"mean": asked.mean, "std": asked.std, "transform": transform}, named)
     own = found.preprocess.size
     if asked.in_chans is not None or (asked.input_size is not None and not is_size(asked.input_size, own)):
         raise ErfscopeError(
@@ -257,6 +266,14 @@ def _example_inputs(
             " in_chans out, or give other examples"
         )
     return found
+
+
+def _refuse_other_names(asked: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse what is given for an input that the model has not."""
+    for option, value in asked.items():
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in names:
+                raise unknown("input", str(name), names, where=option)
 
 
 def _for(value: Any, name: str) -> Any:

@@ -268,7 +268,8 @@ def _merged(
 
 
 def setting(option: click.Option, value: Any, where: str) -> Any:
-    """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V.
+    """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V, with a
+    list for K each of its items.
 
     Raises:
         ErfscopeError: a date, a table or a truth value for an option that takes none, or an option of the command
@@ -277,7 +278,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.name in CLI_ONLY:
         raise _cli_only_error(option, where)
     if isinstance(value, dict):
-        value = [f"{key}={item}" for key, item in value.items()] if option.multiple else value
+        listed = {key: item if isinstance(item, list) else [item] for key, item in value.items()}
+        value = [f"{key}={each}" for key, item in listed.items() for each in item] if option.multiple else value
     if isinstance(value, datetime.date | datetime.time):
         raise ErfscopeError(
             f"{where} is the date or time {value}, and no option takes one; write text in quotes, a number or a list"

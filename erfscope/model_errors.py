@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import size_words
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import size_text
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ _HINTS = (
 )
 
 
+#: Words of hints that example inputs leave no room for.
+_OF_ONE_INPUT = ("input_size", "in_chans", "--dtype", "erfscope.wrap(")
+
+
 class ModelExitError(RuntimeError):
     """The code of a model called ``sys.exit``."""
 
@@ -90,15 +95,26 @@ def first_line(error: BaseException) -> str:
 
 def model_failed(label: str, adapter: GivenModel, error: BaseException) -> MeasurementError:
     """Return the error, of one line, for a model whose pass raised ``error`` on an input of the adapter's size."""
-    channels, size = adapter.preprocess.channels, "x".join(map(str, adapter.preprocess.size))
+    size = size_text(adapter.preprocess.size)
     if ran_out(error):
         return MeasurementError(
             f"does not fit into memory with one image of {size}: {first_line(error)}; use a smaller --input-size",
             model=label,
         )
     hint = _hint(adapter, str(error))
-    text = f"fails on an input of {channels} channels at {size}: {first_line(error)}"
+    passed: Mapping[str, str] = getattr(adapter, "passed", {})
+    if (passed or adapter.preprocess.parts) and (not hint or any(word in hint for word in _OF_ONE_INPUT)):
+        as_given = ", ".join(f"{input_name(name)}, {what}" for name, what in passed.items())
+        hint = "look at the example inputs" + (f"; passed through as given: {as_given}" if as_given else "")
+    text = f"fails on {_inputs_text(adapter)}: {first_line(error)}"
     return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
+
+
+def _inputs_text(adapter: GivenModel) -> str:
+    """What a model is called on."""
+    own = adapter.preprocess
+    parts = {f"{input_name(name)} of": part for name, part in own.parts.items()} or {"an input of": own}
+    return ", ".join(f"{name} {part.channels} channels at {size_text(part.size)}" for name, part in parts.items())
 
 
 def _hint(adapter: GivenModel, text: str) -> str:

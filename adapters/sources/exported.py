@@ -85,6 +85,7 @@ def source_of(
             module=module,
             spec=spec,
             weights=weights or Weights(source="given", sha256=sha256(module)),
+            notes=_unused(program),
             adapter=functools.partial(ModuleAdapter, most_images=first if isinstance(first, int) else None),
             example_inputs=examples,
             forward=_named_call(examples, [str(name) for name in names]),
@@ -129,6 +130,15 @@ def _exported_with(program: ExportedProgram) -> Any:
     """The arguments that a program was exported with, by position or by keyword; None where it has both or none."""
     args, keywords = program.example_inputs or ((), {})
     return None if bool(args) == bool(keywords) else args or keywords
+
+
+def _unused(program: ExportedProgram) -> tuple[str, ...]:
+    """A sentence about arguments that a program takes and does not use."""
+    names = program.graph_signature.user_inputs
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    unused = ", ".join(node.name for node in nodes if not node.users)
+    text = f"the program does not use {unused}; torch.export merges arguments that are one tensor: give one to each"
+    return (text,) if unused else ()
 
 
 def _unflattened(program: ExportedProgram, spec: str) -> nn.Module:

@@ -20,7 +20,7 @@ from erfscope.api.blocks import variant_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.names import ONE_INPUT
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
@@ -104,7 +104,7 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
                 f"images were given for {', '.join(map(str, images))}, and the model takes one: leave NAME= out"
             )
         return _feed_of(request, images, preprocess, settings.seed)
-    names = [name.removeprefix(ONE_INPUT) for name in preprocess.parts]
+    names = [input_name(name) for name in preprocess.parts]
     if images is not None and not (isinstance(images, Mapping) and {*images} == {*names}):
         given = ", ".join(map(str, images)) if isinstance(images, Mapping) else "no name"
         raise ErfscopeError(

@@ -17,6 +17,7 @@ from erfscope.engine.plan import Plan, RunReport, Sums, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Trf, sides
 from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.record import UNRECORDED
@@ -28,7 +29,7 @@ from erfscope.options.settings import Settings
 from erfscope.results import from_sums
 from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
 from erfscope.results.partial import PartialSums
-from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, input_slug, slug, with_provenance
+from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
 
 
@@ -65,7 +66,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         kind=kind,
     )
     return Result(
-        id=slug(plan.model.label, layer, record.slug, input_slug(settings.wrt)),
+        id=slug(plan.model.label, layer, record.slug, input_name(settings.wrt)),
         label=plan.model.label,
         model=adapter.spec,
         status="ok",

@@ -8,10 +8,11 @@ from dataclasses import replace
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Unit, is_every_unit
 from erfscope.geometry.unit_kind import VECTOR, by_kind, kind_of
 from erfscope.options.settings import Settings
-from erfscope.results.result import Result, UnitRecord, input_slug, slug
+from erfscope.results.result import Result, UnitRecord, slug
 from erfscope.stimuli.feed import Feed
 
 
@@ -58,5 +59,5 @@ def with_unseeing(
         )
         row = failed(model, settings, feed, error, layer=layer)
         yield replace(
-            row, id=slug(model.label, layer, record.slug, input_slug(settings.wrt)), status="degenerate", unit=record
+            row, id=slug(model.label, layer, record.slug, input_name(settings.wrt)), status="degenerate", unit=record
         )

@@ -19,7 +19,7 @@ from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
-from erfscope.geometry.names import IMAGE, ONE_INPUT, is_input
+from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.printable import printable
 from erfscope.results.result import Result
@@ -74,7 +74,7 @@ def explored_model(plan: Plan) -> ExploredModel:
     if picture is None:
         raise ErfscopeError("an explorer shows the image under the maps; give an image file or an array, not a tensor")
     conditions, wrt = pending_result(plan, 0), plan.question.wrt
-    label = conditions.label + (f" · {wrt.removeprefix(ONE_INPUT)}" if wrt.startswith(ONE_INPUT) else "")
+    label = " · ".join(filter(None, (conditions.label, input_name(wrt))))
     return ExploredModel(
         conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),
         picture=picture,

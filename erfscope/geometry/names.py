@@ -15,3 +15,8 @@ INPUT = ":in"
 def is_input(name: str) -> bool:
     """Whether a reference is the model's input, or one of several."""
     return name == IMAGE or name.startswith(ONE_INPUT)
+
+
+def input_name(reference: str) -> str:
+    """The name of the input that a reference is, of several; "" for any other reference."""
+    return reference.removeprefix(ONE_INPUT) if reference.startswith(ONE_INPUT) else ""

@@ -325,8 +325,10 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node, *
 
 
 def _said(place: Place, edge: Edge) -> str:
-    first = next(iter(place.table[np.isfinite(place.table)]))
-    return f"{describe(edge.source)} puts unit 0 at {first:g} px and a unit every {place.slope:g} px"
+    # What a shift moved in from outside stands for nothing.
+    first = int(np.flatnonzero(np.isfinite(place.table))[0])
+    at = f"puts unit {first} at {place.table[first]:g} px and a unit every {place.slope:g} px"
+    return f"{describe(edge.source)} {at}"
 
 
 def go_on(place: Place) -> Place:

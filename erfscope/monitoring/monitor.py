@@ -190,7 +190,8 @@ class ErfMonitor:
         loaded, feed = self._prepared()
         (settings,) = self._request.questions(asked_layers(loaded, self._request))
         if settings.layer and len(names := loaded.references(settings.layer, settings.wrt)) > 1:
-            raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {names}")
+            every = ", ".join(names)
+            raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {every}")
         rows = measure_with_host(loaded, (), feed, settings, self._request)
         if len(rows) != 1:
             raise ErfscopeError(

@@ -272,7 +272,7 @@ class Settings:
         Raises:
             ErfscopeError: an unknown name.
         """
-        from erfscope.measures import MEASURES, SHOWN, SHOWN_WITHOUT_PLACE
+        from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN, SHOWN_WITHOUT_PLACE
 
         if self.measures is None:
             return list(SHOWN_WITHOUT_PLACE if kind_of(self.unit)[0] else SHOWN)
@@ -286,6 +286,8 @@ class Settings:
         if not names:
             raise ErfscopeError("measures is empty; write all, or names such as r50,r90")
         for name in names:
+            if name == INPUT_SHARE:
+                raise ErfscopeError(f"{name} stands beside the measures of a model of several inputs; leave it out")
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES, limit=40)
         return names

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.names import IMAGE, ONE_INPUT, is_input
+from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator, Over
 from erfscope.maps.erf_map import ErfMap, FloatArray, Scale
@@ -458,11 +458,6 @@ def slug(*parts: str) -> str:
     """A name that is safe for files and addresses, e.g. ``resnet18-layer4-u3x3``."""
     words = [re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("._") or "x" for part in parts if part]
     return "-".join(words)[:150]
-
-
-def input_slug(wrt: str) -> str:
-    """What the name of a result has for one of several inputs; "" for other references."""
-    return wrt.removeprefix(ONE_INPUT) if wrt.startswith(ONE_INPUT) else ""
 
 
 def image_cell(result: Result) -> float | None:

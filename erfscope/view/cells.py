@@ -40,7 +40,7 @@ def measure_cell(result: Result, name: str, index: int = 0) -> Cell:
 def share_text(result: Result) -> str:
     """The share that one of several inputs has, in a few words; "" where there is none."""
     share = measure_cell(result, INPUT_SHARE)
-    return "" if share.is_missing else f"share of all inputs {share}"
+    return "" if share.is_missing else f"input share {share}"
 
 
 def number_cell(value: Any, se: float | None, pointer: str) -> Cell:

@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from erfscope.attribution.captum_parameters import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, PATCHES
 from erfscope.attribution.convention import CONVENTIONS, Convention
-from erfscope.geometry.names import IMAGE, ONE_INPUT, is_input
+from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.geometry.unit import CENTRE
 from erfscope.model_facts import Weights
 from erfscope.printable import one_line
@@ -127,7 +127,7 @@ def quiet_line(result: Result) -> str:
 def _line(result: Result, words: Sequence[str], about_error: str = "") -> str:
     """Name, status and first size of a result, what its error is over, and further ``words``."""
     sizes = [f"{name} {measure_cell(result, name)} {lengths_text(result)}{about_error}" for name in main_radii(result)]
-    wrt = f"wrt {result.wrt}" if result.wrt.startswith(ONE_INPUT) else ""
+    wrt = f"wrt {result.wrt}" if input_name(result.wrt) else ""
     named = filter(None, (result.label, result.layer, wrt, unit_text(result)))
     return f"{' '.join(named)}: {', '.join([result.status, *sizes[:1], *words])}"
 
@@ -277,7 +277,7 @@ def _reference(result: Result) -> str:
     if result.wrt == IMAGE:
         return "the image"
     if is_input(result.wrt):
-        return f"the input {result.wrt.removeprefix(ONE_INPUT)}"
+        return f"the input {input_name(result.wrt)}"
     cells = "" if result.trf is None else f" ({' x '.join(str(side) for side in result.trf.reference_px)} cells)"
     return (f"the input of {result.wrt[:-3]}" if result.wrt.endswith(":in") else f"the output of {result.wrt}") + cells
 

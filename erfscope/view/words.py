@@ -74,9 +74,9 @@ def conditions(result: Result) -> dict[str, Condition]:
     is_one_input = is_input(result.wrt) and result.wrt != IMAGE
     return {
         "weights": weights_condition(result),
+        **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
         "input": Condition(size, f"input {size} px"),
         **_named("layer", layer),
-        **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
         "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
         **_named("method", "" if result.method == "gradient" else result.method),

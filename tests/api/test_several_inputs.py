@@ -279,7 +279,7 @@ def test_maps_are_found_in_containers_and_named_by_the_way_to_them() -> None:
 
 @pytest.mark.slow
 def test_an_exported_program_has_the_inputs_that_it_was_exported_with() -> None:
-    # Of one tensor for both, PyTorch exports a program that reads one.
+    # One tensor given twice is one argument to torch.export (from PyTorch 2.14 on).
     module, view, other = Stereo().eval(), torch.zeros(1, *IMAGE), torch.zeros(1, *IMAGE)
     expected = erfscope.sweep(two_of(module), samples=2)
     for args, keywords in (((view, other), {}), ((), {"left": view, "right": other})):
@@ -299,6 +299,30 @@ def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     assert [row.wrt for row in rows] == ["input:left", "input:right"]
 
 
+class Written(nn.Module):
+    """A cost volume of two disparities that is written into a buffer."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        volume = left.new_zeros(len(left), 2, *left.shape[2:])
+        volume[:, 0] = (left * right).mean(1)
+        volume[:, 1, :, 1:] = (left[..., 1:] * right[..., :-1]).mean(1)
+        return volume
+
+
+def test_branches_that_disagree_name_the_unit_that_stands_somewhere() -> None:
+    trf = erfscope.theoretical(
+        erfscope.wrap(Written(), example_inputs=(torch.zeros(1, *IMAGE),) * 2), wrt="input:right"
+    )
+    assert "puts unit 0 at 0 px" in trf.center_inexact_reason
+    assert "puts unit 1 at 0 px" in trf.center_inexact_reason
+
+
+def test_ids_name_the_input() -> None:
+    report = erfscope.sweep(erfscope.wrap(Towers(1.0, 1.0), example_inputs=(torch.zeros(1, 3, 8, 8),) * 2), samples=1)
+    assert [row.id for row in report] == ["Towers-output-u4x4-left", "Towers-output-u4x4-right"]
+    assert report["Towers-output-u4x4-right"].wrt == "input:right"
+
+
 def test_means_and_transforms_may_be_each_inputs_own() -> None:
     x = torch.zeros(1, 3, 8, 8)
     adapter = erfscope.wrap(
@@ -307,6 +331,18 @@ def test_means_and_transforms_may_be_each_inputs_own() -> None:
     assert [part.mean for part in adapter.preprocess.parts.values()] == [(0.1,) * 3, (0.2,) * 3]
     row, _ = erfscope.sweep(adapter, samples=1)
     assert "mean 0.1, std 0.5" in row.input.transform
+
+
+class First(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return 2 * left
+
+
+def test_what_an_exported_program_does_not_use_is_said() -> None:
+    program = torch.export.export(First(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
+    row = erfscope.analyze(program, samples=1)
+    assert row.wrt == "input:args[0]"
+    assert any("does not use right" in finding.text for finding in row.findings)
 
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
@@ -323,6 +359,26 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a size": (
         lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, input_size=8),
         "leave input_size and in_chans out",
+    ),
+    "a mean of another": (
+        lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, mean={"lef": 0.5}),
+        "unknown input 'lef' in mean; there is: left, right",
+    ),
+    "a std of one image": (
+        lambda: erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=8, std={"left": 0.5}),
+        "unknown input 'left' in std; there is: image",
+    ),
+    "sizes that do not go together": (
+        lambda: erfscope.analyze(two(torch.zeros(1, 3, 8, 8)), samples=1),
+        "fails on left of 3 channels at 24x32, right of 3 channels at 8x8: ",
+    ),
+    "ids in place of an image": (
+        lambda: erfscope.analyze(two(torch.zeros(1, *IMAGE, dtype=torch.int64)), samples=1),
+        "look at the example inputs; passed through as given: right, int64 of shape (1, 3, 24, 32)",
+    ),
+    "a share as a measure": (
+        lambda: erfscope.sweep(two(), samples=1, measures="r50,input_share"),
+        "input_share stands beside the measures of a model of several inputs",
     ),
     "no gradient": (
         lambda: erfscope.sweep(
@@ -622,7 +678,7 @@ def test_figures_tables_and_pages_say_the_share(tmp_path: Path) -> None:
     share = report.results[0]["input_share"]
     report.save(tmp_path / "r")
     page = (tmp_path / "r" / "index.html").read_text()
-    text = f"share of all inputs {share}".rstrip()
+    text = f"input share {share}".rstrip()
     assert text in page
     assert "input_share" in str(report)
     assert "input:left" in str(report)

@@ -496,3 +496,36 @@ def test_a_report_has_no_say_in_what_is_written(folder, run):
     assert code == 0
     assert json.loads(out)["settings"]["model"] == "test_resnet"
     assert not (folder / "evil").exists()
+
+
+PAIR = """
+import torch
+
+class Pair(nn.Module):
+    def forward(self, left, right):
+        return left + 2 * right
+
+def pair():
+    return Pair(), (torch.zeros(1, 3, 16, 16), torch.zeros(1, 3, 16, 16))
+"""
+
+
+@pytest.mark.slow
+def test_images_of_several_inputs_are_a_table_or_those_of_a_report(folder, run):
+    from PIL import Image
+
+    (folder / "nets.py").write_text(NETS + PAIR)
+    for name in ("left", "right"):
+        (folder / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (40, 40), (90 * number, 120, 30)).save(folder / name / f"{number}.png")
+    command = ["analyze", "nets.py:pair", "-q", "-o"]
+    assert run(*command, "one", "--image", "left=left", "--image", "right=right")[0] == 0
+    assert run(*command, "again", "--config", "one")[0] == 0
+    (folder / "erfscope.toml").write_text("images = { left = 'left', right = ['right'] }\n")
+    assert run(*command, "third")[0] == 0
+    one, again, third = map(erfscope.read, ("one", "again", "third"))
+    assert one.settings["images"] == again.settings["images"] == {"left": ["left"], "right": ["right"]}
+    assert third.settings["images"] == one.settings["images"]
+    for report in (again, third):
+        assert [row.input.sha256 for row in report] == [row.input.sha256 for row in one]
