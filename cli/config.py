@@ -268,8 +268,8 @@ def _merged(
 
 
 def setting(option: click.Option, value: Any, where: str) -> Any:
-    """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V, with a
-    list for K each of its items.
+    """A value as click takes it: a list is a repeated option or a comma list, a table repeats K=V, of images with
+    each item of a list for K.
 
     Raises:
         ErfscopeError: a date, a table or a truth value for an option that takes none, or an option of the command
@@ -278,7 +278,8 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.name in CLI_ONLY:
         raise _cli_only_error(option, where)
     if isinstance(value, dict):
-        listed = {key: item if isinstance(item, list) else [item] for key, item in value.items()}
+        is_images = option.name == "images"
+        listed = {key: item if is_images and isinstance(item, list) else [item] for key, item in value.items()}
         value = [f"{key}={each}" for key, item in listed.items() for each in item] if option.multiple else value
     if isinstance(value, datetime.date | datetime.time):
         raise ErfscopeError(

@@ -327,8 +327,7 @@ def join_places(places: Sequence[Place], edges: Sequence[Edge], node: fx.Node, *
 def _said(place: Place, edge: Edge) -> str:
     # What a shift moved in from outside stands for nothing.
     first = int(np.flatnonzero(np.isfinite(place.table))[0])
-    at = f"puts unit {first} at {place.table[first]:g} px and a unit every {place.slope:g} px"
-    return f"{describe(edge.source)} {at}"
+    return f"{describe(edge.source)} puts unit {first} at {place.table[first]:g} px and a unit every {place.slope:g} px"
 
 
 def go_on(place: Place) -> Place:

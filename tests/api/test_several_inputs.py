@@ -341,7 +341,7 @@ class First(nn.Module):
 def test_what_an_exported_program_does_not_use_is_said() -> None:
     program = torch.export.export(First(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
     row = erfscope.analyze(program, samples=1)
-    assert row.wrt == "input:args[0]"
+    assert row.wrt == "input:left"
     assert any("does not use right" in finding.text for finding in row.findings)
 
 
