@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,6 +21,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.options.request import Request
 from erfscope.results.comparability import swept as swept_settings
 from erfscope.stimuli.files import by_input, paired_files
+from erfscope.view.report_view import report_view
+from erfscope.view.terminal.report import ComparisonTable
 
 #: Shapes of the inputs of :class:`Fusion`.
 IMAGE, DEPTH = (3, 24, 32), (1, 12, 16)
@@ -660,6 +664,15 @@ def test_figures_tables_and_pages_say_the_share(tmp_path: Path) -> None:
     assert {"input_share", "input_share_se", "wrt"} <= set(header)
     again = erfscope.read(tmp_path / "r")
     assert again.results[1]["input_share"].value == report.results[1]["input_share"].value
+
+
+def test_a_table_of_80_columns_cuts_nothing_off() -> None:
+    report = erfscope.sweep(wrapped(Fusion(), IMAGE, DEPTH).to(dtype=torch.float32), samples=4)
+    console = Console(width=80, file=io.StringIO())
+    console.print(ComparisonTable(report_view(report)))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert all(name in text for name in ("input_share", "input:depth", "context_r50", "far_mass", "erf_trf"))
 
 
 def test_inputs_of_two_sizes_are_no_sweep_of_sizes(tmp_path: Path) -> None:
