@@ -287,6 +287,19 @@ def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     assert [row.wrt for row in rows] == ["input:left", "input:right"]
 
 
+def test_layers_have_the_calls_of_a_module_that_inputs_share() -> None:
+    table = erfscope.layers(two())
+    assert [(row.name, row.wrt) for row in table.rows] == [
+        ("features@0", "input:left"),
+        ("features@1", "input:right"),
+        ("output", "input:left"),
+        ("output", "input:right"),
+    ]
+    assert "at input:left 24x32, input:right 24x32" in str(table)
+    for row in table.rows:
+        assert erfscope.analyze(two(), layer=row.name, wrt=row.wrt, samples=1).trf == row.trf
+
+
 class Written(nn.Module):
     """A cost volume of two disparities that is written into a buffer."""
 
