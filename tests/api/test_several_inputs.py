@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
@@ -686,6 +687,15 @@ def test_a_table_of_80_columns_cuts_nothing_off() -> None:
     text = console.file.getvalue()
     assert "…" not in text
     assert all(name in text for name in ("input_share", "input:depth", "context_r50", "far_mass", "erf_trf"))
+
+
+@pytest.mark.slow
+def test_a_picture_of_one_input_names_it(tmp_path: Path) -> None:
+    row = erfscope.analyze(two(), wrt="input:right", samples=1)
+    for conditions in (False, True):
+        drawn = erfscope.Report(results=(row,)).figure(tmp_path / "x.svg", conditions=conditions)
+        texts = [text.get_text() for text in drawn.findobj(Text)]
+        assert sum("wrt input:right" in text for text in texts) == 1
 
 
 def test_inputs_of_two_sizes_are_no_sweep_of_sizes(tmp_path: Path) -> None:
