@@ -199,8 +199,12 @@ def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
     if chosen_format(format, as_json) == "json":
         print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
     else:
+        screen = Screen(plain=format == "plain")
         for plan in plans:
-            Screen(plain=format == "plain").print(tile_view(plan))
+            screen.print(tile_view(plan))
+        screen.print_line(
+            "inputs are cut at the same places: on each side take the largest of their halos", style="dim"
+        )
     return 0 if all(plan.possible for plan in plans) else 3
 
 

@@ -167,7 +167,7 @@ def measure_with_host(
                 known: dict[str, Any] = {"layer": layer, "callbacks": callbacks, "earlier": earlier}
                 by_reference = list[list[Result]]()
                 for wrt in model.references(layer, own.wrt):
-                    each = replace(own, wrt=wrt)
+                    each = own if wrt == own.wrt else replace(own, wrt=wrt)
                     units = [] if wrt == own.wrt else unseeing(model, each, layer)
                     seeing = of_seeing(each, units)
                     found = measure(model, feed, seeing, additions=additions(each), **known) if seeing.unit else []

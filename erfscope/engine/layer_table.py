@@ -81,9 +81,21 @@ def _entries(model: LoadedModel, kind: str) -> Sequence[LayerRecord]:
     """The layers with a map, or with units of a kind."""
     recording = model.recording
     if not kind:
-        return recording.layers
+        return [each for entry in recording.layers for each in _of_inputs(model, entry)]
     names = [by_kind(name, kind) for name in recording.modules if not name.endswith(INPUT)]
     return [model.layer(name) for name in names if recording.reading(name).layout is not None]
+
+
+def _of_inputs(model: LoadedModel, entry: LayerRecord) -> list[LayerRecord]:
+    """The calls of a module that several inputs share, where they depend on different ones; else the layer itself."""
+    seen = model.recording.modules.get(entry.name)
+    if not model.adapter.preprocess.parts or seen is None or seen.calls < 2:
+        return [entry]
+    with contextlib.suppress(ErfscopeError):
+        calls = [model.layer(f"{entry.name}@{call}") for call in range(seen.calls)]
+        if len({tuple(model.references(call.name)) for call in calls}) > 1:
+            return calls
+    return [entry]
 
 
 def _notes(unseen: Sequence[str], wrt: str) -> tuple[str, ...]:

@@ -33,10 +33,12 @@ def unseeing(model: LoadedModel, settings: Settings, layer: str) -> list[tuple[U
 
 def of_seeing(settings: Settings, units: Sequence[tuple[Unit, bool]]) -> Settings:
     """The settings for those units that see the reference."""
+    if not units:
+        return settings
     kind, _ = kind_of(settings.unit)
     seeing = [unit.index for unit, is_blind in units if not is_blind]
     words = [f"{kind}:{index[0]}" if index else VECTOR for index in seeing] if kind else seeing
-    return replace(settings, unit=words) if units else settings
+    return replace(settings, unit=words)
 
 
 def with_unseeing(

@@ -17,7 +17,7 @@ from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
 from erfscope.figures.style import FigureStyle
-from erfscope.geometry.names import is_input
+from erfscope.geometry.names import input_name, is_input
 from erfscope.maps.drawn import close_up
 from erfscope.printable import brief
 from erfscope.results.result import Result
@@ -172,7 +172,9 @@ def _tiles(
     tiles = []
     for result, own, picture in zip(shown, differing, pictures, strict=True):
         above = [_place(result), *([_centre(result)] if apart and result.unit and result.unit.center_px else [])]
-        below = [*size_lines(result), *own, *([] if result.ok else [result.status.upper()])]
+        # Of one of several inputs the pictures of a folder lie side by side, and tell the inputs apart.
+        alone = [f"wrt {result.wrt}"] if len(shown) == 1 and input_name(result.wrt) and not style.conditions else []
+        below = [*size_lines(result), *own, *alone, *([] if result.ok else [result.status.upper()])]
         tiles.append(_close_tile(result, above=tuple(above), below=tuple(below), picture=picture))
     notes = [*common, "over the first image, transparent where weak"] if over_pictures else common
     return mosaic(tiles, columns_for(len(tiles), style), style=style, notes=notes)

@@ -114,7 +114,8 @@ def overview(table: LayerTable) -> list[LayerRow]:
     stages = {row.name for row in usable if row.stage}
 
     def is_block(name: str) -> bool:
-        *above, last = name.split(".")
+        # Of a module that several inputs share each call is a block.
+        *above, last = name.partition("@")[0].split(".")
         numbered = (".".join(above[: depth + 1]) for depth, part in enumerate(above) if part.isdigit())
         return last.isdigit() and "downsample" not in above and all(outer in stages for outer in numbered)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from PIL import Image
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,6 +22,8 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.options.request import Request
 from erfscope.results.comparability import swept as swept_settings
 from erfscope.stimuli.files import by_input, paired_files
+from erfscope.view.report_view import report_view
+from erfscope.view.terminal.report import ComparisonTable
 
 #: Shapes of the inputs of :class:`Fusion`.
 IMAGE, DEPTH = (3, 24, 32), (1, 12, 16)
@@ -297,6 +302,19 @@ def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
     x = torch.zeros(1, 3, 8, 8)
     rows = erfscope.sweep(erfscope.wrap(Towers(1.0, 1.0), example_inputs=(x, x)), samples=4, convention="luo")
     assert [row.wrt for row in rows] == ["input:left", "input:right"]
+
+
+def test_layers_have_the_calls_of_a_module_that_inputs_share() -> None:
+    table = erfscope.layers(two())
+    assert [(row.name, row.wrt) for row in table.rows] == [
+        ("features@0", "input:left"),
+        ("features@1", "input:right"),
+        ("output", "input:left"),
+        ("output", "input:right"),
+    ]
+    assert "at input:left 24x32, input:right 24x32" in str(table)
+    for row in table.rows:
+        assert erfscope.analyze(two(), layer=row.name, wrt=row.wrt, samples=1).trf == row.trf
 
 
 class Written(nn.Module):
@@ -686,6 +704,24 @@ def test_figures_tables_and_pages_say_the_share(tmp_path: Path) -> None:
     assert {"input_share", "input_share_se", "wrt"} <= set(header)
     again = erfscope.read(tmp_path / "r")
     assert again.results[1]["input_share"].value == report.results[1]["input_share"].value
+
+
+def test_a_table_of_80_columns_cuts_nothing_off() -> None:
+    report = erfscope.sweep(wrapped(Fusion(), IMAGE, DEPTH).to(dtype=torch.float32), samples=4)
+    console = Console(width=80, file=io.StringIO())
+    console.print(ComparisonTable(report_view(report)))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert all(name in text for name in ("input_share", "input:depth", "context_r50", "far_mass", "erf_trf"))
+
+
+@pytest.mark.slow
+def test_a_picture_of_one_input_names_it(tmp_path: Path) -> None:
+    row = erfscope.analyze(two(), wrt="input:right", samples=1)
+    for conditions in (False, True):
+        drawn = erfscope.Report(results=(row,)).figure(tmp_path / "x.svg", conditions=conditions)
+        texts = [text.get_text() for text in drawn.findobj(Text)]
+        assert sum("wrt input:right" in text for text in texts) == 1
 
 
 def test_inputs_of_two_sizes_are_no_sweep_of_sizes(tmp_path: Path) -> None:

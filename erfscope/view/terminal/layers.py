@@ -86,7 +86,9 @@ class _All:
 
     def _legend(self) -> Iterator[str]:
         """The meaning of the columns and marks of this table."""
-        sizes = {row.wrt: f"{row.wrt} {size_text(row.trf.reference_px)}" for row in self.table.rows if row.wrt}
+        # The default layer has its inputs in the model's order, beside a tower that may have the last one alone.
+        rows = sorted(self.table.rows, key=lambda row: row.name != self.table.default_layer)
+        sizes = {row.wrt: f"{row.wrt} {size_text(row.trf.reference_px)}" for row in rows if row.wrt}
         yield f"{self.table.model} at {', '.join(sizes.values()) or size_text(self.table.input_size)}"
         yield f"sizes in {_unit_of(self.table)}"
         yield f"default layer {self.table.default_layer or '–'}"

@@ -217,6 +217,8 @@ NAME_WIDTH, NARROW_NAME = 40, 16
 #: Sizes in the first of two tables; names are folded to make room for them.
 FIRST = ("r50", "context_r50", "r90", "far_mass")
 ALWAYS = (INPUT_SHARE, *FIRST)
+#: Those that stand in the second table where the first has no room, the first to go first.
+LATER = ("far_mass", "context_r50")
 #: Columns that are the first to go where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
 
@@ -250,8 +252,12 @@ class ComparisonTable:
             every = [column for column in columns if column.name in self.swept]
             sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
             short = min(name, NAME_WIDTH + COLUMN_GAP)
-            name = max(min(short, width - sum(column.width for column in sizes)), min(short, NARROW_NAME + COLUMN_GAP))
-            second, hidden = _fitting(columns, every, width - name)
+            narrow = min(short, NARROW_NAME + COLUMN_GAP)
+            for other in LATER:
+                if narrow + sum(column.width for column in sizes) > width:
+                    sizes = [column for column in sizes if column.name != other]
+            name = max(min(short, width - sum(column.width for column in sizes)), narrow)
+            second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
             tables = [sizes, second]
         for shown in tables:
             yield Text()
@@ -306,7 +312,7 @@ def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) ->
     """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
     chosen, hidden = list(every), list[str]()
     room -= sum(column.width for column in every)
-    rest = [column for column in columns if column not in every and column.name not in (*ALWAYS, *SHOWN_WITHOUT_PLACE)]
+    rest = [column for column in columns if column not in every]
     for column in sorted(rest, key=lambda column: column.name in MINOR):
         if column.width <= room:
             chosen.append(column)
