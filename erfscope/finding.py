@@ -59,6 +59,7 @@ CODES = {
     "nan_images": Code("pictures"),
     "needed_numbers": Code("model"),
     "no_place": Code("map", "notice"),
+    "no_share": Code("pictures"),
     "noise_floor": Code("map"),
     "not_repeatable": Code("model"),
     "off_centre_peak": Code("map"),

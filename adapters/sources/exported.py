@@ -122,7 +122,8 @@ def _named_call(examples: Any, names: Sequence[str]) -> Callable[..., Any] | Non
         return module(*args)
 
     kind = inspect.Parameter.POSITIONAL_ONLY
-    forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("module", *names)])  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(name, kind) for name in ("module", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return forward
 
 

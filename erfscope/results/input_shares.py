@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from erfscope.finding import Finding
 from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.measures import INPUT_SHARE, MeasureValue
 from erfscope.results.comparability import Use, values
@@ -21,10 +22,14 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
     total = sum(sum(each.values()) for each in masses)
     # What was measured before has its share; a map without magnitudes is one of those.
     is_known = all(result.map is None or result.masses for result in results)
-    # Each input may have needed another number of images for an error that was asked for.
-    is_known &= len({result.input.n_images for result in results if result.map is not None}) == 1
     if len(results) < 2 or not total > 0 or not is_known or any(result.status == "error" for result in results):
         return list(results)
+    counts = {result.wrt: result.input.n_images for result in results if result.map is not None}
+    if len(set(counts.values())) > 1:
+        # Each was stopped by itself, or has needed another number for an error that was asked for.
+        text = ", ".join(f"{wrt} {count}" for wrt, count in counts.items())
+        finding = Finding(code="no_share", text=f"inputs measured on different numbers of images have no share: {text}")
+        return [replace(result, findings=(*result.findings, finding)) for result in results]
     groups = sorted({group for each in masses for group in each})
     found = []
     for result, own in zip(results, masses, strict=True):

@@ -583,6 +583,17 @@ def test_a_stopped_run_goes_on_with_its_shares(net: Path) -> None:
     assert [row["input_share"].value for row in again] == [row["input_share"].value for row in found]
 
 
+@pytest.mark.slow
+def test_inputs_of_different_numbers_of_images_have_no_share(net: Path) -> None:
+    stops = iter([*[False] * 7, True])
+    rows = erfscope.sweep("net.py:make", samples=12, batch_size=2, stop=lambda: next(stops, True))
+    assert [row.input.n_images for row in rows] == [12, 2]
+    assert all("input_share" not in row.measures for row in rows)
+    texts = [finding.text for row in rows for finding in row.findings if finding.code == "no_share"]
+    assert len(texts) == 2
+    assert texts[0].endswith("input:image 12, input:mask 2")
+
+
 def test_models_of_the_same_inputs_are_compared_on_the_same_images(net: Path) -> None:
     report = erfscope.compare({"A": "net.py:make", "B": "net.py:pair"}, samples=4)
     assert [(row.label, row.wrt) for row in report] == [
