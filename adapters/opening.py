@@ -254,8 +254,12 @@ def _example_inputs(
         channels, *size = shape
         numbers = {"mean": _for(asked.mean, name), "std": _for(asked.std, name)}
         own = replace(asked, input_size=tuple(size), in_chans=channels, **numbers)
-        # Of several images none is the one that the model's own configuration is about.
-        return preprocess(own.input_config(module if is_only else nn.Identity(), spec), _for(transform, name))
+        try:
+            # Of several images none is the one that the model's own configuration is about.
+            config = own.input_config(module if is_only else nn.Identity(), spec)
+        except ErfscopeError as error:
+            raise ErfscopeError(f"the input {name}: {error.reason}") from error
+        return preprocess(config, _for(transform, name))
 
     found = example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
     _refuse_other_names({"mean": asked.mean, "std": asked.std, "transform": transform}, named)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor, nn
 
 from erfscope.containers import map_tensors, tensors_in
@@ -118,6 +119,9 @@ def example_inputs_of(
     """
     own = dict(given) if isinstance(given, Mapping) else {}
     args = () if isinstance(given, Mapping) else (given,) if isinstance(given, Tensor) else tuple(given)
+    for key, each in (*enumerate(args), *own.items()):
+        if isinstance(each, np.ndarray):
+            raise ErfscopeError(f"the example input {key} of {name} is an array: give torch.from_numpy(...) of it")
     # Copies: the same tensor may be given twice, and the caller's may change.
     arguments: Arguments = map_tensors((args, own), lambda tensor: tensor.detach().clone())
     named = dict(_named(module, name, arguments, forward))

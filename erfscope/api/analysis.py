@@ -17,11 +17,11 @@ from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
+from erfscope.engine.blind_units import blind_units, with_blind, without
 from erfscope.engine.measure import measure, refuse_others
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.engine.plan import Callbacks
-from erfscope.engine.unseen import of_seeing, unseeing, with_unseeing
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 from erfscope.geometry.names import ONE_INPUT
 from erfscope.geometry.unit_kind import TOKEN, kind_of
@@ -168,10 +168,10 @@ def measure_with_host(
                 by_reference = list[list[Result]]()
                 for wrt in model.references(layer, own.wrt):
                     each = own if wrt == own.wrt else replace(own, wrt=wrt)
-                    units = [] if wrt == own.wrt else unseeing(model, each, layer)
-                    seeing = of_seeing(each, units)
-                    found = measure(model, feed, seeing, additions=additions(each), **known) if seeing.unit else []
-                    by_reference.append([*with_unseeing(found, units, model, replace(each, layer=layer), feed)])
+                    blind = [] if wrt == own.wrt else blind_units(model, each, layer)
+                    others = without(each, blind, model, layer)
+                    found = [] if others is None else measure(model, feed, others, additions=additions(each), **known)
+                    by_reference.append([*with_blind(found, blind, model, replace(each, layer=layer), feed)])
                 found = by_unit(by_reference)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)

@@ -177,6 +177,13 @@ class LoadedModel:
         """The theoretical receptive field of one unit; see :meth:`erfscope.graph.recording.Recording.trf`."""
         return self.recording.trf(layer, unit, wrt)
 
+    def sees(self, layer: str, unit: Unit, wrt: str) -> bool:
+        """Whether any path leads from a reference to a unit of a layer that depends on it."""
+        try:
+            return bool(self.trf(layer, unit.index, wrt))
+        except ErfscopeError:
+            return False
+
     def crops(
         self,
         layer: str,

@@ -129,6 +129,11 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
+    if plan.question.place is not None:
+        seen = plan.model.references(plan.question.layer)
+        if others := ", ".join(name for name in plan.model.recording.inputs if name not in seen):
+            layer = split_kind(plan.question.layer)[0]
+            yield Finding(code="model", text=f"{layer} does not depend on {others}, which has no map and no share")
     if sums.batch_size < sums.planned:
         text = (
             f"a batch of {sums.planned} images did not fit into memory: they were measured {sums.batch_size} at a time"

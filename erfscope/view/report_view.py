@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from erfscope.finding import code_of
+from erfscope.geometry.names import input_name
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.printable import DIGITS, number
 from erfscope.results.comparability import Differences, partners
@@ -122,7 +123,9 @@ class ReportView:
         """The meanings of columns and cells that a reader may not know."""
         gloss = words.gloss_of(column.name for column in self.columns)
         units = {column.unit for column in self.columns if column.name in words.RADII} - {""}
-        gloss = " · ".join(filter(None, (*(f"sizes in {unit}" for unit in units), gloss)))
+        several = len({result.input.size for result in self.results if input_name(result.wrt)}) > 1
+        own = " of each row's input" if several else ""
+        gloss = " · ".join(filter(None, (*(f"sizes in {unit}{own}" for unit in units), gloss)))
         return [*filter(None, (": ".join(words.global_note(self.results) or ()), gloss))]
 
     @property

@@ -208,6 +208,9 @@ def test_a_layer_of_one_tower_is_measured_with_respect_to_its_own_input() -> Non
     rows = swept(adapter, *images(IMAGE, DEPTH), layer="depth")
     assert [row.wrt for row in rows] == ["input:depth"]
     assert rows[0].unit.center_px == (6, 8)
+    assert "depth does not depend on input:image, which has no map and no share" in [
+        finding.text for finding in rows[0].findings
+    ]
     with pytest.raises(ErfscopeError, match="does not depend on 'input:image'"):
         swept(adapter, *images(IMAGE, DEPTH), layer="depth", wrt="input:image")
 
@@ -373,6 +376,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "axes": (lambda: two(torch.zeros(1, 3, 4, 8, 8)), "left has 2, right has 3"),
     "no map": (lambda: erfscope.wrap(Stereo(), example_inputs=(torch.ones(3), 1)), "none of the example inputs"),
     "both": (lambda: erfscope.wrap(Stereo(), inputs={}, example_inputs=()), "not both"),
+    "arrays": (
+        lambda: erfscope.wrap(Stereo(), example_inputs=(np.zeros((1, *IMAGE)), torch.zeros(1, *IMAGE))),
+        "the example input 0 of Stereo is an array: give torch.from_numpy(...)",
+    ),
+    "means": (
+        lambda: wrapped(Fusion(), IMAGE, DEPTH, mean=(0.5, 0.5, 0.5)),
+        "the input depth: mean has 3 values, but the input has 1 channels",
+    ),
     "no names": (lambda: erfscope.wrap(Stereo(), inputs=[torch.ones(1)]), "examples by name"),
     "a size": (
         lambda: erfscope.wrap(Stereo(), example_inputs=(torch.zeros(1, *IMAGE),) * 2, input_size=8),
@@ -739,6 +750,7 @@ def test_inputs_of_two_sizes_are_no_sweep_of_sizes(tmp_path: Path) -> None:
     report = erfscope.sweep(wrapped(Fusion(), IMAGE, DEPTH).to(dtype=torch.float32), samples=2)
     assert [*report.results[0].input.size] != [*report.results[1].input.size]
     assert swept_settings(report.results) == ("reference",)
+    assert "sizes in px of each row's input" in str(report)
     with pytest.raises(ErfscopeError, match="with respect to one input"):
         report.figure(tmp_path / "x.png", kind="strip")
 
