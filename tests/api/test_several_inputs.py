@@ -570,7 +570,7 @@ def test_a_factory_that_returns_something_else_is_refused(net: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shards_put_together_have_the_shares_of_the_whole(net: Path) -> None:
+def test_shards_put_together_have_the_shares_of_the_whole(net: Path, figures_undrawn: None) -> None:
     whole = erfscope.sweep("net.py:make", samples=8)
     for number in (1, 2):
         erfscope.sweep("net.py:make", samples=8, shard=f"{number}/2").save(net / f"s{number}")
@@ -580,7 +580,7 @@ def test_shards_put_together_have_the_shares_of_the_whole(net: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_with_its_shares(net: Path) -> None:
+def test_a_stopped_run_goes_on_with_its_shares(net: Path, figures_undrawn: None) -> None:
     whole = erfscope.sweep("net.py:make", samples=12, batch_size=4)
     calls = iter([False, False, False, True])
     first = erfscope.sweep("net.py:make", samples=12, batch_size=4, stop=lambda: next(calls, True))
@@ -822,7 +822,7 @@ class RandomNet(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(16))
 @pytest.mark.parametrize("plain", [False, True])
 def test_random_nets_of_several_inputs_have_the_maps_of_plain_autograd(number: int, plain: bool) -> None:
     torch.manual_seed(number)
