@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
+from erfscope.geometry.axes import FRAMES_FIRST, asked_axes
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.geometry.names import IMAGE
@@ -34,6 +35,18 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
 
 Transform = Callable[[Any], Tensor]
+
+
+class AxesOptions(TypedDict, total=False):
+    """What the axes of an input are; see :func:`erfscope.geometry.axes.asked_axes`."""
+
+    axes: str | None
+    spacing: float | Sequence[float] | None
+    unit_name: str | None
+    fps: float | None
+    sample_rate: float | None
+
+
 #: The finding of --unsafe-load.
 UNSAFE = (
     "the files of the model were allowed to run code (--unsafe-load): trust the numbers only as far as you trust the"
@@ -58,6 +71,7 @@ def load(
     prefix_tokens: int | None = None,
     layer: str | None = None,
     unsafe_load: bool = False,
+    **axes: Unpack[AxesOptions],
 ) -> ModuleAdapter:
     """Build the model that a spec names.
 
@@ -80,6 +94,7 @@ def load(
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         layer: The layer to be measured; keys that it does not depend on may be missing from the checkpoint.
         unsafe_load: Also read files that may run code: pickled checkpoints and exported programs. The results say so.
+        **axes: ``axes``, ``spacing``, ``unit_name``, ``fps`` and ``sample_rate``, as for :func:`wrap`.
 
     Returns:
         The adapter; its ``nn.Module`` is ``.module``.
@@ -100,7 +115,7 @@ def load(
     with errors_as_one_line("could not be built", model=spec):
         source = build(spec, **options)
     adapter = _adapter(
-        source, SourceOptions(**options), transform, layout=layout, prefix_tokens=prefix_tokens, owned=True
+        source, SourceOptions(**options), transform, axes=axes, layout=layout, prefix_tokens=prefix_tokens, owned=True
     )
     if checkpoint is not None:
         _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
@@ -143,6 +158,7 @@ def wrap(
     layout: str | None = None,
     prefix_tokens: int | None = None,
     name: str | None = None,
+    **axes: Unpack[AxesOptions],
 ) -> ModuleAdapter:
     """Make the adapter of a live module. A measurement hands the module back as it found it.
 
@@ -167,6 +183,10 @@ def wrap(
             operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         name: Name of the model in results; its class name if None.
+        **axes: What the axes of the input are: ``axes`` ("thw" for a clip, "dhw" for a volume, "btchw" for a clip whose
+            frames the model takes before the channels), ``spacing`` (side of a cell along each axis of space) in
+            ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence. Of three axes "thw" is assumed where there
+            are three channels, else "dhw".
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
@@ -193,7 +213,7 @@ def wrap(
         )
     if forward is not None and examples is None:
         source = replace(source, adapter=partial(source.adapter or ModuleAdapter, forward=forward))
-    return _adapter(source, options, transform, forward, layout=layout, prefix_tokens=prefix_tokens)
+    return _adapter(source, options, transform, forward, axes=axes, layout=layout, prefix_tokens=prefix_tokens)
 
 
 def _of_one_input(asked: SourceOptions, transform: Any) -> SourceOptions:
@@ -220,6 +240,8 @@ def _adapter(
     asked: SourceOptions,
     transform: Transform | Mapping[str, Transform] | None,
     forward: Callable[..., Any] | None = None,
+    *,
+    axes: AxesOptions,
     **options: Any,
 ) -> ModuleAdapter:
     """Make the adapter of the class that a source names, or that fits its module; ``options`` are keywords of
@@ -237,7 +259,29 @@ def _adapter(
         source = replace(source, notes=(*source.notes, *options["inputs"].notes))
     elif source.config is not None:
         options["preprocess"] = preprocess(source.config, _for(transform, IMAGE))
-    return made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)
+    adapter = made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)
+    if axes.get("axes") == FRAMES_FIRST:
+        if source.example_inputs is not None:
+            raise ErfscopeError(f"axes {FRAMES_FIRST} is for models of one input; turn the others in forward=")
+        adapter.forward = partial(_on_frames_first, adapter.forward)
+    if any(value is not None for value in axes.values()):
+        adapter.preprocess = _described(adapter.preprocess, axes)
+    return adapter
+
+
+def _on_frames_first(forward: Callable[..., Any], module: nn.Module, x: Tensor) -> Any:
+    """Call a model of (B, T, C, H, W) on (B, C, T, H, W)."""
+    return forward(module, x.transpose(1, 2))
+
+
+def _described(steps: Preprocess, asked: AxesOptions) -> Preprocess:
+    """The same preprocessing, of several inputs of each, with axes as they are described."""
+    return replace(
+        steps,
+        axes=asked_axes(steps.axes, **asked),
+        assumed=tuple(name for name in steps.assumed if name != "axes" or asked.get("axes") is None),
+        parts={name: _described(part, asked) for name, part in steps.parts.items()},
+    )
 
 
 def _example_inputs(

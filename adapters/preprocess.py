@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from erfscope.adapters.timm_internals import traits_of
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.axes import NAMES, Axes
 from erfscope.geometry.input_size import EverySide, size_words
 from erfscope.geometry.unit import size_text
 from erfscope.model_facts import Preprocess
@@ -185,7 +186,11 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         The steps. ``crop`` raises ErfscopeError for a model with a single spatial axis.
     """
     sides = "x".join(map(str, config.size))
+    rank = len(config.size)
+    # Of three axes the channels tell frames, which have colours, from slices.
+    axes = Axes.named(NAMES["dhw"]) if rank == 3 and config.channels != 3 else Axes.of_rank(rank)
     steps = Preprocess(
+        axes=axes,
         size=config.size,
         channels=config.channels,
         mean=config.mean,
@@ -194,7 +199,7 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         normalise=_normalise_of(config),
         resize_text=f"{config.interpolation} resize, {config.crop_mode} crop {config.crop_pct:.4g} to {sides}",
         scale_text=f"mean {_listed(config.mean)}, std {_listed(config.std)}",
-        assumed=config.assumed,
+        assumed=(*config.assumed, *(("axes",) if rank == 3 else ())),
     )
     if transform is None:
         return steps

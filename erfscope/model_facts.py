@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from erfscope.geometry.axes import Axes
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -58,7 +60,9 @@ class Preprocess:
     resize_text: str
     #: What scales them, in words; "" where nothing does.
     scale_text: str = ""
-    #: Which of "size", "mean", "std" neither the model nor the options state.
+    #: What the axes of the input are.
+    axes: Axes
+    #: Which of "axes", "size", "mean", "std" neither the model nor the options state.
     assumed: tuple[str, ...] = ()
     #: Of several inputs each, by name: one tensor holds them all, each with its channels behind those of the one before
     #: and with its first cell in the corner.

@@ -12,8 +12,6 @@ import unicodedata
 #: separators.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Unit of a measure in JSON -> the sign that people write, if it is another.
-UNIT_SIGNS = {"px2": "px²", "cells2": "cells²", "deg": "°"}
 #: Significant digits that people see at most.
 DIGITS = 4
 

@@ -17,11 +17,13 @@ from erfscope.attribution.convention import Convention
 from erfscope.attribution.forward import ForwardPass, GraphForward
 from erfscope.attribution.gradient import contributions
 from erfscope.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
-from erfscope.engine.plan import Callbacks, Plan, Sums
+from erfscope.engine.plan import Callbacks, Plan, Sums, axes_of
 from erfscope.engine.running_sums import on_reference
 from erfscope.environment import available_bytes, ran_out
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
+from erfscope.geometry.axes import Axes
+from erfscope.geometry.unit import Trf
 from erfscope.graph.run import Forward
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Geometry, Prepared, value_of
@@ -34,7 +36,7 @@ from erfscope.results.result import MEASURED, Positions, Result
 #: border. Three numbers each, 100 MB in all.
 KEPT_CELLS = 1 << 22
 #: Size of a map, the unit's centre and its stride -> their geometry.
-GeometryOf = Callable[[tuple[int, ...], tuple[float, ...], tuple[float, ...]], Geometry]
+GeometryOf = Callable[[tuple[int, ...], tuple[float, ...], tuple[float, ...], Axes], Geometry]
 
 
 class FieldSum:
@@ -67,7 +69,7 @@ class FieldSum:
             self._total = scaled.copy() if self._total is None else self._total + scaled
             self._images += 1
 
-    def map(self, center_px: Sequence[float], stride_px: Sequence[float], convention: Convention) -> ErfMap | None:
+    def map(self, trf: Trf, convention: Convention, axes: Axes) -> ErfMap | None:
         """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a
         gradient."""
         if self._total is None:
@@ -77,9 +79,10 @@ class FieldSum:
         total = np.abs(values).sum()
         return ErfMap(
             values=values / total if total > 0 else values,
-            center_px=tuple(center - first for center, first in zip(center_px, self._first, strict=True)),
-            stride_px=tuple(stride_px),
+            center_px=tuple(center - first for center, first in zip(trf.center_px, self._first, strict=True)),
+            stride_px=trf.stride_px,
             scale=convention.scale,
+            axes=axes,
         )
 
 
@@ -90,14 +93,18 @@ def sizes(erf: ErfMap | None, geometry_of: GeometryOf) -> dict[str, float]:
     """
     if erf is None:
         return dict.fromkeys(MEASURED, math.nan)
-    plane = erf.plane
-    prepared = Prepared(plane.magnitude, geometry_of(plane.values.shape, plane.center_px, plane.stride_px))
+    measured = erf.measured
+    prepared = Prepared(
+        measured.magnitude, geometry_of(measured.values.shape, measured.center_px, measured.stride_px, measured.axes)
+    )
     values = {name: value_of(MEASURES[name], prepared) for name in MEASURED}
     return {name: value if isinstance(value, float) else math.nan for name, value in values.items()}
 
 
-def _geometry(shape: tuple[int, ...], center_px: tuple[float, ...], stride_px: tuple[float, ...]) -> Geometry:
-    return Geometry(ErfMap(values=np.zeros(shape), center_px=center_px, stride_px=stride_px))
+def _geometry(
+    shape: tuple[int, ...], center_px: tuple[float, ...], stride_px: tuple[float, ...], axes: Axes
+) -> Geometry:
+    return Geometry(ErfMap(values=np.zeros(shape), center_px=center_px, stride_px=stride_px, axes=axes))
 
 
 #: Where the memory that there is is not known.
@@ -194,7 +201,7 @@ def unit_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) -
         for number, total in totals.items():
             trf = every.trfs[number]
             usable = trf is not None and (total.ratio is None or total.ratio >= floor)
-            erf = total.map(trf.center_px, trf.stride_px, convention) if usable and trf is not None else None
+            erf = total.map(trf, convention, axes_of(plan, 0)) if usable and trf is not None else None
             yield number, erf
         done += len(totals)
         callbacks.progress(done, len(every.units))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.cost import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Plan, RunReport, Sums, map_of
+from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
@@ -104,7 +104,7 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.question.convention.random and average.groups else sums.ratios.get(number),
         text=plan.feed.of(plan.question.wrt).text,
-        measures=tuple(plan.settings.measure_names()),
+        measures=tuple(plan.settings.measure_names(axes_of(plan, number))),
         hops=_hops(plan, plan.trfs[number]),
         shard=plan.shard,
         # Only erfscope's own conventions are known where a run goes on.
@@ -254,6 +254,7 @@ def _input_record(plan: Plan) -> InputRecord:
         resize=shown.resize_text,
         scale=shown.scale_text,
         text_kind=feed.text_kind,
+        axes=own.axes,
     )
 
 

@@ -19,6 +19,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT, is_input
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
@@ -199,7 +200,14 @@ class RunReport:
 def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     """Return the map of one unit so far."""
     size = plan.model.adapter.preprocess.of(plan.question.wrt).size
-    return from_sums.map_of(sums.averages[number], plan.trfs[number], plan.question.convention.scale, size)
+    scale, axes = plan.question.convention.scale, axes_of(plan, number)
+    return from_sums.map_of(sums.averages[number], plan.trfs[number], scale, size, axes)
+
+
+def axes_of(plan: Plan, number: int) -> Axes:
+    """Return the axes of the reference of one unit."""
+    own = plan.model.adapter.preprocess.of(plan.question.wrt).axes
+    return own if is_input(plan.question.wrt) else own.inner(len(plan.trfs[number].reference_px))
 
 
 #: Methods that run changed copies of one image in one batch.

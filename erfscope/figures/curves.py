@@ -21,7 +21,6 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
-from erfscope.measures.sizes import sides_of
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
 
@@ -137,7 +136,7 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
         }
 
     grouped = _grouped(_sized(results), key)
-    return [_curve(name, {sides_of(r.input.size, None).reference: r for r in group}) for name, group in grouped]
+    return [_curve(name, {r.sides.reference: r for r in group}) for name, group in grouped]
 
 
 def _over_training(results: Sequence[Result]) -> list[Curve]:
@@ -253,7 +252,7 @@ def _half(result: Result) -> float:
     everything."""
     if result.trf is None or result.trf.is_global:
         return math.nan
-    side = sides_of(result.trf.reference_px, result.trf).field
+    side = result.sides.field
     return math.nan if side is None else side / 2
 
 

@@ -9,9 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf
 
 FloatArray = NDArray[np.float64]
+#: Stands for the axes of a map that nothing is said of.
+NO_AXES = Axes(names=(), spacing=(), units=())
 Scale = Literal["amplitude", "energy", "signed"]
 
 
@@ -35,6 +38,11 @@ class ErfMap:
     cell_px: tuple[float, ...] = (1.0, 1.0)
     #: The unit's theoretical receptive field; None if it is not known.
     trf: Trf | None = None
+    #: What the axes are, which decides what distances are taken over and what they are in; if left out those of a
+    #: sequence, an image or a clip.
+    axes: Axes = NO_AXES
+    #: First and last cell of the unit's own step along the axis of time; None for one stride around its centre.
+    own_time: tuple[float, float] | None = None
     #: Where the numbers come from: model, weights, layer, unit, convention, images, seed, versions.
     provenance: Mapping[str, object] = field(default_factory=dict)
 
@@ -44,6 +52,8 @@ class ErfMap:
             values = values.copy()
         values.flags.writeable = False
         object.__setattr__(self, "values", values)
+        if not self.axes.names:
+            object.__setattr__(self, "axes", Axes.of_rank(values.ndim))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The values, as :func:`numpy.asarray` takes them; read-only unless they are copied."""
@@ -56,8 +66,32 @@ class ErfMap:
         return magnitude_of(self.values)
 
     @property
+    def measured(self) -> ErfMap:
+        """The map on the axes that distances are taken over: of a clip (T, H, W) summed over time."""
+        kept = self.axes.measured
+        if len(kept) == self.values.ndim:
+            return self
+
+        def only(entries: tuple) -> tuple:  # type: ignore[type-arg]
+            return tuple(entries[axis] for axis in kept) if entries else ()
+
+        trf = self.trf
+        fields: dict[str, Any] = {name: only(getattr(trf, name)) for name in PER_AXIS} if trf is not None else {}
+        return replace(
+            self,
+            values=measured_of(self.values, self.axes),
+            center_px=only(self.center_px),
+            stride_px=only(self.stride_px),
+            cell_px=only(self.cell_px),
+            trf=None if trf is None else replace(trf, **fields),
+            axes=self.axes.only(kept),
+            own_time=None,
+        )
+
+    @property
     def plane(self) -> ErfMap:
-        """The map as two axes: summed over time for (T, H, W), one row for a one-dimensional reference."""
+        """The map as a picture of two axes: summed over the first of three, one row for a one-dimensional
+        reference."""
         if self.values.ndim == 2:
             return self
         pad = self.values.ndim == 1
@@ -87,6 +121,19 @@ def magnitude_of(values: FloatArray) -> FloatArray:
 def plane_of(values: FloatArray) -> FloatArray:
     """The values of :attr:`ErfMap.plane`, (H, W), for values (W,), (H, W) or (T, H, W)."""
     return values[None, :] if values.ndim == 1 else values.sum(axis=0) if values.ndim == 3 else values
+
+
+#: Fields of a TRF that have an entry for each axis.
+PER_AXIS = (
+    *("size_px", "local_size_px", "reference_px", "stride_px", "center_px", "offset_px"),
+    *("box_px", "local_box_px", "clipped_box_px"),
+)
+
+
+def measured_of(values: FloatArray, axes: Axes) -> FloatArray:
+    """The values of :attr:`ErfMap.measured`."""
+    left = tuple(axis for axis in range(values.ndim) if axis not in axes.measured)
+    return values.sum(axis=left) if left else values
 
 
 def _plane_trf(trf: Trf, pad: bool) -> Trf:

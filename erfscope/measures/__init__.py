@@ -2,11 +2,21 @@
 
 May import: ``maps`` and below.
 
-Sizes are in cells of the reference (pixels where that is the image), on the raw non-negative map, from the unit's true
-centre."""
+Sizes are in the units of the reference's axes (pixels where that is an image), on the raw non-negative map, from the
+unit's true centre."""
 
 from erfscope.measures.prepared import Geometry, Prepared
-from erfscope.measures.table import INPUT_SHARE, MEASURES, SHOWN, SHOWN_WITHOUT_PLACE, Kind, Measure, Unit, Value
+from erfscope.measures.table import (
+    INPUT_SHARE,
+    MEASURES,
+    SHOWN,
+    SHOWN_WITHOUT_PLACE,
+    Kind,
+    Measure,
+    Unit,
+    Value,
+    shown_of,
+)
 from erfscope.measures.values import MeasureValue, measure, value_of, with_errors
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "Unit",
     "Value",
     "measure",
+    "shown_of",
     "value_of",
     "with_errors",
 ]

@@ -32,7 +32,7 @@ def lost_at_borders(erf: ErfMap) -> tuple[float, float | None]:
 
     Source: erfscope. Compared with inputs twice as large (docs/erf.md, "What the border cuts").
     """
-    plane = erf.plane
+    plane = erf.measured
     weights = plane.magnitude
     beyond = sum(_beyond(plane, weights, axis) for axis in range(weights.ndim))
     prepared = Prepared(weights, Geometry(plane))
@@ -45,7 +45,7 @@ def lost_at_borders(erf: ErfMap) -> tuple[float, float | None]:
 
 def stands_at_border(erf: ErfMap) -> bool:
     """Whether the unit is the outermost along an axis that has units inside."""
-    plane = erf.plane
+    plane = erf.measured
     return any(any(_is_outermost(plane, axis)) for axis in range(plane.values.ndim))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,12 +14,12 @@ LUO_LEVEL = 1 - 0.9545
 COVERAGE_LEVEL = 0.01
 
 
-def value_at(weights: FloatArray, center_px: tuple[float, float]) -> float:
-    """Mean of the 1, 2 or 4 cells nearest to a position; of the map's nearest ones if it lies outside.
+def value_at(weights: FloatArray, center_px: Sequence[float]) -> float:
+    """Mean of the 1, 2, 4 or 8 cells nearest to a position; of the map's nearest ones if it lies outside.
 
     Args:
-        weights: (H, W).
-        center_px: Position (row, col); half-way positions have two nearest cells along that axis.
+        weights: (*space).
+        center_px: The position; half-way positions have two nearest cells along that axis.
     """
     nearest = []
     for center, size in zip(center_px, weights.shape, strict=True):
@@ -28,13 +29,13 @@ def value_at(weights: FloatArray, center_px: tuple[float, float]) -> float:
     return float(weights[np.ix_(*nearest)].mean())
 
 
-def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | None:
-    """Square root of the number of cells above 4.55 % of the unit's value, along a line the number: 4.406 sigma for a
-    Gaussian in a plane.
+def luo_size(weights: FloatArray, center_px: Sequence[float]) -> float | None:
+    """Square root of the number of cells above 4.55 % of the unit's value, along a line the number, in a volume its
+    cube root: 4.406 sigma for a Gaussian in a plane.
 
     Args:
-        weights: (H, W), non-negative.
-        center_px: The unit's centre (row, col).
+        weights: (*space), non-negative.
+        center_px: The unit's centre.
 
     Returns:
         The size in cells; None if the unit's value is 0.
@@ -45,21 +46,22 @@ def luo_size(weights: FloatArray, center_px: tuple[float, float]) -> float | Non
     if reference <= 0:
         return None
     above = float(np.count_nonzero(weights > LUO_LEVEL * reference))
-    return above if 1 in weights.shape else math.sqrt(above)
+    rank = sum(side > 1 for side in weights.shape)
+    return above if rank < 2 else math.sqrt(above) if rank == 2 else above ** (1 / 3)
 
 
 def coverage(weights: FloatArray, cells: int) -> float:
-    """Share of the cells of a map that are above 1 % of its peak: how many of those that are not zero (H, W) are, over
-    all ``cells``."""
+    """Share of the cells of a map that are above 1 % of its peak: how many of those that are not zero (*space) are,
+    over all ``cells``."""
     return np.count_nonzero(weights > COVERAGE_LEVEL * weights.max()) / cells
 
 
 def entropy_area(weights: FloatArray) -> float:
-    """Effective number of cells exp(-sum p ln p) of a map (H, W) with sum 1; H * W for a uniform one."""
+    """Effective number of cells exp(-sum p ln p) of a map (*space) with sum 1; H * W for a uniform one."""
     positive = weights[weights > 0]
     return math.exp(-float(np.sum(positive * np.log(positive))))
 
 
 def participation_area(weights: FloatArray) -> float:
-    """Effective number of cells 1 / sum p^2 of a map (H, W) with sum 1; 4 pi sigma^2 for a Gaussian."""
+    """Effective number of cells 1 / sum p^2 of a map (*space) with sum 1; 4 pi sigma^2 for a Gaussian."""
     return 1 / float(np.sum(weights**2))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
+from erfscope.geometry.axes import TIME
 from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures.shapes import ALIKE, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
@@ -16,6 +19,7 @@ from erfscope.measures.sizes import (
     RadialMass,
     Rings,
     Sides,
+    along,
     area_inside,
     edge_weights,
     moments,
@@ -25,89 +29,104 @@ from erfscope.measures.sizes import (
 
 
 class Geometry:
-    """Positions of the cells of a two-dimensional map relative to its unit. Shared by all maps of one unit."""
+    """Positions of the cells of a map relative to its unit. Shared by all maps of one unit."""
 
-    def __init__(self, plane: ErfMap, *, whole: bool = True) -> None:
-        """Take the geometry of a map whose values are (H, W), such as :attr:`ErfMap.plane`.
+    def __init__(self, erf: ErfMap, *, whole: bool = True) -> None:
+        """Take the geometry of a map of any axes; distances are over those that :attr:`ErfMap.measured` keeps.
 
         Args:
-            plane: The map.
-            whole: Every cell of it; else the window (h, w) that is not zero, which every measure can be had from in
-                less time.
+            erf: The map.
+            whole: Every cell of it; else the window that is not zero, which every measure can be had from in less time.
         """
-        #: (H, W) of the map, and the rows and columns of it that (h, w) below are.
-        self.shape: tuple[int, int] = (plane.values.shape[0], plane.values.shape[1])
-        self.trf: Trf | None = plane.trf
+        measured = erf.measured
+        self.axes = measured.axes
+        #: Of the measured axes, and the part of it that the cells below are.
+        self.shape = measured.values.shape
+        self.trf: Trf | None = measured.trf
         #: Of a unit without a place the origin, and no cell of its own.
-        self.has_center = bool(plane.center_px)
-        self.center_px, self.stride_px = _two(plane.center_px), _two(plane.stride_px)
-        self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(plane.values)
-        #: Signed distance of every row (h,) and every column (w,) to the unit's centre, in cells.
-        self.rows, self.cols = (
+        self.has_center = bool(measured.center_px)
+        origin = (0.0,) * measured.values.ndim
+        self.center_px, self.stride_px = measured.center_px or origin, measured.stride_px or origin
+        self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(measured.values)
+        #: Of each measured axis (n,), signed distance of every cell to the unit's centre, in cells.
+        self.offsets = tuple(
             np.arange(part.start, part.stop, dtype=np.float64) - center
             for part, center in zip(self.window, self.center_px, strict=True)
         )
+        #: Along the axis of time, measured or not, the unit's centre and the spacing, and the first and the last cell
+        #: of the unit's own step; None where there is no such axis, and for units without a place.
+        self.time_axis, self.own_time = _time_axis(erf), _own_time(erf)
 
-    def around(self, offset: tuple[float, float]) -> Geometry:
-        """The same cells around a place that is so far from the unit's centre."""
+    def around(self, offset: Sequence[float]) -> Geometry:
+        """The same cells around a place that is so far from the unit's centre, in the unit of the spacing."""
         other = copy.copy(self)
         for name in ("distance", "rings", "outside_own_cell"):
             other.__dict__.pop(name, None)
-        other.rows, other.cols = self.rows - offset[0], self.cols - offset[1]
-        other.center_px = self.center_px[0] + offset[0], self.center_px[1] + offset[1]
+        steps = [away / step for away, step in zip(offset, self.axes.spacing, strict=True)]
+        other.offsets = tuple(places - away for places, away in zip(self.offsets, steps, strict=True))
+        other.center_px = tuple(center + away for center, away in zip(self.center_px, steps, strict=True))
         return other
+
+    @property
+    def cell(self) -> float:
+        """Side of a cell, the geometric mean where its sides differ."""
+        return float(math.prod(self.axes.spacing) ** (1 / len(self.shape)))
+
+    @cached_property
+    def scaled(self) -> tuple[FloatArray, ...]:
+        """The offsets in the unit of the spacing."""
+        return tuple(places * step for places, step in zip(self.offsets, self.axes.spacing, strict=True))
 
     @cached_property
     def distance(self) -> FloatArray:
-        """(h, w), distance of every cell to the unit's centre, in cells."""
-        return np.hypot(self.rows[:, None], self.cols[None, :])
+        """(*window), distance of every cell to the unit's centre, in the unit of the spacing."""
+        first, *others = np.ix_(*self.scaled)
+        return functools.reduce(np.hypot, others, np.abs(first))
 
     @cached_property
     def rings(self) -> Rings:
         """The cells by their distance."""
-        return Rings(self.distance)
+        return Rings(self.distance, self.cell)
 
     @cached_property
     def outside_own_cell(self) -> FloatArray:
-        """(h, w), share of every cell that lies outside the unit's own stride cell."""
-        row, col = (
-            edge_weights(offsets, stride / 2)
-            for offsets, stride in zip((self.rows, self.cols), self.stride_px, strict=True)
-        )
-        return 1 - np.outer(row, col)
+        """(*window), share of every cell that lies outside the unit's own stride cell."""
+        inside = [edge_weights(places, stride / 2) for places, stride in zip(self.offsets, self.stride_px, strict=True)]
+        return 1 - functools.reduce(np.multiply, np.ix_(*inside))
 
     @cached_property
     def sides(self) -> Sides:
         """The sides that sizes are divided by."""
-        return sides_of(self.shape, self.trf)
+        field = None if self.trf is None or self.trf.is_global else self.trf.size_px
+        return sides_of(self.shape, field, self.axes.spacing)
 
     @property
-    def center_in_window(self) -> tuple[float, float]:
-        """The unit's centre (row, col), counted from the window's first cell."""
-        return -float(self.rows[0]), -float(self.cols[0])
+    def center_in_window(self) -> tuple[float, ...]:
+        """The unit's centre, counted from the window's first cell."""
+        return tuple(-float(places[0]) for places in self.offsets)
 
     @property
-    def support(self) -> tuple[slice, slice]:
-        """Rows and columns of the window that the TRF reaches; the whole map if it is global, unknown or empty."""
-        rows, cols = (
+    def support(self) -> tuple[slice, ...]:
+        """The part of the window that the TRF reaches; the whole map if it is global, unknown or empty."""
+        return tuple(
             slice(low - part.start, high - part.start)
             for (low, high), part in zip(self._reached, self.window, strict=True)
         )
-        return rows, cols
 
     @property
     def _reached(self) -> list[tuple[int, int]]:
-        """From which row and column to before which one the TRF reaches."""
+        """From which cell of each axis to before which one the TRF reaches."""
         box = () if self.trf is None or self.trf.is_global else self.trf.clipped_box_px
         if not box or any(last < first for first, last in box):
             return [(0, size) for size in self.shape]
         return [(first, last + 1) for first, last in box]
 
     def _window(self, values: FloatArray) -> tuple[slice, ...]:
-        """The rectangle around the cells that are not zero, that the TRF reaches, or that surround the centre."""
+        """The box around the cells that are not zero, that the TRF reaches, or that surround the centre."""
         parts = []
         for axis, (low, high) in enumerate(self._reached):
-            filled = np.flatnonzero(values.any(axis=1 - axis))
+            others = tuple(other for other in range(values.ndim) if other != axis)
+            filled = np.flatnonzero(values.any(axis=others))
             size, center = self.shape[axis], min(max(self.center_px[axis], 0.0), self.shape[axis] - 1.0)
             lows = [low, math.floor(center) - 1, *filled[:1]]
             highs = [high, math.ceil(center) + 2, *(filled[-1:] + 1)]
@@ -115,22 +134,41 @@ class Geometry:
         return tuple(parts)
 
 
-def _two(numbers: tuple[float, ...]) -> tuple[float, float]:
-    return (numbers[0], numbers[1]) if numbers else (0.0, 0.0)
+def _time_axis(erf: ErfMap) -> tuple[float, float] | None:
+    if TIME not in erf.axes.names or not erf.center_px:
+        return None
+    axis = erf.axes.names.index(TIME)
+    return erf.center_px[axis], erf.axes.spacing[axis]
+
+
+def _own_time(erf: ErfMap) -> tuple[float, float] | None:
+    if TIME not in erf.axes.names or not erf.center_px:
+        return None
+    axis = erf.axes.names.index(TIME)
+    half = (max(erf.stride_px[axis], 1.0) - 1) / 2
+    return erf.own_time or (erf.center_px[axis] - half, erf.center_px[axis] + half)
 
 
 class Prepared:
     """One non-negative map with sum 1 in its geometry: what every measure is a function of."""
 
-    def __init__(self, weights: FloatArray, geometry: Geometry, *, whole: Prepared | None = None) -> None:
+    def __init__(
+        self,
+        weights: FloatArray,
+        geometry: Geometry,
+        *,
+        time: FloatArray | None = None,
+        whole: Prepared | None = None,
+    ) -> None:
         """Make a map ready.
 
         Args:
-            weights: (h, w), non-negative, sum 1.
+            weights: (*window), non-negative, sum 1.
             geometry: Of the unit.
+            time: (T,), the whole map summed onto the axis of time, with sum 1; None where there is none.
             whole: The map over all images where this one leaves a group of them out: fits start from its fits.
         """
-        self.weights, self.geometry = weights, geometry
+        self.weights, self.geometry, self.time = weights, geometry, time
         self._whole = whole
         self._total = float(weights.sum())
         self._fits: dict[Shape, Fit | None] = {}
@@ -164,25 +202,45 @@ class Prepared:
     @cached_property
     def moments(self) -> Moments:
         """Moments around the centroid."""
-        return moments(self.weights, self.geometry.rows, self.geometry.cols)
+        return moments(self.weights, self.geometry.scaled)
 
     def radius(self, share: float) -> float:
-        """Radius around the unit that holds a share of the mass, in cells."""
+        """Radius around the unit that holds a share of the mass."""
         return self.radial.radius(share)
 
     def context_radius(self, share: float) -> float | None:
-        """Radius around the unit that holds a share of the mass outside its own stride cell, in cells; None if there is
-        none."""
+        """Radius around the unit that holds a share of the mass outside its own stride cell; None if there is none."""
         return None if self.context is None else self.context.radius(share)
 
     def area(self, share: float) -> float:
         """Area of the square that holds a share of the mass inside the reference, as a share of the reference."""
-        return area_inside(self.side(share), self.geometry.center_px, self.geometry.shape)
+        geometry, side = self.geometry, self.side(share)
+        return area_inside([side / step for step in geometry.axes.spacing], geometry.center_px, geometry.shape)
+
+    def extent(self, name: str, share: float) -> float | None:
+        """Length along one axis, centred on the unit, that holds a share of the mass; None where there is no such axis,
+        and for the time of a clip where the unit has no place."""
+        names, geometry = self.geometry.axes.names, self.geometry
+        if name in names:
+            axis = names.index(name)
+            return side(along(self.weights, [axis]), [geometry.offsets[axis]], [geometry.axes.spacing[axis]], share)
+        if name != TIME or self.time is None or geometry.time_axis is None:
+            return None
+        center, step = geometry.time_axis
+        return side(self.time, [np.arange(len(self.time), dtype=np.float64) - center], [step], share)
+
+    def time_shares(self) -> tuple[float, float, float] | None:
+        """Shares of the mass before, in and after the unit's own step along the axis of time; None without one."""
+        if self.time is None or self.geometry.own_time is None:
+            return None
+        places, (first, last) = np.arange(len(self.time)), self.geometry.own_time
+        before, after = np.clip(first - places, 0, 1), np.clip(places - last, 0, 1)
+        return float(before @ self.time), float((1 - before - after) @ self.time), float(after @ self.time)
 
     def side(self, share: float) -> float:
-        """Side of the smallest square around the unit that holds a share of the mass, in cells."""
+        """Side of the smallest square around the unit that holds a share of the mass."""
         if share not in self._sides:
-            self._sides[share] = side(self.weights, self.geometry.rows, self.geometry.cols, share)
+            self._sides[share] = side(self.weights, self.geometry.offsets, self.geometry.axes.spacing, share)
         return self._sides[share]
 
     def fit(self, shape: Shape) -> Fit | None:
@@ -205,10 +263,12 @@ class Prepared:
 
     def _fitted(self, shape: Shape) -> Fit | None:
         near = self._whole.fit(shape) if self._whole is not None else None
-        (row_variance, col_variance), geometry = self.moments.variance, self.geometry
-        center = self.moments.mean if near is None else near.center
-        sigma = (math.sqrt(row_variance), math.sqrt(col_variance)) if near is None else near.sigma
-        row_slice, col_slice = geometry.support
-        row = Axis(positions=geometry.rows[row_slice], center=center[0], sigma=sigma[0])
-        col = Axis(positions=geometry.cols[col_slice], center=center[1], sigma=sigma[1])
-        return fit(self.weights[row_slice, col_slice], row, col, shape, is_near=near is not None)
+        geometry, moments_ = self.geometry, moments(self.weights, self.geometry.offsets)
+        center = moments_.mean if near is None else near.center
+        sigma = moments_.sigma if near is None else near.sigma
+        parts = geometry.support
+        axes = [
+            Axis(positions=places[part], center=at, sigma=spread)
+            for places, part, at, spread in zip(geometry.offsets, parts, center, sigma, strict=True)
+        ]
+        return fit(self.weights[parts], axes, shape, is_near=near is not None)

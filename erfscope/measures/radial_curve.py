@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,8 @@ class RadialProfile:
     Density and enclosed mass belong together: where the enclosed mass has a slope, that is the mass of the ring.
     """
 
-    #: In cells of the reference: one cell apart from the centre to the farthest cell, r50, r90, and where all mass is
-    #: enclosed. Those whose ring holds no cell are left out.
+    #: In the unit of the map's axes: one cell apart from the centre to the farthest cell, r50, r90, and where all mass
+    #: is enclosed. Those whose ring holds no cell are left out.
     radius_px: FloatArray
     #: Mean over the ring of one cell's width around the radius, relative to the uniform map.
     density: FloatArray
@@ -39,23 +40,25 @@ def radial_profile(erf: ErfMap, *, with_fit: bool = False) -> RadialProfile:
     """Profile of a map around its unit's centre.
 
     Args:
-        erf: The map, of any scale and with one to three axes (:attr:`ErfMap.plane` is taken); of a signed one the
+        erf: The map, of any scale and with one to three axes (:attr:`ErfMap.measured` is taken); of a signed one the
             absolute value.
         with_fit: Whether to fit a Gaussian too.
 
     Raises:
         ValueError: a map that is zero or not finite.
     """
-    plane = erf.plane
-    prepared = Prepared(plane.magnitude, Geometry(plane))
+    measured = erf.measured
+    prepared = Prepared(measured.magnitude, Geometry(measured))
     if not prepared.has_mass:
         raise ValueError("a map that is zero or not finite has no profile")
-    distance = prepared.geometry.distance
+    cell, distance = prepared.geometry.cell, prepared.geometry.rings.distance
     farthest = float(distance.max())
     # At half a cell beyond the farthest one all mass is enclosed.
-    radii = np.union1d(np.arange(np.ceil(farthest)), [*map(prepared.radius, SHARES), farthest + 0.5])
-    order = np.argsort(distance, axis=None, kind="stable")
-    near, weights = distance.ravel()[order], prepared.weights.ravel()[order]
+    radii = np.union1d(
+        np.arange(np.ceil(farthest)), [*(prepared.radius(share) / cell for share in SHARES), farthest + 0.5]
+    )
+    order = np.argsort(distance, kind="stable")
+    near, weights = distance[order], prepared.weights.ravel()[order]
     first, last = np.searchsorted(near, radii - HALF), np.searchsorted(near, radii + HALF, side="right")
     held = last > first
     radii, first, last = radii[held], first[held], last[held]
@@ -65,7 +68,7 @@ def radial_profile(erf: ErfMap, *, with_fit: bool = False) -> RadialProfile:
     surface = _fitted_surface(prepared) if with_fit else None
     fitted = None if surface is None else _sums_below(surface.ravel()[order])
     return RadialProfile(
-        radius_px=radii,
+        radius_px=cell * radii,
         density=ring * to_density,
         # A cell at distance d of the ring counts by the share r + 1/2 - d of its mass.
         enclosed=mass[first] + (radii + 0.5) * ring - (moment[last] - moment[first]),
@@ -79,14 +82,14 @@ def _sums_below(terms: FloatArray) -> FloatArray:
 
 
 def _fitted_surface(prepared: Prepared) -> FloatArray | None:
-    """The Gaussian that fits a map (H, W), in the map's unit; None where its R2 is too low."""
+    """The Gaussian that fits a map (*space), in the map's unit; None where its R2 is too low."""
     fitted = prepared.fit("gaussian")
     if fitted is None or not fitted.is_usable:
         return None
     geometry = prepared.geometry
-    axes = zip((geometry.rows, geometry.cols), fitted.center, fitted.sigma, strict=True)
+    axes = zip(geometry.offsets, fitted.center, fitted.sigma, strict=True)
     # Along an axis of a single cell there was nothing to fit.
-    row, col = (gaussian(at, center, sigma)[0] if len(at) > 1 else np.ones(1) for at, center, sigma in axes)
-    surface, part = np.outer(row, col), geometry.support
+    lines = [gaussian(at, center, sigma)[0] if len(at) > 1 else np.ones(1) for at, center, sigma in axes]
+    surface, part = functools.reduce(np.multiply, np.ix_(*lines)), geometry.support
     amplitude = np.sum(surface[part] * prepared.weights[part]) / np.sum(surface[part] ** 2)
     return np.asarray(amplitude * surface, dtype=np.float64)

@@ -3,7 +3,8 @@
 The amplitude A enters linearly, so for every other choice of parameters the best A is known, and the residual it leaves
 is |p|^2 (1 - cos^2), cos being the cosine between the map and the shape. The fit therefore maximises cos^2 over two
 centres and two scales. Because the shape is an outer product u v^T, the cosine and its gradient need only the
-products p v and u p: no pooling is necessary, and a fit of a 224 x 224 map takes a few milliseconds.
+products p v and u p: no pooling is necessary, and a fit of a 224 x 224 map takes a few milliseconds. Along a line and
+in a volume there is one centre and one scale for each axis.
 
 Scales are standard deviations for all three shapes. The Gaussian is sampled at the cells' centres; box and Laplace are
 integrated over each cell, so that edges and cusp move smoothly."""
@@ -26,7 +27,7 @@ MIN_R2, MIN_MASS, NO_SHAPE = 0.5, 0.5, "none"
 ALIKE = 1e-6
 #: Values of a shape along one axis, their derivative by the centre, and by the logarithm of the scale.
 Profile = tuple[FloatArray, FloatArray, FloatArray]
-#: A loss (a number) and its gradient (4,), of steps (4,) of two centres and two scales.
+#: A loss (a number) and its gradient, of steps (n,), of a centre and a scale for each axis.
 Loss = Callable[[FloatArray], tuple[float, FloatArray]]
 #: A scale stays within a factor of e^5 of where it started.
 LOG_SCALE_REACH = 5.0
@@ -50,10 +51,10 @@ CONSTANT = 1e-24
 class Fit:
     """The best shape of one kind."""
 
-    #: (row, col), in the coordinates of the positions that were given.
-    center: tuple[float, float]
-    #: Standard deviation (row, col), in cells.
-    sigma: tuple[float, float]
+    #: One number per axis, in the coordinates of the positions that were given.
+    center: tuple[float, ...]
+    #: Standard deviation along each axis, in cells.
+    sigma: tuple[float, ...]
     #: 1 - residual / total sum of squares around the mean.
     r2: float
     #: Its mass on the positions, as a share of the map's: a fit to a bright patch alone has little.
@@ -134,13 +135,12 @@ class Axis:
         ]
 
 
-def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: bool = False) -> Fit | None:
+def fit(weights: FloatArray, axes: Sequence[Axis], shape: Shape, *, is_near: bool = False) -> Fit | None:
     """Fit one shape by least squares.
 
     Args:
-        weights: (H, W), non-negative, not necessarily with sum 1.
-        row: Positions (H,) of the rows and the start.
-        col: Positions (W,) of the columns and the start.
+        weights: (*space), non-negative, not necessarily with sum 1.
+        axes: Positions of the cells along each axis, and the start.
         shape: Which g.
         is_near: Whether the start is the fit of a map that differs little.
 
@@ -150,40 +150,46 @@ def fit(weights: FloatArray, row: Axis, col: Axis, shape: Shape, *, is_near: boo
     """
     total = float(np.sum((weights - weights.mean()) ** 2))
     energy = float(np.sum(weights**2))
-    if total <= CONSTANT * energy or any(axis.is_free and axis.sigma <= 0 for axis in (row, col)):
+    if total <= CONSTANT * energy or any(axis.is_free and axis.sigma <= 0 for axis in axes):
         return None
     unit_map = weights / math.sqrt(energy)
-    limits = row.limits + col.limits
+    limits = [limit for axis in axes for limit in axis.limits]
+
+    def profiles(steps: FloatArray) -> list[Profile]:
+        return [axis.profile(shape, steps[2 * place :][:2]) for place, axis in enumerate(axes)]
 
     def loss(steps: FloatArray) -> tuple[float, FloatArray]:
-        return _mismatch(unit_map, row.profile(shape, steps[:2]), col.profile(shape, steps[2:]))
+        return _mismatch(unit_map, profiles(steps))
 
-    inside = all(low < 0 < high for axis in (row, col) if axis.is_free for low, high in axis.limits)
-    steps = _polished(np.zeros(4), loss, limits) if is_near and inside and shape == "gaussian" else None
+    inside = all(low < 0 < high for axis in axes if axis.is_free for low, high in axis.limits)
+    steps = _polished(np.zeros(len(limits)), loss, limits) if is_near and inside and shape == "gaussian" else None
     if steps is None:
         best = _minimum(loss, limits)
         polished = _polished(best, loss, limits) if shape == "gaussian" else None
         steps = best if polished is None else polished
-    (row_center, row_sigma), (col_center, col_sigma) = row.place(steps[:2]), col.place(steps[2:])
-    rows, cols = row.profile(shape, steps[:2])[0], col.profile(shape, steps[2:])[0]
+    places = [axis.place(steps[2 * place :][:2]) for place, axis in enumerate(axes)]
+    found = [values for values, *_ in profiles(steps)]
     # The amplitude of least squares, times the sum of the shape.
-    mass = float(rows @ weights @ cols) / float((rows @ rows) * (cols @ cols)) * float(rows.sum() * cols.sum())
+    overlap = float(_seen_along(weights, found, 0) @ found[0])
+    mass = overlap * math.prod(float(values.sum()) / float(values @ values) for values in found)
     return Fit(
-        center=(row_center, col_center),
-        sigma=(row_sigma, col_sigma),
+        center=tuple(center for center, _ in places),
+        sigma=tuple(sigma for _, sigma in places),
         r2=1 - loss(steps)[0] * energy / total,
         mass=mass / float(weights.sum()),
     )
 
 
 def _minimum(loss: Loss, limits: Sequence[tuple[float, float]]) -> FloatArray:
-    """Where the minimisation from the start ends, (4,)."""
+    """Where the minimisation from the start ends."""
     from scipy.optimize import (
         minimize,
     )  # late: only fits need it, and it takes longer to import than everything else here
 
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 300}
-    found: FloatArray = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B", bounds=limits, options=options).x
+    found: FloatArray = minimize(
+        loss, np.zeros(len(limits)), jac=True, method="L-BFGS-B", bounds=limits, options=options
+    ).x
     return found
 
 
@@ -196,12 +202,12 @@ def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float
     gradient, which is kept once the steps are short; steps at a limit stay there.
 
     Args:
-        steps: (4,), such as where a minimisation has ended.
-        loss: With its gradient (4,) by the steps.
+        steps: Such as where a minimisation has ended.
+        loss: With its gradient by the steps.
         limits: Of each step.
 
     Returns:
-        (4,); None where the gradient has no zero nearby that is a minimum.
+        The steps there; None where the gradient has no zero nearby that is a minimum.
     """
     lows, highs = (np.array(side) for side in zip(*limits, strict=True))
     free = np.flatnonzero((steps > lows) & (steps < highs))
@@ -226,17 +232,28 @@ def _polished(steps: FloatArray, loss: Loss, limits: Sequence[tuple[float, float
     return at if length <= POLISH_ARRIVED else None
 
 
-def _mismatch(unit_map: FloatArray, row: Profile, col: Profile) -> tuple[float, FloatArray]:
-    """1 - cos^2 between a map of norm 1 and the outer product of two profiles, and its gradient (4,) by the steps of
-    rows and columns."""
+def _seen_along(values: FloatArray, profiles: Sequence[FloatArray], axis: int) -> FloatArray:
+    """A map multiplied by the profiles of all axes but one and summed over them, (N,)."""
     # Not `@`, whose threads would wait for those of PyTorch: ten times slower right after a pass.
-    along_row, along_col = np.einsum("hw,w->h", unit_map, col[0]), np.einsum("h,hw->w", row[0], unit_map)
-    overlap = float(row[0] @ along_row)
-    row_norm, col_norm = float(row[0] @ row[0]), float(col[0] @ col[0])
-    if row_norm * col_norm <= 0:
-        return 1.0, np.zeros(4)
-    cos2 = overlap**2 / (row_norm * col_norm)
-    scale = -2 * overlap / (row_norm * col_norm)
-    gradient = [scale * (change @ along_row) + 2 * cos2 * (row[0] @ change) / row_norm for change in row[1:]]
-    gradient += [scale * (change @ along_col) + 2 * cos2 * (col[0] @ change) / col_norm for change in col[1:]]
+    for other in reversed(range(len(profiles))):
+        if other != axis:
+            values = np.einsum("...i,i->...", np.moveaxis(values, other, -1), profiles[other])
+    return values
+
+
+def _mismatch(unit_map: FloatArray, profiles: Sequence[Profile]) -> tuple[float, FloatArray]:
+    """1 - cos^2 between a map of norm 1 and the outer product of a profile for each axis, and its gradient by the
+    steps of each axis."""
+    found = [values for values, *_ in profiles]
+    seen = [_seen_along(unit_map, found, axis) for axis in range(len(found))]
+    overlap, norms = float(found[0] @ seen[0]), [float(values @ values) for values in found]
+    if math.prod(norms) <= 0:
+        return 1.0, np.zeros(2 * len(found))
+    cos2 = overlap**2 / math.prod(norms)
+    scale = -2 * overlap / math.prod(norms)
+    gradient = [
+        scale * (change @ line) + 2 * cos2 * (values @ change) / norm
+        for (values, *changes), line, norm in zip(profiles, seen, norms, strict=True)
+        for change in changes
+    ]
     return 1 - cos2, np.array(gradient)

@@ -3,6 +3,7 @@ by."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.geometry.unit import Trf
 from erfscope.maps.erf_map import FloatArray
 
 #: Masses that differ by less are the same: where the enclosed mass stays flat at the share asked for, the flat part's
@@ -34,12 +34,14 @@ class Rings:
     """The cells of a map by the integer part of their distance to the unit's centre. Shared by all maps of one unit.
 
     Args:
-        distance: (H, W), distance of every cell to the unit's centre, in cells.
+        distance: (*space), distance of every cell to the unit's centre.
+        width: Side of a cell, the geometric mean where its sides differ: the width of a ring.
     """
 
-    def __init__(self, distance: FloatArray) -> None:
-        #: (H W,)
-        self.distance: FloatArray = distance.ravel()
+    def __init__(self, distance: FloatArray, width: float = 1.0) -> None:
+        self.width = width
+        #: (cells,), in rings.
+        self.distance: FloatArray = distance.ravel() / width
         #: The integer part of each, and how many there are of these, with one that holds no cell.
         self.number = self.distance.astype(np.intp)
         self.count = int(self.number.max()) + 2
@@ -68,7 +70,7 @@ class RadialMass:
         """Sum the mass per ring.
 
         Args:
-            weights: (H, W), non-negative, sum 1.
+            weights: (*space), non-negative, sum 1.
             rings: Its cells.
         """
         self._weights, self._rings = weights.ravel(), rings
@@ -86,7 +88,8 @@ class RadialMass:
             share: Fraction of the mass, in (0, 1).
 
         Returns:
-            The radius in cells; 0 for every share where all mass is on the one cell at the unit's centre.
+            The radius, in the unit of the distances; 0 for every share where all mass is on the one cell at the unit's
+            centre.
 
         Source: erfscope; a sorted sum without the spread is 3 % off for a Gaussian of sigma 3.65.
         """
@@ -104,7 +107,7 @@ class RadialMass:
         inner = float(mass[index - 1]) if index else inner
         low, high, outer = float(knots[index]), float(knots[index + 1]), float(mass[index])
         step = (share - inner) / (outer - inner) if outer > inner else 1.0
-        return max(low + (high - low) * min(max(step, 0.0), 1.0), 0.0)
+        return self._rings.width * max(low + (high - low) * min(max(step, 0.0), 1.0), 0.0)
 
 
 def edge_weights(offsets: FloatArray, half_side: float) -> FloatArray:
@@ -118,48 +121,52 @@ def edge_weights(offsets: FloatArray, half_side: float) -> FloatArray:
     return np.minimum(np.maximum(half_side + 0.5 - np.abs(offsets), 0.0), 1.0)
 
 
-def mass_inside(weights: FloatArray, rows: FloatArray, cols: FloatArray, half_sides: tuple[float, float]) -> float:
-    """Mass inside a rectangle around the unit, with continuous edges.
+def mass_inside(weights: FloatArray, offsets: Sequence[FloatArray], half_sides: Sequence[float]) -> float:
+    """Mass inside a box around the unit, with continuous edges.
 
     Args:
-        weights: (H, W), non-negative, sum 1.
-        rows: (H,), signed distance of every row to the unit's centre.
-        cols: (W,), the same for the columns.
-        half_sides: Half of the rectangle's height and width, in cells.
+        weights: (*space), non-negative, sum 1.
+        offsets: Of each axis (N,), signed distance of every cell to the unit's centre, in cells.
+        half_sides: Half of the box's side along each axis, in cells.
     """
-    row, col = edge_weights(rows, half_sides[0]), edge_weights(cols, half_sides[1])
-    # Not `@`, whose threads go on waiting for more beside those of PyTorch.
-    return float(np.einsum("h,hw->w", row, weights) @ col)
+    for places, half_side in zip(offsets[:-1], half_sides, strict=False):
+        # Not `@`, whose threads go on waiting for more beside those of PyTorch.
+        weights = np.einsum("i,i...->...", edge_weights(places, half_side), weights)
+    return float(weights @ edge_weights(offsets[-1], half_sides[-1]))
 
 
-def side(weights: FloatArray, rows: FloatArray, cols: FloatArray, share: float) -> float:
-    """Side of the smallest square, centred on the unit, that holds ``share`` of the mass.
+def side(weights: FloatArray, offsets: Sequence[FloatArray], spacing: Sequence[float], share: float) -> float:
+    """Side of the smallest square (cube, interval), centred on the unit, that holds ``share`` of the mass.
 
-    The mass is quadratic in the side between the knots where an edge enters or leaves a cell, so a bisection over the
-    knots and one quadratic equation give the exact answer. The square may reach beyond the map.
+    The mass is a polynomial of the side between the knots where an edge enters or leaves a cell, so a bisection over
+    the knots and one equation give the exact answer. The square may reach beyond the map.
 
     Args:
-        weights: (H, W), non-negative, sum 1.
-        rows: (H,), signed distance of every row to the unit's centre.
-        cols: (W,), the same for the columns.
+        weights: (*space), non-negative, sum 1.
+        offsets: Of each axis (N,), signed distance of every cell to the unit's centre, in cells.
+        spacing: Side of a cell along each axis.
         share: Fraction of the mass, in (0, 1).
 
     Returns:
-        The side 2a in cells, at least 0.
+        The side 2a in the unit of the spacing, at least 0.
 
     Source: Ding et al. 2022, arXiv:2203.06717; theirs takes log10(x + 1) first, odd whole sides, and the image's
     centre."""
 
     def held(half_side: float) -> float:
-        return mass_inside(weights, rows, cols, (half_side, half_side))
+        return mass_inside(weights, offsets, [half_side / step for step in spacing])
 
-    distances = np.abs(np.concatenate([rows, cols]))
-    knots = np.unique(np.concatenate([[0.0], distances - 0.5, distances + 0.5]))
+    ends = [step * (np.abs(places) + end) for places, step in zip(offsets, spacing, strict=True) for end in (-0.5, 0.5)]
+    knots = np.unique(np.concatenate([[0.0], *ends]))
     knots = knots[knots >= 0]
     index = bisect_left(knots, share - FLAT, key=held)
     if index == 0:
         return 0.0
     low, high = float(knots[index - 1]), float(knots[min(index, len(knots) - 1)])
+    if len(offsets) > 2 and low < high and held(low) < share < held(high):
+        from scipy.optimize import brentq  # late, as for fits
+
+        return 2 * float(brentq(lambda half_side: held(half_side) - share, low, high))
     start, middle, end = held(low), held((low + high) / 2), held(high)
     return 2 * (low + (high - low) * _rise(start, middle, end, share))
 
@@ -173,19 +180,19 @@ def _rise(start: float, middle: float, end: float, target: float) -> float:
     return float(np.clip(2 * missing / divisor, 0.0, 1.0)) if divisor > 0 else 1.0
 
 
-def area_inside(side_px: float, center_px: tuple[float, float], shape: tuple[int, int]) -> float:
-    """Area of a square around the unit that lies inside the map, as a share of the map.
+def area_inside(sides_px: Sequence[float], center_px: Sequence[float], shape: Sequence[int]) -> float:
+    """Part of a box around the unit that lies inside the map, as a share of the map.
 
     Args:
-        side_px: Side of the square, in cells.
-        center_px: The unit's centre (row, col).
-        shape: (H, W). Cells reach half a cell beyond their centres.
+        sides_px: Sides of the box, in cells.
+        center_px: The unit's centre.
+        shape: Of the map. Cells reach half a cell beyond their centres.
 
     Returns:
         The share, in [0, 1].
     """
     share = 1.0
-    for center, size in zip(center_px, shape, strict=True):
+    for center, size, side_px in zip(center_px, shape, sides_px, strict=True):
         first, last = max(center - side_px / 2, -0.5), min(center + side_px / 2, size - 0.5)
         share *= max(last - first, 0.0) / size
     return share
@@ -197,25 +204,33 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Moments around the centroid, in cells of the reference; (row, col)."""
+    """Moments around the centroid, in the unit of the offsets; one number per axis."""
 
     #: Centroid, as an offset from the unit's centre.
-    mean: tuple[float, float]
-    variance: tuple[float, float]
-    covariance: float
-    #: Fourth central moments of the two marginals.
-    fourth: tuple[float, float]
+    mean: tuple[float, ...]
+    variance: tuple[float, ...]
+    #: Of each pair of axes, (0, 1) first, then (0, 2), (1, 2).
+    covariance: tuple[float, ...]
+    #: Fourth central moments of the marginals.
+    fourth: tuple[float, ...]
 
     @property
-    def sigma(self) -> tuple[float, float]:
-        """Standard deviations along rows and columns."""
-        return math.sqrt(self.variance[0]), math.sqrt(self.variance[1])
+    def sigma(self) -> tuple[float, ...]:
+        """Standard deviation along each axis."""
+        return tuple(map(math.sqrt, self.variance))
 
     @property
     def principal(self) -> tuple[float, float]:
-        """Standard deviations along the major and the minor axis."""
+        """Standard deviations along the major and the minor axis; along a line the second is 0."""
+        if len(self.variance) == 1:
+            return self.sigma[0], 0.0
+        if len(self.variance) == 3:
+            matrix = np.diag(self.variance)
+            matrix[[0, 0, 1], [1, 2, 2]] = matrix[[1, 2, 2], [0, 0, 1]] = self.covariance
+            minor, _, major = np.linalg.eigvalsh(matrix).tolist()
+            return math.sqrt(major), math.sqrt(minor) if minor > ROUNDING * sum(self.variance) else 0.0
         half_sum, half_difference = sum(self.variance) / 2, (self.variance[0] - self.variance[1]) / 2
-        reach = math.hypot(half_difference, self.covariance)
+        reach = math.hypot(half_difference, self.covariance[0])
         minor = half_sum - reach
         return math.sqrt(half_sum + reach), math.sqrt(minor) if minor > ROUNDING * half_sum else 0.0
 
@@ -228,41 +243,48 @@ class Moments:
     @property
     def angle_deg(self) -> float | None:
         """Angle of the major axis from +col towards +row, in (-90, 90]; None if the spread is the same in all
-        directions."""
+        directions, and where there are not two axes."""
+        if len(self.variance) != 2:
+            return None
         rounding = ROUNDING * sum(self.variance)
-        covariance = self.covariance if abs(self.covariance) > rounding else 0.0
+        covariance = self.covariance[0] if abs(self.covariance[0]) > rounding else 0.0
         difference = self.variance[1] - self.variance[0]
         if covariance == 0 and abs(difference) <= rounding:
             return None
         return math.degrees(math.atan2(2 * covariance, difference)) / 2
 
     @property
-    def excess_kurtosis(self) -> tuple[float | None, float | None]:
-        """Excess kurtosis of the two marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis
+    def excess_kurtosis(self) -> tuple[float | None, ...]:
+        """Excess kurtosis of the marginals: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace; None along an axis
         without spread."""
-        row, col = (
+        return tuple(
             fourth / variance**2 - 3 if variance > 0 else None
             for fourth, variance in zip(self.fourth, self.variance, strict=True)
         )
-        return row, col
 
 
-def moments(weights: FloatArray, rows: FloatArray, cols: FloatArray) -> Moments:
+def along(weights: FloatArray, kept: Sequence[int]) -> FloatArray:
+    """A map summed over all axes but some."""
+    left = tuple(axis for axis in range(weights.ndim) if axis not in kept)
+    return np.asarray(weights.sum(axis=left), dtype=np.float64)
+
+
+def moments(weights: FloatArray, offsets: Sequence[FloatArray]) -> Moments:
     """Moments of a map around its centroid.
 
     Args:
-        weights: (H, W), non-negative, sum 1.
-        rows: (H,), signed distance of every row to the unit's centre, in cells.
-        cols: (W,), the same for the columns.
+        weights: (*space), non-negative, sum 1.
+        offsets: Of each axis (N,), signed distance of every cell to the unit's centre.
     """
-    along_rows, along_cols = weights.sum(axis=1), weights.sum(axis=0)
-    mean = float(along_rows @ rows), float(along_cols @ cols)
-    row, col = rows - mean[0], cols - mean[1]
+    lines = [along(weights, [axis]) for axis in range(weights.ndim)]
+    mean = [float(line @ places) for line, places in zip(lines, offsets, strict=True)]
+    from_mean = [places - at for places, at in zip(offsets, mean, strict=True)]
+    pairs = itertools.combinations(range(weights.ndim), 2)
     return Moments(
-        mean=mean,
-        variance=(_spread(along_rows, row, mean[0]), _spread(along_cols, col, mean[1])),
-        covariance=float(row @ weights @ col),
-        fourth=(float(along_rows @ np.power(row, 4)), float(along_cols @ np.power(col, 4))),
+        mean=tuple(mean),
+        variance=tuple(_spread(*each) for each in zip(lines, from_mean, mean, strict=True)),
+        covariance=tuple(float(from_mean[a] @ along(weights, (a, b)) @ from_mean[b]) for a, b in pairs),
+        fourth=tuple(float(line @ np.power(places, 4)) for line, places in zip(lines, from_mean, strict=True)),
     )
 
 
@@ -278,14 +300,14 @@ SIZED = ("radius", "width", "sigma", "area")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides that sizes of one unit are compared with, in cells of the reference."""
+    """The two sides that sizes of one unit are compared with, in the unit of the spacing."""
 
-    #: Side of the square as large as the reference's plane, sqrt(HW); the length of a one-dimensional one.
+    #: Side of the square (cube) as large as the reference, sqrt(HW); the length of a one-dimensional one.
     reference: float
     #: Side of the square as large as the whole theoretical receptive field, whatever of it lies outside the reference;
     #: None if it is global or unknown.
     field: float | None
-    #: Axes of the plane on which the reference has more than one cell, at least 1: its area is the side to this power.
+    #: Axes on which the reference has more than one cell, at least 1: its area is the side to this power.
     rank: int
 
     def of_input(self, kind: str, value: object) -> float | None:
@@ -304,19 +326,18 @@ class Sides:
         return value / side ** (self.rank if kind == "area" else 1)
 
 
-def sides_of(reference: Sequence[int], trf: Trf | None) -> Sides:
+def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Sequence[float]) -> Sides:
     """The sides that sizes are compared with.
 
     Args:
-        reference: Spatial size of the reference; of three axes the last two count, since sizes are in-plane.
-        trf: The theoretical receptive field, with as many axes; None if it is unknown.
+        reference: Spatial size of the reference, along the axes that distances are taken over.
+        field: That of the theoretical receptive field; None if it is global or unknown.
+        spacing: Side of a cell along each axis.
     """
-    plane = reference[-2:]
-    axes = [axis for axis, length in enumerate(plane) if length > 1] or [0]
-    field = None if trf is None or trf.is_global else _mean([trf.size_px[-2:][axis] for axis in axes])
-    return Sides(reference=_mean([plane[axis] for axis in axes]), field=field or None, rank=len(axes))
+    axes = [axis for axis, length in enumerate(reference) if length > 1] or [0]
 
+    def mean(lengths: Sequence[int]) -> float:
+        """Geometric mean."""
+        return float(math.prod(lengths[axis] * spacing[axis] for axis in axes) ** (1 / len(axes)))
 
-def _mean(lengths: Sequence[int]) -> float:
-    """Geometric mean."""
-    return float(math.prod(lengths) ** (1 / len(lengths)))
+    return Sides(reference=mean(reference), field=mean(field) or None if field else None, rank=len(axes))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from erfscope.geometry.axes import COL, DEPTH, ROW, TIME, Axes
 from erfscope.measures import counts
 from erfscope.measures.prepared import Prepared
 from erfscope.measures.shapes import MIN_R2
@@ -46,6 +47,8 @@ class Measure:
     is_fit: bool = False
     #: Whether it is taken from the unit's own centre, so that units without a place have none.
     needs_center: bool = False
+    #: The axis that it is of, where it is of one; references without it do not have the measure.
+    axis: str = ""
     #: "px" and "px2" are cells of the reference.
     unit: Unit = ""
     #: One line.
@@ -61,12 +64,27 @@ def _of_moments(name: str, index: int) -> Callable[[Prepared], Value]:
     return lambda erf: getattr(erf.moments, name)[index]
 
 
-def _gaussian_sigma(axis: int) -> Callable[[Prepared], Value]:
-    def function(erf: Prepared) -> Value:
-        fitted = erf.fit("gaussian")
-        return None if fitted is None or not fitted.is_usable or erf.geometry.shape[axis] == 1 else fitted.sigma[axis]
+def _along(axis: str, function: Callable[[Prepared, int], Value]) -> Callable[[Prepared], Value]:
+    """A function of a map and the place of an axis, for the axis of one name; None where distances are not taken over
+    it."""
 
-    return function
+    def of(erf: Prepared) -> Value:
+        names = erf.geometry.axes.names
+        return function(erf, names.index(axis)) if axis in names else None
+
+    return of
+
+
+def _gaussian_sigma(erf: Prepared, axis: int) -> Value:
+    fitted, geometry = erf.fit("gaussian"), erf.geometry
+    if fitted is None or not fitted.is_usable or geometry.shape[axis] == 1:
+        return None
+    return fitted.sigma[axis] * geometry.axes.spacing[axis]
+
+
+def _time_share(erf: Prepared, place: int) -> Value:
+    shares = erf.time_shares()
+    return None if shares is None else shares[place]
 
 
 def _centroid_radius(erf: Prepared, share: float) -> Value:
@@ -79,17 +97,27 @@ def _centroid_side(erf: Prepared, share: float) -> Value:
 
 def _center_share(erf: Prepared) -> Value:
     geometry = erf.geometry
-    return mass_inside(
-        erf.weights, geometry.rows, geometry.cols, (geometry.stride_px[0] / 2, geometry.stride_px[1] / 2)
-    )
+    return mass_inside(erf.weights, geometry.offsets, [stride / 2 for stride in geometry.stride_px])
 
 
 def _far_mass(erf: Prepared) -> Value:
-    return float(erf.weights[erf.geometry.distance > math.hypot(*erf.geometry.shape) / 4].sum())
+    geometry = erf.geometry
+    sides = [side * step for side, step in zip(geometry.shape, geometry.axes.spacing, strict=True)]
+    return float(erf.weights[geometry.distance > math.hypot(*sides) / 4].sum())
+
+
+def _luo_size(erf: Prepared) -> float | None:
+    size = counts.luo_size(erf.weights, erf.geometry.center_in_window)
+    return None if size is None else size * erf.geometry.cell
+
+
+def _in_units(erf: Prepared, count: float) -> float:
+    """A number of cells as an area or a volume."""
+    return count * math.prod(erf.geometry.axes.spacing)
 
 
 def _erf_trf(erf: Prepared) -> Value:
-    side, size = erf.geometry.sides.field, counts.luo_size(erf.weights, erf.geometry.center_in_window)
+    side, size = erf.geometry.sides.field, _luo_size(erf)
     return None if side is None or size is None else size / side
 
 
@@ -103,7 +131,7 @@ def _clipped(erf: Prepared) -> Value:
 LUO = "Luo et al. 2016"
 DING = "after Ding et al. 2022 (RepLKNet), on the raw map and the unit's own centre"
 KIM = "after Kim et al. 2023, on the raw map"
-AXES = (("row", 0), ("col", 1))
+AXES = (ROW, COL, DEPTH, TIME)
 
 _ENTRIES: list[Measure] = [
     *(
@@ -179,9 +207,10 @@ _ENTRIES: list[Measure] = [
                 "maps with far tails or attention noise, which rule a second moment; Luo's closed forms hold on energy"
                 " maps only"
             ),
-            function=_of_moments("sigma", axis),
+            axis=word,
+            function=_along(word, lambda erf, axis: erf.moments.sigma[axis]),
         )
-        for word, axis in AXES
+        for word in AXES
     ),
     *(
         Measure(
@@ -189,11 +218,11 @@ _ENTRIES: list[Measure] = [
             kind="sigma",
             wider=1,
             unit="px",
-            formula=f"root of the {size} eigenvalue of the 2 x 2 covariance of p around its centroid",
+            formula=f"root of the {size} eigenvalue of the covariance of p around its centroid",
             not_for="maps with several separate peaks, and with far tails, which rule a second moment",
             function=_of_moments("principal", index),
         )
-        for index, (word, size) in enumerate((("major", "larger"), ("minor", "smaller")))
+        for index, (word, size) in enumerate((("major", "largest"), ("minor", "smallest")))
     ),
     Measure(
         name="anisotropy",
@@ -266,6 +295,37 @@ _ENTRIES: list[Measure] = [
         )
         for share in (20, 30, 50, 99)
     ),
+    *(
+        Measure(
+            name=f"extent{share}_{word}",
+            kind="width",
+            needs_center=True,
+            wider=1,
+            unit="px",
+            formula=(f"2a with sum p w = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: {word} distance"),
+            not_for="the size of a map whose centroid lies far from its unit: it is centred on the unit",
+            axis=word,
+            function=partial(Prepared.extent, name=word, share=share / 100),
+        )
+        for word in AXES
+        for share in (50, 90)
+    ),
+    *(
+        Measure(
+            name=f"{name}_share",
+            kind="share",
+            needs_center=True,
+            wider=None,
+            formula=(
+                f"sum of p {where} the unit's own stride of time: that of its index where there is one for each, else"
+                " around its centre"
+            ),
+            not_for="models of different strides: a longer step holds more of any map",
+            axis=TIME,
+            function=partial(_time_share, place=place),
+        )
+        for place, (name, where) in enumerate((("past", "before"), ("present", "in"), ("future", "after")))
+    ),
     Measure(
         name="center_share",
         kind="share",
@@ -306,7 +366,7 @@ _ENTRIES: list[Measure] = [
             "maps with a sharp peak at the unit, such as a skip path's, where nearly nothing is above 4.55 % of it; it"
             " has no error"
         ),
-        function=lambda erf: counts.luo_size(erf.weights, erf.geometry.center_in_window),
+        function=_luo_size,
     ),
     Measure(
         name="erf_trf",
@@ -330,7 +390,7 @@ _ENTRIES: list[Measure] = [
         unit="px2",
         formula="exp(-sum p ln p), the effective number of cells; jackknife-corrected for its bias",
         not_for="how far a unit looks: it counts cells wherever they are, noise in far ones included",
-        function=lambda erf: counts.entropy_area(erf.weights),
+        function=lambda erf: _in_units(erf, counts.entropy_area(erf.weights)),
     ),
     Measure(
         name="participation_area",
@@ -340,7 +400,7 @@ _ENTRIES: list[Measure] = [
         unit="px2",
         formula="1 / sum p^2, the effective number of cells; jackknife-corrected for its bias",
         not_for="how far a unit looks: it counts cells wherever they are, and a sharp peak makes it one cell",
-        function=lambda erf: counts.participation_area(erf.weights),
+        function=lambda erf: _in_units(erf, counts.participation_area(erf.weights)),
     ),
     *(
         Measure(
@@ -355,9 +415,10 @@ _ENTRIES: list[Measure] = [
             ),
             source=KIM,
             not_for="maps with a low gaussian_r2: a sharp peak on a broad base has no one sigma",
-            function=_gaussian_sigma(axis),
+            axis=word,
+            function=_along(word, _gaussian_sigma),
         )
-        for word, axis in AXES
+        for word in AXES
     ),
     Measure(
         name="gaussian_r2",
@@ -396,9 +457,10 @@ _ENTRIES: list[Measure] = [
                 f"excess kurtosis of p summed onto the {word} axis: 0 for a Gaussian, -1.2 for a box, 3 for a Laplace"
             ),
             not_for="small or cut maps: fourth moments hang on the outermost cells",
-            function=_of_moments("excess_kurtosis", axis),
+            axis=word,
+            function=_along(word, lambda erf, axis: erf.moments.excess_kurtosis[axis]),
         )
-        for word, axis in AXES
+        for word in AXES
     ),
     Measure(
         name="coverage",
@@ -431,3 +493,11 @@ INPUT_SHARE = "input_share"
 SHOWN = ("r50", "context_r50", "r90", "center_share", "far_mass", "erf_trf")
 #: The same for units without a place.
 SHOWN_WITHOUT_PLACE = ("centroid_r50", "centroid_r90", "entropy_area")
+
+
+def shown_of(axes: Axes) -> tuple[str, ...]:
+    """What stands beside these for references with an axis of time or of depth."""
+    if TIME in axes.names:
+        extents = () if len(axes.names) == 1 else ("extent50_time", "extent90_time")
+        return (*extents, "past_share", "present_share", "future_share")
+    return tuple(f"extent50_{name}" for name in axes.names) if DEPTH in axes.names else ()

@@ -10,11 +10,13 @@ from typing import SupportsFloat
 import numpy as np
 
 from erfscope.errors import unknown
+from erfscope.geometry.axes import TIME, unit_sign
 from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, wrap_cyclic
-from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, plane_of
+from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.measures.prepared import Geometry, Prepared
+from erfscope.measures.sizes import along
 from erfscope.measures.table import MEASURES, Kind, Measure, Value
-from erfscope.printable import UNIT_SIGNS, with_error
+from erfscope.printable import with_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +37,12 @@ class MeasureValue:
     #: Ratios as in ``of_input``, with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global
     #: or unknown.
     of_trf: float | None = None
-    #: "px", "px2", "cells", "cells2" or "deg"; "" for a plain number, and where it is not known.
+    #: "px", "px2", "cells", "cells2", "voxels", "samples", "frames", "ms", a unit of the user's, or "deg"; "" for a
+    #: plain number, and where it is not known.
     unit: str = ""
 
     def __str__(self) -> str:
-        return f"{with_error(self.value, self.se)} {UNIT_SIGNS.get(self.unit, self.unit)}".rstrip()
+        return f"{with_error(self.value, self.se)} {unit_sign(self.unit)}".rstrip()
 
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else str(self)
@@ -67,7 +70,7 @@ def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]
     """Measure one map.
 
     Args:
-        erf: The map, of any scale and with one to three axes; sizes are in cells of its reference.
+        erf: The map, of any scale and with one to three axes; sizes are in the units of its axes.
         names: Which measures; all if left out.
 
     Returns:
@@ -86,7 +89,6 @@ def with_errors(
     names: Sequence[str] | None = None,
     *,
     groups: int | None = None,
-    cells: str = "px",
 ) -> dict[str, MeasureValue]:
     """Measure one map, with delete-one-group jackknife errors.
 
@@ -97,7 +99,6 @@ def with_errors(
             memory.
         names: Which measures; all if left out.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
-        cells: What lengths on the map are given in: "px", or "cells" where the reference is not the image.
 
     Returns:
         Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the
@@ -108,9 +109,9 @@ def with_errors(
         ErfscopeError: a name that is not in ``MEASURES``.
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
-    chosen, plane = _chosen(names), erf.plane
-    geometry = Geometry(plane, whole=False)
-    whole = _prepared(plane.values, geometry)
+    chosen = _chosen(names)
+    geometry = Geometry(erf, whole=False)
+    whole = prepared(erf.values, erf, geometry)
     results = {entry.name: value_of(entry, whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
@@ -119,14 +120,12 @@ def with_errors(
         if np.shape(values) != erf.values.shape:
             raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
         count += 1
-        part = _prepared(plane_of(values), geometry, whole)
+        part = prepared(np.asarray(values), erf, geometry, whole)
         for entry in numeric:
             without[entry.name].append(value_of(entry, part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
-    return {
-        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, cells) for entry in chosen
-    }
+    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf) for entry in chosen}
 
 
 def _chosen(names: Sequence[str] | None) -> list[Measure]:
@@ -138,9 +137,13 @@ def _chosen(names: Sequence[str] | None) -> list[Measure]:
     return [MEASURES[name] for name in names]
 
 
-def _prepared(plane: FloatArray, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
+def prepared(values: FloatArray, erf: ErfMap, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
+    """The values of a map, or of one without a group of images, in the window of a geometry."""
+    names = erf.axes.names
     with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
-        return Prepared(magnitude_of(plane[geometry.window]), geometry, whole=whole)
+        time = magnitude_of(along(values, [names.index(TIME)])) if TIME in names else None
+        weights = magnitude_of(measured_of(values, erf.axes)[geometry.window])
+        return Prepared(weights, geometry, time=time, whole=whole)
 
 
 def value_of(entry: Measure, erf: Prepared) -> Value:
@@ -154,7 +157,9 @@ def value_of(entry: Measure, erf: Prepared) -> Value:
     return float(value) if math.isfinite(value) else None
 
 
-def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, cells: str) -> MeasureValue:
+def _with_error(
+    entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, erf: ErfMap
+) -> MeasureValue:
     numbers = tuple(number for number in without if isinstance(number, float))
     # A measure that does not exist without some group has no error: the groups that remain would understate it.
     if len(numbers) < len(without):
@@ -170,7 +175,7 @@ def _with_error(entry: Measure, value: Value, without: Sequence[Value], geometry
         kind=entry.kind,
         of_input=geometry.sides.of_input(entry.kind, value),
         of_trf=geometry.sides.of_trf(entry.kind, value),
-        unit=entry.unit.replace("px", cells),
+        unit=erf.axes.unit_of(entry.unit, entry.axis),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.axes import NAMES as AXES
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.layout import NAMES as LAYOUTS
 from erfscope.options.values import numbers
@@ -180,6 +181,24 @@ class Building(TypedDict, total=False):
         float | Sequence[float] | None,
         Option("Standard deviation per channel, for the same models.", MODEL, metavar="A,B,C", read=numbers),
     ]
+    axes: Annotated[
+        str | None,
+        Option(
+            "What the axes of the input are: {words}; btchw for frames before channels. Default: by their number and"
+            " the channels.",
+            MODEL,
+            metavar="NAME",
+            words=tuple(AXES),
+            is_closed=True,
+        ),
+    ]
+    spacing: Annotated[
+        float | Sequence[float] | None,
+        Option("Side of a pixel, voxel or sample along each axis.", MODEL, metavar="A,B,C", read=numbers),
+    ]
+    unit_name: Annotated[str | None, Option("Unit of --spacing, such as mm.", MODEL, metavar="NAME")]
+    fps: Annotated[float | None, Option("Frames of a clip in a second: times in ms.", MODEL, metavar="N")]
+    sample_rate: Annotated[float | None, Option("Samples of a sequence in a second: sizes in ms.", MODEL, metavar="N")]
     layout: Annotated[
         str | None,
         Option(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import is_every_unit
 from erfscope.geometry.unit_kind import kind_of
@@ -266,16 +267,18 @@ class Settings:
         asked = {name: getattr(self, name) for name, each in OPTIONS.items() if each.option.counts == "recorded"}
         return {name: value for name, value in asked.items() if value != OPTIONS[name].default}
 
-    def measure_names(self) -> list[str]:
-        """The measures to compute: those that tables show unless others are asked for.
+    def measure_names(self, axes: Axes | None = None) -> list[str]:
+        """The measures to compute: those that tables show, for references of these axes, unless others are asked for.
 
         Raises:
             ErfscopeError: an unknown name.
         """
-        from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN, SHOWN_WITHOUT_PLACE
+        from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN, SHOWN_WITHOUT_PLACE, shown_of
 
         if self.measures is None:
-            return list(SHOWN_WITHOUT_PLACE if kind_of(self.unit)[0] else SHOWN)
+            if kind_of(self.unit)[0]:
+                return list(SHOWN_WITHOUT_PLACE)
+            return [*SHOWN, *(shown_of(axes) if axes else ())]
         if self.measures == "all":
             return list(MEASURES)
         names = (

@@ -8,12 +8,14 @@ from dataclasses import replace
 import torch
 
 from erfscope.finding import Finding
+from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
 from erfscope.maps.trust import Trust
+from erfscope.measures.sizes import along
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Result, Status
@@ -37,7 +39,8 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     status, error = status_of(result, part)
     erf = None
     if average.groups and result.trf is not None:
-        erf = map_of(average, result.trf, result.scale, result.input.size)
+        erf = map_of(average, result.trf, result.scale, result.input.size, result.axes)
+        erf = replace(erf, own_time=result.own_time)
     lost = part.lost
     source = replace(
         result.input,
@@ -62,7 +65,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         sums=average,
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
-        frame_mass=tuple(float(share) for share in erf.magnitude.sum(axis=(1, 2))) if erf.values.ndim == 3 else None,
+        frame_mass=frame_mass(erf),
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
         findings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
     )
@@ -70,7 +73,14 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     return found if average.nbytes <= KEPT else replace(found, sums=None)
 
 
-def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -> ErfMap:
+def frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
+    """The share of a map in each frame of a clip; None for other references."""
+    if not erf.axes.is_in_plane:
+        return None
+    return tuple(along(erf.magnitude, [erf.axes.names.index(TIME)]).tolist())
+
+
+def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], axes: Axes) -> ErfMap:
     """The map of the images summed up; ``size`` is theirs."""
     return ErfMap(
         values=average.values(),
@@ -82,6 +92,7 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int]) -
             whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)
         ),
         trf=trf,
+        axes=axes,
     )
 
 

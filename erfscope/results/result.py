@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
+from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator, Over
@@ -21,6 +22,7 @@ from erfscope.maps.erf_map import ErfMap, FloatArray, Scale
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue, with_errors
+from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
 from erfscope.results.display import render
 
@@ -154,6 +156,8 @@ class InputRecord:
     #: tensor.
     text: str = ""
     text_kind: Literal["count", "file", "tensor"] = "count"
+    #: What the axes are, and how far apart the cells lie; None where nothing was measured.
+    axes: Axes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +295,7 @@ class Result:
     map: ErfMap | None = None
     #: Sizes of the maps of all units of the layer, where they were asked for.
     positions: Positions | None = None
-    #: Share of the map in each frame of a (T, H, W) reference; None for other references.
+    #: Share of the map in each frame of a clip; None for other references.
     frame_mass: tuple[float, ...] | None = None
     #: Other tools' own numbers by their own rule, for the conventions that reproduce those tools.
     published: Mapping[str, Any] | None = None
@@ -365,13 +369,16 @@ class Result:
             ErfscopeError: an unknown measure.
         """
         sums = self.sums if self.part is None else self.part.average
-        missing = [name for name in names if name not in self.measures]
+        missing = [name for name in names if name not in self.measures and self._may_have(name)]
         if sums is None:
             missing = [name for name in missing if name not in MEASURES or not MEASURES[name].bias_corrected]
         if missing and self.map is not None:
             without, groups = ((), None) if sums is None else (sums.leave_one_out(), sums.groups)
-            cells = "px" if is_input(self.wrt) else "cells"
-            self.measures.update(with_errors(self.map, without, missing, groups=groups, cells=cells))
+            self.measures.update(with_errors(self.map, without, missing, groups=groups))
+
+    def _may_have(self, name: str) -> bool:
+        """Whether a measure is not one of an axis that the reference lacks."""
+        return name not in MEASURES or MEASURES[name].axis in ("", *self.axes.names)
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.
@@ -389,11 +396,39 @@ class Result:
         return self.status == "ok"
 
     @property
-    def is_in_plane(self) -> bool:
-        """Whether sizes and shares are those of the map summed over the first of three axes: distances are over the
-        other two."""
+    def axes(self) -> Axes:
+        """The axes of the reference: what they are called, and what distances are in."""
         space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
-        return len(space) == 3
+        own = self.input.axes or Axes.of_rank(len(self.input.size) or 2)
+        return own if is_input(self.wrt) else own.inner(len(space) or 2)
+
+    @property
+    def sides(self) -> Sides:
+        """The sides that sizes are compared with: of the reference and of the TRF."""
+        axes, trf = self.axes, self.trf
+        kept, spacing = axes.measured, axes.only(axes.measured).spacing
+        reference = self.input.size if trf is None else trf.reference_px
+        field = None if trf is None or trf.is_global else [trf.size_px[axis] for axis in kept]
+        return sides_of([reference[axis] for axis in kept], field, spacing)
+
+    @property
+    def own_time(self) -> tuple[float, float] | None:
+        """First and last cell of the unit's own step along the axis of time: that of its index where the layer has a
+        unit for each step, as in padded and in causal models; None for others, whose units stand at their centres, and
+        where there is no such axis."""
+        trf, unit, names = self.trf, self.unit, self.axes.names
+        if TIME not in names or trf is None or unit is None or len(unit.index) != len(names) or not trf.stride_px:
+            return None
+        axis = names.index(TIME)
+        step, side = trf.stride_px[axis], trf.reference_px[axis]
+        if step < 1 or unit.map_shape[1 + axis] < side // step:
+            return None
+        return unit.index[axis] * step, (unit.index[axis] + 1) * step - 1
+
+    @property
+    def is_in_plane(self) -> bool:
+        """Whether sizes and shares are those of a clip's map summed over time: distances are over rows and columns."""
+        return self.axes.is_in_plane
 
     def scalars(self, prefix: str = "erf/") -> dict[str, float]:
         """Measures with a number, for a training log."""

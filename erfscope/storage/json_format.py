@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from erfscope.finding import Finding
-from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -244,13 +244,15 @@ def result_to_json(
 
 def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredMeasure:
     unit: str = MEASURES[name].unit if name in MEASURES else ""
+    axis = MEASURES[name].axis if name in MEASURES else ""
     stored: dict[str, Any] = {field: getattr(measure, field) for field in MeasureValue.__dataclass_fields__}
     cell = image_cell(result)
     power = {"px": 1, "px2": 2}.get(unit, 0)
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
-    unit = unit if is_input(result.wrt) else unit.replace("px", "cells")
-    return StoredMeasure(**{**stored, "unit": unit}, se_over=None if measure.se is None else result.se_over)
+    return StoredMeasure(
+        **{**stored, "unit": result.axes.unit_of(unit, axis)}, se_over=None if measure.se is None else result.se_over
+    )
 
 
 def result_from_json(
@@ -309,6 +311,8 @@ def result_from_json(
         picture=arrays.get("picture"),
         seconds=stored.seconds,
     )
+    if result.map is not None:
+        result = replace(result, map=replace(result.map, axes=result.axes, own_time=result.own_time))
     return result if stored.versions is None else with_provenance(result, stored.versions)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.geometry.names import IMAGE, is_input
+from erfscope.geometry.axes import unit_sign
+from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.measures import INPUT_SHARE, MEASURES
-from erfscope.printable import UNIT_SIGNS, brief, number, rounded
+from erfscope.printable import brief, number, rounded
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.table import MISSING, Cell
@@ -63,10 +64,11 @@ def plain_cell(value: Any, pointer: str, *, percent: bool = False, digits: int =
 
 def unit_of(name: str, result: Result) -> str:
     """The unit of a measure as people write it."""
-    unit = MEASURES[name].unit if name in MEASURES else ""
-    text = unit if is_input(result.wrt) else unit.replace("px", "cells")
-    flat = f" {words.IN_PLANE}" if result.is_in_plane and unit in ("px", "px2") else ""
-    return UNIT_SIGNS.get(text, text) + flat
+    measure = MEASURES.get(name)
+    if measure is None:
+        return ""
+    flat = f" {words.IN_PLANE}" if result.is_in_plane and measure.unit in ("px", "px2") and not measure.axis else ""
+    return unit_sign(result.axes.unit_of(measure.unit, measure.axis)) + flat
 
 
 def size_of(result: Result, name: str, index: int) -> Size:

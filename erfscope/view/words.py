@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
-from erfscope.measures.sizes import sides_of
 from erfscope.measures.values import MeasureValue
 from erfscope.printable import brief
 from erfscope.results.comparability import RANDOM
@@ -48,7 +47,7 @@ UNCLEAR = ("input_share", "context_r50", "far_mass", "halo")
 WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says nothing of size"}
 #: Sizes on references with three axes (clips, volumes) carry this word.
 IN_PLANE = "in-plane"
-IN_PLANE_MEANS = "distances over the last two axes, on the map summed over the first"
+IN_PLANE_MEANS = "distances over rows and columns, on the map summed over time"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
 #: What they are over.
@@ -201,13 +200,13 @@ def whole_text(wrt: str) -> str:
 
 
 def cells_text(result: Result) -> str:
-    """The unit of places: ``px`` of the image or ``cells`` of the reference."""
-    return "px" if is_input(result.wrt) else "cells"
+    """The unit of places: ``px`` of an image, ``voxels``, ``samples``, or ``cells`` of the reference."""
+    return result.axes.cell
 
 
 def lengths_text(result: Result) -> str:
     """The unit of lengths: that of places, with ``in-plane`` where one axis of the reference is left out."""
-    return cells_text(result) + (f" {IN_PLANE}" if result.is_in_plane else "")
+    return result.axes.unit + (f" {IN_PLANE}" if result.is_in_plane else "")
 
 
 def cells(results: Sequence[Result]) -> str:
@@ -217,7 +216,8 @@ def cells(results: Sequence[Result]) -> str:
 
 def lengths(results: Sequence[Result]) -> str:
     """The unit of lengths of several results."""
-    return cells(results) + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
+    units = " or ".join(sorted({result.axes.unit for result in results}, reverse=True))
+    return units + (f", {IN_PLANE}" if all(result.is_in_plane for result in results) else "")
 
 
 def radii(result: Result, names: Sequence[str] = RADII) -> dict[str, MeasureValue]:
@@ -286,7 +286,7 @@ def sides_text(result: Result) -> tuple[str, str]:
     """
     if result.trf is None:
         return "", ""
-    sides = sides_of(result.trf.reference_px, result.trf)
+    sides = result.sides
     return brief(sides.reference), "" if sides.field is None else brief(sides.field)
 
 
@@ -295,7 +295,7 @@ def ratios_note(result: Result) -> str:
     side, field = sides_text(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
-    word, whole = cells_text(result), "the input" if is_input(result.wrt) else "the reference"
+    word, whole = result.axes.unit, "the input" if is_input(result.wrt) else "the reference"
     text = f"Of {whole}: the size divided by its side, {side} {word}"
     text += f"; of field: by the side of the whole TRF, {field} {word}" if field else ""
     return f"{text}. Areas are divided by areas."

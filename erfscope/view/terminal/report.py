@@ -124,8 +124,8 @@ def _centroid(result: Result) -> str:
     """Where the centroid of a result's map is, in parentheses; "" where it has none."""
     if result.map is None:
         return ""
-    plane = result.map.plane
-    mean = Prepared(plane.magnitude, Geometry(plane)).moments.mean
+    measured = result.map.measured
+    mean = Prepared(measured.magnitude, Geometry(measured)).moments.mean
     return f" ({', '.join(number(place + 0.0) for place in mean)})"
 
 

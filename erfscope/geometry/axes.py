@@ -1,0 +1,151 @@
+"""What the axes of a reference are, and how far apart its cells lie along them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from erfscope.errors import ErfscopeError
+from erfscope.printable import brief
+
+TIME, DEPTH, ROW, COL = "time", "depth", "row", "col"
+#: What a user calls the axes of an input -> their names; frames that stand before the channels are the model's own
+#: order, and the input's is (B, C, T, H, W) all the same.
+FRAMES_FIRST = "btchw"
+NAMES = {
+    "t": (TIME,),
+    "hw": (ROW, COL),
+    "thw": (TIME, ROW, COL),
+    "dhw": (DEPTH, ROW, COL),
+    FRAMES_FIRST: (TIME, ROW, COL),
+}
+#: What the cells of a reference are called, and the steps of a clip's time.
+CELL = {(TIME,): "samples", (DEPTH, ROW, COL): "voxels"}
+PX, CELLS, FRAMES, MS = "px", "cells", "frames", "ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """The axes of a reference, in the order of its dimensions."""
+
+    #: "time", "depth", "row" or "col" each.
+    names: tuple[str, ...]
+    #: Distance between neighbouring cells along each, in its unit.
+    spacing: tuple[float, ...]
+    #: "px", "voxels", "samples", "frames", "cells", "ms" or a user's own.
+    units: tuple[str, ...]
+    #: What a cell is called.
+    cell: str = PX
+
+    @classmethod
+    def named(cls, names: Sequence[str], cell: str | None = None) -> Axes:
+        """Axes of these names, in cells."""
+        cell = cell or CELL.get(tuple(names), PX)
+        units = tuple(FRAMES if cell == PX and name == TIME else cell for name in names)
+        return cls(names=tuple(names), spacing=(1.0,) * len(names), units=units, cell=cell)
+
+    @classmethod
+    def of_rank(cls, rank: int) -> Axes:
+        """Those of an input of so many axes that nothing is known of: a sequence, an image or a clip."""
+        return cls.named({1: NAMES["t"], 2: NAMES["hw"]}.get(rank, NAMES["thw"]))
+
+    def inner(self, rank: int) -> Axes:
+        """Those of a feature map of so many axes: counted in its cells."""
+        names = self.names if rank == len(self.names) else Axes.of_rank(rank).names
+        return Axes.named(names, CELLS)
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The axes that distances are taken over: all, but of a clip rows and columns alone."""
+        space = tuple(axis for axis, name in enumerate(self.names) if name != TIME)
+        return space if len(space) > 1 else tuple(range(len(self.names)))
+
+    @property
+    def is_in_plane(self) -> bool:
+        """Whether distances leave out an axis."""
+        return len(self.measured) < len(self.names)
+
+    @property
+    def unit(self) -> str:
+        """The unit of distances."""
+        return self.units[-1]
+
+    def only(self, kept: Sequence[int]) -> Axes:
+        """Some of the axes."""
+        names, units = (tuple(each[axis] for axis in kept) for each in (self.names, self.units))
+        return Axes(names=names, spacing=tuple(self.spacing[axis] for axis in kept), units=units, cell=self.cell)
+
+    def unit_of(self, unit: str, axis: str = "") -> str:
+        """The unit of a measure that is in ``unit`` ("px" and "px2" are cells of any reference), along one axis or over
+        all that are measured."""
+        if axis:
+            return self.units[self.names.index(axis)] if unit == PX and axis in self.names else unit
+        if unit != "px2":
+            return self.unit if unit == PX else unit
+        rank = len(self.measured)
+        # A number of voxels is no length.
+        return self.unit if rank == 1 or self.unit == CELL[NAMES["dhw"]] else f"{self.unit}{rank}"
+
+
+def unit_sign(unit: str) -> str:
+    """A unit as people write it: ``mm³`` for ``mm3``."""
+    if unit == "deg":
+        return "°"
+    found = re.fullmatch(r"(\D+)([23])", unit)
+    return found[1] + "²³"[int(found[2]) - 2] if found else unit
+
+
+def asked_axes(
+    own: Axes,
+    *,
+    axes: str | None = None,
+    spacing: float | Sequence[float] | None = None,
+    unit_name: str | None = None,
+    fps: float | None = None,
+    sample_rate: float | None = None,
+) -> Axes:
+    """The axes of an input as a user describes them.
+
+    Args:
+        own: As they are assumed.
+        axes: A key of :data:`NAMES`.
+        spacing: Side of a cell along each axis that distances are taken over.
+        unit_name: What that is in; without a spacing what the cells are called.
+        fps: Frames of a clip in a second.
+        sample_rate: Samples of a sequence in a second.
+
+    Raises:
+        ErfscopeError: a description of another number of axes, or of axes that the input has not.
+    """
+    if axes is not None:
+        names = NAMES[axes]
+        if len(names) != len(own.names):
+            fit = " or ".join(name for name, each in NAMES.items() if len(each) == len(own.names))
+            raise ErfscopeError(f"axes {axes} are {len(names)}, and the input has {len(own.names)}: choose {fit}")
+        own = Axes.named(names)
+    steps, units = list(own.spacing), list(own.units)
+    if spacing is not None or unit_name is not None:
+        every: Sequence[Any] = [1.0] * len(own.measured) if spacing is None else [spacing]
+        given = list(map(float, spacing if isinstance(spacing, Sequence) else every))
+        if len(given) != len(own.measured) or not all(0 < step < math.inf for step in given):
+            called = ", ".join(own.names[axis] for axis in own.measured)
+            raise ErfscopeError(
+                f"spacing is one positive number for each of {called}, not {', '.join(map(brief, given))}"
+            )
+        for axis, step in zip(own.measured, given, strict=True):
+            steps[axis], units[axis] = step, unit_name or "units"
+    cell = unit_name if unit_name and spacing is None else own.cell
+    for name, rate, rank in (("fps", fps, 3), ("sample_rate", sample_rate, 1)):
+        if rate is None:
+            continue
+        if TIME not in own.names or len(own.names) != rank:
+            what = "clips, axes thw" if rank == 3 else "sequences, which have one axis"
+            raise ErfscopeError(f"{name.replace('_', '-')} is for {what}; this input has {', '.join(own.names)}")
+        if spacing is not None and rank == 1:
+            raise ErfscopeError("give either spacing or sample-rate, not both")
+        axis = own.names.index(TIME)
+        steps[axis], units[axis] = 1000 / rate, MS
+    return Axes(names=own.names, spacing=tuple(steps), units=tuple(units), cell=cell)
