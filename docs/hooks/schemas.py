@@ -29,7 +29,8 @@ BASELINE = (
 #: Fields that are not there in every case. All others are always written.
 OPTIONAL: dict[str, set[str]] = {
     "StoredMeasure": {"image_px"},
-    "StoredResult": {"masses"},
+    "StoredResult": {"masses", "timing"},
+    "InputRecord": {"axes"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
     "UsedWeights": {"source", "sha256"},
 }

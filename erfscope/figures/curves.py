@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from matplotlib.axes import Axes
+from matplotlib.axes import Axes as PlotAxes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -21,6 +21,8 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
+from erfscope.geometry.axes import Axes
+from erfscope.measures.sizes import sides_of
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
 
@@ -136,7 +138,13 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
         }
 
     grouped = _grouped(_sized(results), key)
-    return [_curve(name, {r.sides.reference: r for r in group}) for name, group in grouped]
+    return [_curve(name, {_input_side(r): r for r in group}) for name, group in grouped]
+
+
+def _input_side(result: Result) -> float:
+    own = result.input.axes or Axes.of_rank(len(result.input.size))
+    sides = [result.input.size[axis] for axis in own.measured]
+    return sides_of(sides, None, own.only(own.measured).spacing).reference
 
 
 def _over_training(results: Sequence[Result]) -> list[Curve]:
@@ -195,7 +203,7 @@ def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Seq
     return Drawn(figure=figure, words=notes)
 
 
-def _mark_points(figure: Figure, ax: Axes, at: Sequence[float]) -> None:
+def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:
     """Ticks at the points where their numbers have room, else at round numbers, whole ones where the points are."""
     lay_out(figure)
     low, high = ax.get_xlim()
@@ -234,7 +242,7 @@ def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[st
     return [*([f"TRF without a line: {' or '.join(why)}"] if why else []), *leaves]
 
 
-def _plot(ax: Axes, curve: Curve, look: dict[str, Any]) -> None:
+def _plot(ax: PlotAxes, curve: Curve, look: dict[str, Any]) -> None:
     for name, more in (("r50", {}), ("r90", R90)):
         found = [(x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if name in radii(r)]
         if found:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from erfscope.errors import ErfscopeError
@@ -48,6 +49,7 @@ class Axes:
         return cls(names=tuple(names), spacing=(1.0,) * len(names), units=units, cell=cell)
 
     @classmethod
+    @lru_cache
     def of_rank(cls, rank: int) -> Axes:
         """Those of an input of so many axes that nothing is known of: a sequence, an image or a clip."""
         return cls.named({1: NAMES["t"], 2: NAMES["hw"]}.get(rank, NAMES["thw"]))
@@ -60,8 +62,7 @@ class Axes:
     @property
     def measured(self) -> tuple[int, ...]:
         """The axes that distances are taken over: all, but of a clip rows and columns alone."""
-        space = tuple(axis for axis, name in enumerate(self.names) if name != TIME)
-        return space if len(space) > 1 else tuple(range(len(self.names)))
+        return _measured(self.names)
 
     @property
     def is_in_plane(self) -> bool:
@@ -88,6 +89,12 @@ class Axes:
         rank = len(self.measured)
         # A number of voxels is no length.
         return self.unit if rank == 1 or self.unit == CELL[NAMES["dhw"]] else f"{self.unit}{rank}"
+
+
+@lru_cache
+def _measured(names: tuple[str, ...]) -> tuple[int, ...]:
+    space = tuple(axis for axis, name in enumerate(names) if name != TIME)
+    return space if len(space) > 1 else tuple(range(len(names)))
 
 
 def unit_sign(unit: str) -> str:

@@ -73,7 +73,7 @@ class ErfMap:
             return self
 
         def only(entries: tuple) -> tuple:  # type: ignore[type-arg]
-            return tuple(entries[axis] for axis in kept) if entries else ()
+            return tuple(entries[axis - self.values.ndim] for axis in kept) if entries else ()
 
         trf = self.trf
         fields: dict[str, Any] = {name: only(getattr(trf, name)) for name in PER_AXIS} if trf is not None else {}
@@ -132,8 +132,8 @@ PER_AXIS = (
 
 def measured_of(values: FloatArray, axes: Axes) -> FloatArray:
     """The values of :attr:`ErfMap.measured`."""
-    left = tuple(axis for axis in range(values.ndim) if axis not in axes.measured)
-    return values.sum(axis=left) if left else values
+    kept = axes.measured
+    return values if len(kept) == values.ndim else values.sum(axis=tuple({*range(values.ndim)} - {*kept}))
 
 
 def _plane_trf(trf: Trf, pad: bool) -> Trf:

@@ -60,7 +60,7 @@ class Geometry:
     def around(self, offset: Sequence[float]) -> Geometry:
         """The same cells around a place that is so far from the unit's centre, in the unit of the spacing."""
         other = copy.copy(self)
-        for name in ("distance", "rings", "outside_own_cell"):
+        for name in ("scaled", "distance", "rings", "outside_own_cell"):
             other.__dict__.pop(name, None)
         steps = [away / step for away, step in zip(offset, self.axes.spacing, strict=True)]
         other.offsets = tuple(places - away for places, away in zip(self.offsets, steps, strict=True))
@@ -75,7 +75,7 @@ class Geometry:
     @cached_property
     def scaled(self) -> tuple[FloatArray, ...]:
         """The offsets in the unit of the spacing."""
-        return tuple(places * step for places, step in zip(self.offsets, self.axes.spacing, strict=True))
+        return tuple([places * step for places, step in zip(self.offsets, self.axes.spacing, strict=True)])
 
     @cached_property
     def distance(self) -> FloatArray:
@@ -103,7 +103,7 @@ class Geometry:
     @property
     def center_in_window(self) -> tuple[float, ...]:
         """The unit's centre, counted from the window's first cell."""
-        return tuple(-float(places[0]) for places in self.offsets)
+        return tuple([-float(places[0]) for places in self.offsets])
 
     @property
     def support(self) -> tuple[slice, ...]:
@@ -125,7 +125,7 @@ class Geometry:
         """The box around the cells that are not zero, that the TRF reaches, or that surround the centre."""
         parts = []
         for axis, (low, high) in enumerate(self._reached):
-            others = tuple(other for other in range(values.ndim) if other != axis)
+            others = tuple({*range(values.ndim)} - {axis})
             filled = np.flatnonzero(values.any(axis=others))
             size, center = self.shape[axis], min(max(self.center_px[axis], 0.0), self.shape[axis] - 1.0)
             lows = [low, math.floor(center) - 1, *filled[:1]]
@@ -228,6 +228,20 @@ class Prepared:
             return None
         center, step = geometry.time_axis
         return side(self.time, [np.arange(len(self.time), dtype=np.float64) - center], [step], share)
+
+    def lookback(self, share: float) -> float | None:
+        """Length of time up to the end of the unit's own step that holds a share of the mass there; None without such
+        an axis, and where all mass lies behind it."""
+        if self.time is None or self.geometry.own_time is None or self.geometry.time_axis is None:
+            return None
+        end = min(self.geometry.own_time[1] + 0.5, len(self.time) - 0.5)
+        inside = np.clip(end + 0.5 - np.arange(len(self.time)), 0, 1)
+        seen = np.concatenate([[0.0], np.cumsum((inside * self.time)[::-1])])
+        if not seen[-1] > 0:
+            return None
+        # How far back the later edge of each cell lies, and the earlier one of the first.
+        back = np.concatenate([end - np.arange(len(self.time))[::-1] - 0.5, [end + 0.5]])
+        return float(np.interp(share * seen[-1], seen, np.maximum(back, 0.0))) * self.geometry.time_axis[1]
 
     def time_shares(self) -> tuple[float, float, float] | None:
         """Shares of the mass before, in and after the unit's own step along the axis of time; None without one."""

@@ -338,6 +338,6 @@ def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Seq
 
     def mean(lengths: Sequence[int]) -> float:
         """Geometric mean."""
-        return float(math.prod(lengths[axis] * spacing[axis] for axis in axes) ** (1 / len(axes)))
+        return float(math.prod([lengths[axis] * spacing[axis] for axis in axes]) ** (1 / len(axes)))
 
     return Sides(reference=mean(reference), field=mean(field) or None if field else None, rank=len(axes))

@@ -310,6 +310,17 @@ _ENTRIES: list[Measure] = [
         for word in AXES
         for share in (50, 90)
     ),
+    Measure(
+        name="lookback90",
+        kind="width",
+        needs_center=True,
+        wider=1,
+        unit="px",
+        formula="length of time, back from the end of the unit's own step, that holds 0.9 of the mass up to there",
+        not_for="models that look ahead: what comes after the step is left out",
+        axis=TIME,
+        function=partial(Prepared.lookback, share=0.9),
+    ),
     *(
         Measure(
             name=f"{name}_share",
@@ -498,6 +509,6 @@ SHOWN_WITHOUT_PLACE = ("centroid_r50", "centroid_r90", "entropy_area")
 def shown_of(axes: Axes) -> tuple[str, ...]:
     """What stands beside these for references with an axis of time or of depth."""
     if TIME in axes.names:
-        extents = () if len(axes.names) == 1 else ("extent50_time", "extent90_time")
+        extents = ("lookback90",) if len(axes.names) == 1 else ("extent50_time", "extent90_time")
         return (*extents, "past_share", "present_share", "future_share")
     return tuple(f"extent50_{name}" for name in axes.names) if DEPTH in axes.names else ()

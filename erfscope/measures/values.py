@@ -71,7 +71,7 @@ def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]
 
     Args:
         erf: The map, of any scale and with one to three axes; sizes are in the units of its axes.
-        names: Which measures; all if left out.
+        names: Which measures; if left out all that maps of these axes have.
 
     Returns:
         Name -> number, word, or None where a measure does not exist for this map; all None for a map that is zero or
@@ -97,7 +97,7 @@ def with_errors(
         leave_one_out: The map without one group of images each, of the shape of ``erf.values`` and made in the same
             way; at most ten. May be empty: there are no errors then. Taken one at a time, so that an iterator saves
             memory.
-        names: Which measures; all if left out.
+        names: Which measures; if left out all that maps of these axes have.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
 
     Returns:
@@ -109,7 +109,7 @@ def with_errors(
         ErfscopeError: a name that is not in ``MEASURES``.
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
-    chosen = _chosen(names)
+    chosen = _chosen(names, erf)
     geometry = Geometry(erf, whole=False)
     whole = prepared(erf.values, erf, geometry)
     results = {entry.name: value_of(entry, whole) for entry in chosen}
@@ -128,9 +128,9 @@ def with_errors(
     return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf) for entry in chosen}
 
 
-def _chosen(names: Sequence[str] | None) -> list[Measure]:
+def _chosen(names: Sequence[str] | None, erf: ErfMap) -> list[Measure]:
     if names is None:
-        return list(MEASURES.values())
+        return [entry for entry in MEASURES.values() if entry.axis in ("", *erf.axes.names)]
     for name in names:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES)

@@ -25,6 +25,7 @@ from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
 from erfscope.results.display import render
+from erfscope.results.timing import Timing, timing_of
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
@@ -369,16 +370,14 @@ class Result:
             ErfscopeError: an unknown measure.
         """
         sums = self.sums if self.part is None else self.part.average
-        missing = [name for name in names if name not in self.measures and self._may_have(name)]
+        own = ("", *self.axes.names)
+        missing = [name for name in names if name not in self.measures]
+        missing = [name for name in missing if name not in MEASURES or MEASURES[name].axis in own]
         if sums is None:
             missing = [name for name in missing if name not in MEASURES or not MEASURES[name].bias_corrected]
         if missing and self.map is not None:
             without, groups = ((), None) if sums is None else (sums.leave_one_out(), sums.groups)
             self.measures.update(with_errors(self.map, without, missing, groups=groups))
-
-    def _may_have(self, name: str) -> bool:
-        """Whether a measure is not one of an axis that the reference lacks."""
-        return name not in MEASURES or MEASURES[name].axis in ("", *self.axes.names)
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.
@@ -424,6 +423,11 @@ class Result:
         if step < 1 or unit.map_shape[1 + axis] < side // step:
             return None
         return unit.index[axis] * step, (unit.index[axis] + 1) * step - 1
+
+    @property
+    def timing(self) -> Timing | None:
+        """Where the unit stands in time and what it waits for; None for references without an axis of time."""
+        return timing_of(self)
 
     @property
     def is_in_plane(self) -> bool:

@@ -15,6 +15,7 @@ from erfscope.maps.accumulator import GROUPS, Over
 from erfscope.maps.trust import Trust
 from erfscope.measures.table import Kind, Value
 from erfscope.results.result import BorderEffect, Result
+from erfscope.results.timing import Timing
 
 Count = Annotated[int, Meta(ge=0)]
 #: From 1.
@@ -138,7 +139,7 @@ _NAMES = """
     id label model status error findings weights insert alpha host step input layer
     layer_chosen wrt unit convention scale method options seed dtype amp_dtype
     device gradient_ratio hops rank_correlation trf halo sampling_points measures in_plane
-    differences frame_mass published cost
+    differences frame_mass timing published cost
     computed positions trust verification map map_file map_sha256 shard masses versions seconds
 """.split()  # noqa: SIM905
 #: Fields whose type differs from that of the result's field.
@@ -146,6 +147,8 @@ _OTHER: dict[str, Any] = {
     "hops": StoredHops | None,
     "measures": Mapping[str, StoredMeasure],
     "in_plane": bool,
+    # Left out where there is no axis of time.
+    "timing": Timing | UnsetType,
     "differences": Mapping[str, str | StoredDifference] | None,
     "positions": StoredPositions | None,
     "trust": StoredTrust | None,
@@ -161,7 +164,7 @@ _OTHER: dict[str, Any] = {
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
 #: Fields that reports lack which were stored before there were such.
-_LATER: dict[str, Any] = {"sampling_points": None, "masses": UNSET}
+_LATER: dict[str, Any] = {"sampling_points": None, "masses": UNSET, "timing": UNSET}
 _FIELDS = [(name, _TYPES[name], *([_LATER[name]] if name in _LATER else [])) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct(

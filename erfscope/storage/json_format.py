@@ -219,6 +219,7 @@ def result_to_json(
         else StoredHops(mass=tuple(hops.mass), unreachable=hops.unreachable, total=hops.total, mean_hop=hops.mean_hop),
         measures={name: _stored_measure(name, measure, result) for name, measure in result.measures.items()},
         in_plane=result.is_in_plane,
+        timing=result.timing or UNSET,
         differences=None
         if differences is None
         else {

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from erfscope.geometry.axes import FRAMES, PX, TIME
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import LINEAR_WITHIN, Trust
-from erfscope.printable import number, with_error
+from erfscope.printable import brief, number, with_error
 from erfscope.results.json_values import fields
 from erfscope.results.result import MEASURED, Halo, Positions, Result, SamplingPoints
-from erfscope.view.cells import plain_cell
+from erfscope.results.timing import Timing
+from erfscope.view.cells import measure_cell, plain_cell
 from erfscope.view.table import Cell
 from erfscope.view.words import lengths_text, square_text
 
@@ -202,6 +204,28 @@ def _frame_mass(result: Result, shares: Sequence[float], where: str) -> Iterator
     yield Extra(head="share of the map in each frame", items=tuple(items))
 
 
+def _timing(result: Result, timing: Timing, where: str) -> Iterator[Extra]:
+    """The shares before, in and after the unit's step, what it waits for, and how far back it looks."""
+    axes, measures = result.axes, result.measures
+    axis = axes.names.index(TIME)
+    unit, step = axes.units[axis], axes.spacing[axis]
+    shares = [(name, measure_cell(result, f"{name}_share")) for name in ("past", "present", "future")]
+    items = [(name, cell) for name, cell in shares if not cell.is_missing]
+    for name in ("look_ahead", "latency"):
+        cells = getattr(timing, name)
+        if cells is not None:
+            items.append((f"{name.replace('_', '-')} ({unit})", plain_cell(cells * step, f"{where}/{name}")))
+    known = {"by its TRF": timing.causal_by_trf, "in the map": timing.causal_by_map}
+    said = [f"{'causal' if holds else 'not causal'} {by}" for by, holds in known.items() if holds is not None]
+    first, last = map(brief, timing.step)
+    own = f"{axes.cell if axes.cell != PX else FRAMES} {first} to {last}" if first != last else f"its own, {first}"
+    for name in ("extent50_time", "extent90_time", "lookback90"):
+        if name in measures and not (cell := measure_cell(result, name)).is_missing:
+            items.append((f"{name} ({unit})", cell))
+    head = f"time: the unit's step is {own}; {', '.join(said) or 'whether it is causal is not known'}"
+    yield Extra(head=head, items=tuple(items))
+
+
 def _published(_result: Result, found: Mapping[str, Any], where: str) -> Iterator[Extra]:
     head = f"as published tools count: {found.get('rule', '')} ({found.get('note', '')})"
     yield Extra(head=head, items=tuple(_leaves(found, where)))
@@ -233,5 +257,6 @@ EXTRAS: dict[str, Callable[[Result, Any, str], Iterator[Extra]]] = {
     "rank_correlation": _rank_correlation,
     "hops": _hops,
     "frame_mass": _frame_mass,
+    "timing": _timing,
     "published": _published,
 }

@@ -1,4 +1,4 @@
-"""Of clips and volumes sizes are in-plane, and every output says so; of images none does."""
+"""Of clips sizes are in-plane, and every output says so; of images none does."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
 @pytest.fixture(scope="module")
-def volume() -> erfscope.Result:
+def clip() -> erfscope.Result:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(1, 4, 5, 1, 2), nn.ReLU(), nn.Conv3d(4, 4, 5, 2, 2))
-    return erfscope.analyze(net, input_size=(9, 24, 24), in_chans=1, samples=4, label="Volume")
+    return erfscope.analyze(net, input_size=(9, 24, 24), in_chans=1, samples=4, label="Clip", axes="thw")
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +66,22 @@ def texts(figure) -> str:
 
 
 @pytest.mark.slow
-def test_sizes_are_those_of_the_map_summed_over_its_first_axis(volume):
+def test_sizes_are_those_of_the_map_summed_over_its_first_axis(clip):
     """Oracle: the sum taken by hand, measured as an image's map."""
     flat = erfscope.ErfMap(
-        values=volume.map.values.sum(0), center_px=volume.map.center_px[1:], stride_px=volume.map.stride_px[1:]
+        values=clip.map.values.sum(0), center_px=clip.map.center_px[1:], stride_px=clip.map.stride_px[1:]
     )
     by_hand = measure(flat, ["r50", "r90", "far_mass"])
     for name, value in by_hand.items():
-        assert volume[name].value == pytest.approx(value)
-    assert volume["r50"].of_input == pytest.approx(by_hand["r50"] / 24)
-    assert volume["r50"].of_trf == pytest.approx(by_hand["r50"] / 9)  # 5 + 4 of two convolutions, though 9 deep as well
-    assert volume.is_in_plane
+        assert clip[name].value == pytest.approx(value)
+    assert clip["r50"].of_input == pytest.approx(by_hand["r50"] / 24)
+    assert clip["r50"].of_trf == pytest.approx(by_hand["r50"] / 9)  # 5 + 4 of two convolutions, though 9 deep as well
+    assert clip.is_in_plane
 
 
 @pytest.mark.slow
-def test_every_output_says_that_a_volumes_sizes_are_in_plane(volume):
-    for name, text in outputs(volume).items():
+def test_every_output_says_that_a_clips_sizes_are_in_plane(clip):
+    for name, text in outputs(clip).items():
         assert "in-plane" in text, name
 
 
@@ -91,8 +91,8 @@ def test_no_output_says_so_of_a_picture(picture):
         assert "in-plane" not in text, name
 
 
-def test_files_say_so_in_a_field_of_their_own(volume, picture):
-    both = erfscope.Report(results=(volume, picture))
+def test_files_say_so_in_a_field_of_their_own(clip, picture):
+    both = erfscope.Report(results=(clip, picture))
     assert [entry["in_plane"] for entry in json.loads(json.dumps(both.to_json()))["results"]] == [True, False]
     assert [row["in_plane"] for row in csv.DictReader(io.StringIO(both.table(format="csv")))] == ["true", "false"]
 
@@ -100,7 +100,9 @@ def test_files_say_so_in_a_field_of_their_own(volume, picture):
 @pytest.mark.slow
 def test_the_gate_says_so(tmp_path):
     net = nn.Sequential(nn.Conv3d(1, 4, 3, 1, 1))
-    request = CheckRequest(name="volume", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4})
+    request = CheckRequest(
+        name="clip", model=net, options={"input_size": (6, 16, 16), "in_chans": 1, "samples": 4, "axes": "thw"}
+    )
     for _ in range(2):  # when it is written, and when it is compared
         report = check_all([request], baseline=tmp_path / "b.json")
         assert "sizes are in-plane" in report.text

@@ -48,12 +48,12 @@ def test_a_box_and_a_laplace_map_are_fitted_with_their_own_standard_deviation():
     side, positions = np.zeros(60), np.arange(60.0)
     side[20:38] = 1
     start = Axis(positions=positions, center=27.0, sigma=4.0)
-    best = fit(np.outer(side, side), start, start, "box")
+    best = fit(np.outer(side, side), [start, start], "box")
     assert best is not None
     assert best.sigma == pytest.approx((18 / np.sqrt(12), 18 / np.sqrt(12)), rel=1e-4)
     assert best.center == pytest.approx((28.5, 28.5), abs=1e-3)
     assert best.r2 == pytest.approx(1, abs=1e-6)
-    best = fit(outer((60, 60), (28.4, 28.4), (6.0, 6.0), exponential), start, start, "laplace")
+    best = fit(outer((60, 60), (28.4, 28.4), (6.0, 6.0), exponential), [start, start], "laplace")
     assert best is not None
     assert best.sigma == pytest.approx((6, 6), rel=5e-3)
     assert best.center == pytest.approx((28.4, 28.4), abs=1e-2)
@@ -102,7 +102,7 @@ def test_a_fit_that_begins_at_that_of_another_map_ends_where_any_fit_does(off):
         noise = rng.gamma(5, size=(height, 70))
         values = outer((height, 70), (height // 2, 33.7), (6.0, 9.0), gauss) * noise
         row, col = (Axis(positions=np.arange(float(n)), center=n // 2 + 1.0, sigma=7.0) for n in values.shape)
-        plain = fit(values, row, col, "gaussian")
+        plain = fit(values, [row, col], "gaussian")
         starts = [
             Axis(
                 positions=axis.positions,
@@ -111,7 +111,7 @@ def test_a_fit_that_begins_at_that_of_another_map_ends_where_any_fit_does(off):
             )
             for axis, center, sigma in zip((row, col), plain.center, plain.sigma, strict=True)
         ]
-        near = fit(values, *starts, "gaussian", is_near=True)
+        near = fit(values, starts, "gaussian", is_near=True)
         assert [*near.center, *near.sigma, near.r2] == pytest.approx([*plain.center, *plain.sigma, plain.r2], rel=1e-9)
 
 
