@@ -192,7 +192,8 @@ def box_at(origin: Sequence[int], shape: Sequence[int]) -> Box:
 
 def around(boxes: Sequence[Box]) -> Box:
     """Return the smallest box that contains all boxes."""
-    return tuple([(min([side[0] for side in axis]), max([side[1] for side in axis])) for axis in zip(*boxes, strict=True)])
+    ends = zip(*boxes, strict=True)
+    return tuple([(min([side[0] for side in axis]), max([side[1] for side in axis])) for axis in ends])
 
 
 def size_text(size: Sequence[int | str]) -> str:

@@ -47,11 +47,13 @@ class Geometry:
         self.has_center = bool(measured.center_px)
         origin = (0.0,) * measured.values.ndim
         self.center_px, self.stride_px = measured.center_px or origin, measured.stride_px or origin
-        self.window = tuple(slice(0, size) for size in self.shape) if whole else self._window(measured.values)
+        self.window = tuple([slice(0, size) for size in self.shape]) if whole else self._window(measured.values)
         #: Of each measured axis (n,), signed distance of every cell to the unit's centre, in cells.
         self.offsets = tuple(
-            np.arange(part.start, part.stop, dtype=np.float64) - center
-            for part, center in zip(self.window, self.center_px, strict=True)
+            [
+                np.arange(part.start, part.stop, dtype=np.float64) - center
+                for part, center in zip(self.window, self.center_px, strict=True)
+            ]
         )
         #: Along the axis of time, measured or not, the unit's centre and the spacing, and the first and the last cell
         #: of the unit's own step; None where there is no such axis, and for units without a place.
