@@ -16,6 +16,7 @@ from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
+from erfscope.figures.spaces import spatial_panel
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import input_name, is_input
 from erfscope.maps.drawn import close_up
@@ -40,6 +41,9 @@ def unfit_panel(results: Sequence[Result]) -> str | None:
 
 def panel(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """One panel per result that has a map, all on one colour scale or each on its own."""
+    shown = [result for result in results if result.map is not None]
+    if len(shown) == 1 and (drawn := spatial_panel(shown[0], style)) is not None:
+        return drawn
     return _tiles(results, style, over_pictures=False)
 
 

@@ -31,10 +31,20 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """A radius around the unit, in cells."""
+    """A radius around the unit, in cells along rows and columns' axes (down, across)."""
 
     name: str
-    radius: float
+    radii: tuple[float, ...]
+
+    @property
+    def radius(self) -> float:
+        """Across."""
+        return self.radii[-1]
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is a circle in cells."""
+        return self.radii[0] == self.radii[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

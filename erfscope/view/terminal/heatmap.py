@@ -124,8 +124,12 @@ class HeatMap:
         if radius is None or not isinstance(radius.value, float) or radius.value <= 0:
             return found
         rows, columns = ((np.arange(shown) + 0.5) * whole / shown - 0.5 for whole, shown in spaces)
-        distance = np.hypot(rows[:, None] - self.erf.center_px[0], columns[None, :] - self.erf.center_px[1])
-        return np.asarray(np.abs(distance - radius.value) <= max(whole / shown for whole, shown in spaces) / 2)
+        down, across = self.erf.in_cells(radius.value)
+        distance = np.hypot(
+            rows[:, None] - self.erf.center_px[0], (columns[None, :] - self.erf.center_px[1]) * (down / across)
+        )
+        near = max(1.0, down / across) * max(whole / shown for whole, shown in spaces) / 2
+        return np.asarray(np.abs(distance - down) <= near)
 
 
 class Gallery:
