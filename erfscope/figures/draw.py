@@ -185,6 +185,12 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             png_uri(png_bytes([result], "positions")) if default_kind([result]) == "positions" else None
             for result in results
         ),
+        spaces=tuple(
+            None
+            if result.map is None or result.map.values.ndim == 2
+            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap))
+            for result in results
+        ),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,

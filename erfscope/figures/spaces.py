@@ -7,13 +7,26 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
-from erfscope.figures.lettering import TEXT, wrapped, write_over, write_under
+from erfscope.figures.lettering import TEXT, wrapped, write_over
 from erfscope.figures.lines import tidy
-from erfscope.figures.maps import Look, colour_map, common_peak, display, draw_map, draw_ring, keys, shared, size_lines
+from erfscope.figures.maps import (
+    MARKS,
+    Look,
+    colour_map,
+    common_peak,
+    display,
+    draw_map,
+    draw_ring,
+    field_box,
+    keys,
+    marks,
+    shared,
+    size_lines,
+)
 from erfscope.figures.style import ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.geometry.axes import DEPTH, MS
 from erfscope.maps.erf_map import PER_AXIS, ErfMap
@@ -64,10 +77,6 @@ def spatial_panel(result: Result, style: FigureStyle) -> Drawn | None:
     return None
 
 
-def _heading(figure: Figure, result: Result) -> None:
-    write_title(figure, result.label)
-
-
 def _place(result: Result) -> str:
     return " · ".join(part for part in (result.layer, unit_text(result)) if part)
 
@@ -82,28 +91,27 @@ def _volume(result: Result, style: FigureStyle) -> Drawn:
     assert result.map is not None
     planes = [slice_of(result.map, kept) for kept in SLICES]
     sides = [np.multiply(plane.values.shape, plane.axes.spacing) for plane in planes]
-    # The sum of a slice depends on where it lies; the brightness by shares is that of each slice.
     views = [display(plane, style.scale) for plane in planes]
     peak = common_peak(views, style.scale)
     look = Look(peak=peak, signed=result.scale == "signed", scale=style.scale, cmap=style.cmap)
     figure = sheet(style.inches(TWO_COLUMNS))
-    _heading(figure, result)
+    write_title(figure, result.label)
     grid = figure.add_gridspec(1, 3, width_ratios=[side[1] for side in sides])
     panels = [figure.add_subplot(grid[0, number]) for number in range(3)]
     for ax, plane in zip(panels, planes, strict=True):
         _label_slice(ax, plane)
     lay_out(figure)
     write_over(panels[0], "", [_place(result)])
-    width = inches(panels[0])[0]
-    write_under(panels[0], ["", "", ""])
     heights = [max(inches(ax)[0] * side[0] / side[1] for ax, side in zip(panels, sides, strict=True))]
     notes = _notes(result, style.scale, "slices through the unit")
-    drawn = {*radii(result), *(["unit"] if result.map.center_px else [])}
+    drawn = set[str]().union(*(marks(replace(result, map=plane, sums=None), look) for plane in planes)) - {
+        "unit",
+        "samples",
+    }
     words = [*size_lines(result), *(notes if style.conditions else [])]
     finish(figure, panels[:1], heights, words=words, handles=keys(drawn), handlelength=1.8)
     for ax, plane, view in zip(panels, planes, views, strict=True):
         draw_slice(ax, result, plane, view, look)
-    assert width > 0
     return Drawn(figure=figure, words=notes)
 
 
@@ -128,10 +136,10 @@ def draw_slice(ax: Axes, result: Result, plane: ErfMap, view: Any, look: Look) -
         ax.axhline(row, gid="unit row", **line)
         ax.axvline(col, gid="unit col", **line)
         for name, radius in radii(result).items():
-            looks: dict[str, Any] = {"color": "#ffffff", "linewidth": 1.1}
-            if name != "r50":
-                looks = {"color": "#8fd8ff", "linewidth": 1.1, "linestyle": (0, (5, 2))}
-            draw_ring(ax, plane, float(radius), gid=name, **looks)
+            draw_ring(ax, plane, float(radius), gid=name, **MARKS[name])
+    box = field_box(plane)
+    if box is not None:
+        ax.add_patch(Rectangle(box[:2], *box[2:], fill=False, gid="TRF", **MARKS["TRF"]))
     for axis, step, count in ((ax.xaxis, across, width), (ax.yaxis, down, height)):
         ends = [0, (count - 1) // 2, count - 1]
         axis.set_ticks(ends, [f"{each * step:g}" for each in ends])
@@ -154,7 +162,7 @@ def _clip(result: Result, style: FigureStyle) -> Drawn:
     sums, signed = display(plane, style.scale), result.scale == "signed"
     whole = Look(peak=common_peak([sums], style.scale), signed=signed, scale=style.scale, cmap=style.cmap)
     figure = sheet(style.inches(ONE_COLUMN))
-    _heading(figure, result)
+    write_title(figure, result.label)
     ratio = float(np.divide(*plane.values.shape))
     grid = figure.add_gridspec(2, len(frames), height_ratios=[ratio / len(frames), ratio])
     strip = [figure.add_subplot(grid[0, number]) for number in range(len(frames))]
@@ -173,7 +181,7 @@ def _clip(result: Result, style: FigureStyle) -> Drawn:
     notes = _notes(result, style.scale, "frames around the unit's own, then their sum; frames share one linear scale")
     wide, side = inches(strip[0])[0], inches(below)[0]
     words = [_place(result), *size_lines(result), *(notes if style.conditions else [])]
-    drawn = {*radii(result), *(["unit"] if plane.center_px else [])}
+    drawn = marks(replace(result, map=plane, sums=None), whole)
     finish(figure, [strip[0], below], [wide * ratio, side * ratio], words=words, handles=keys(drawn), handlelength=1.8)
     low = -peak if signed else 0.0
     for ax, frame in zip(strip, frames, strict=True):
@@ -192,7 +200,7 @@ def _sequence(result: Result, style: FigureStyle) -> Drawn:
     assert result.map is not None
     erf, step = result.map, result.axes.spacing[0]
     figure = sheet(style.inches(ONE_COLUMN))
-    _heading(figure, result)
+    write_title(figure, result.label)
     ax = figure.add_subplot()
     tidy(ax)
     times, values = np.arange(len(erf.values)) * step, erf.values

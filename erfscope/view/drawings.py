@@ -84,6 +84,8 @@ class Drawings:
     maps: tuple[Drawing | None, ...]
     #: Addresses of the figures of all units of a layer.
     positions: tuple[str | None, ...]
+    #: Addresses of the panels of volumes, clips and sequences; None of images.
+    spaces: tuple[str | None, ...]
     #: Addresses of the colours themselves, of signed maps and of others, where there are any.
     ramps: Mapping[bool, str]
     #: The scales that a page offers, and the one that it opens with.
