@@ -27,6 +27,7 @@ from erfscope.figures.maps import (
     shared,
     size_lines,
 )
+from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.geometry.axes import DEPTH, MS
 from erfscope.maps.erf_map import PER_AXIS, ErfMap
@@ -83,7 +84,7 @@ def _place(result: Result) -> str:
 
 def _notes(result: Result, scale: str, what: str) -> list[str]:
     shown = (SIGNED_SCALES if result.scale == "signed" else SCALES)[scale]
-    return [*shared([result])[0], what, f"colour: {shown}", *error_words([result], "±")]
+    return [*shared([result])[0], what, f"colour: {shown}", *error_words([result], "±"), TRF]
 
 
 def _volume(result: Result, style: FigureStyle) -> Drawn:
@@ -104,10 +105,8 @@ def _volume(result: Result, style: FigureStyle) -> Drawn:
     write_over(panels[0], "", [_place(result)])
     heights = [max(inches(ax)[0] * side[0] / side[1] for ax, side in zip(panels, sides, strict=True))]
     notes = _notes(result, style.scale, "slices through the unit")
-    drawn = set[str]().union(*(marks(replace(result, map=plane, sums=None), look) for plane in planes)) - {
-        "unit",
-        "samples",
-    }
+    found = (marks(replace(result, map=plane, sums=None), look) for plane in planes)
+    drawn = set[str]().union(*found) - {"unit", "samples"}
     words = [*size_lines(result), *(notes if style.conditions else [])]
     finish(figure, panels[:1], heights, words=words, handles=keys(drawn), handlelength=1.8)
     for ax, plane, view in zip(panels, planes, views, strict=True):
@@ -215,7 +214,7 @@ def _sequence(result: Result, style: FigureStyle) -> Drawn:
     lay_out(figure)
     width = inches(ax)[0]
     write_over(ax, "", wrapped(figure, [_place(result)], width))
-    notes = [*shared([result])[0], "curve: mass per sample", *error_words([result], "±")]
+    notes = [*shared([result])[0], "curve: mass per sample", *error_words([result], "±"), TRF]
     words = [*size_lines(result), *(notes if style.conditions else [])]
     handles = ax.get_legend_handles_labels()[0]
     finish(figure, [ax], [CURVE], words=words, handles=handles, handlelength=1.8)
