@@ -3,14 +3,95 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from matplotlib.patches import Ellipse
 
-from erfscope.geometry.axes import Axes
+from erfscope.figures.draw import figure_of
+from erfscope.figures.spaces import frames_around, slice_of
+from erfscope.geometry.axes import NAMES, Axes
 from erfscope.maps.erf_map import ErfMap
-from erfscope.results.result import Result
+from erfscope.measures import MeasureValue
+from erfscope.model_facts import Weights
+from erfscope.results.result import InputRecord, Result, UnitRecord
+
+#: In the unit of the axes.
+RADII = {"r50": 3.0, "r90": 5.0}
 
 
 def made(shape: tuple[int, ...], axes: Axes) -> Result:
     values = np.random.default_rng(0).random(shape)
     center = tuple(float(side // 2) for side in shape)
     erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(shape), axes=axes)
-    return MADE(erf, center)
+    sizes = {name: MeasureValue(value=value, se=None, kind="radius") for name, value in RADII.items()}
+    return Result(
+        id="net-layer-u0",
+        label="net",
+        model="net",
+        status="ok",
+        weights=Weights(source="random", seed=0),
+        input=InputRecord(size=shape, source="leaves", n_images=1, n_draws=1, sha256="ab"),
+        layer="layer",
+        unit=UnitRecord(index=(0,), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)),
+        convention="jacobian",
+        method="gradient",
+        axes=axes,
+        measures=sizes,
+        map=erf,
+    )
+
+
+def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
+    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 0.5), units=("mm",) * 3, cell="voxels")
+    result = made((6, 8, 10), axes)
+    values, panels = result.map.values, figure_of([result], "panel").axes
+    expected = [values[3] * 6, values[:, 4] * 8, values[:, :, 5] * 10]
+    assert len(panels) == 3
+    for ax, plane, kept in zip(panels, expected, [(1, 2), (0, 2), (0, 1)], strict=True):
+        assert np.array_equal(slice_of(result.map, kept).values, plane)
+        assert ax.images[0].get_array().shape == plane.shape
+        names = [f"{axes.names[axis]} (mm)" for axis in kept]
+        assert [ax.get_ylabel(), ax.get_xlabel()] == names
+        assert ax.get_aspect() == axes.spacing[kept[0]] / axes.spacing[kept[1]]
+        rings = {each.get_gid(): each for each in ax.patches if isinstance(each, Ellipse)}
+        for name, radius in RADII.items():
+            found = (rings[name].height / 2, rings[name].width / 2)
+            assert found == pytest.approx([radius / axes.spacing[axis] for axis in kept])
+            assert rings[name].center == (result.map.center_px[kept[1]], result.map.center_px[kept[0]])
+
+
+def test_clip_is_seven_frames_on_one_scale_and_their_sum():
+    axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
+    result = made((9, 12, 12), axes)
+    *frames, whole = figure_of([result], "panel").axes
+    values = result.map.values
+    assert len({ax.images[0].get_clim() for ax in frames}) == 1
+    for ax, frame in zip(frames, range(1, 8), strict=True):
+        assert np.array_equal(ax.images[0].get_array(), values[frame])
+        assert ax.get_title() == f"{100 * values[frame].sum():.0f} %\n{frame}\n{40 * frame} ms"
+        assert [line.get_gid() for line in ax.lines] == ["unit frame"] * (frame == 4)
+    assert whole.images[0].get_array().shape == (12, 12)
+    assert frames_around(0, 9) == range(7)
+    assert frames_around(8, 9) == range(2, 9)
+    assert frames_around(1, 3) == range(3)
+
+
+def test_sequence_is_a_curve_in_the_units_of_its_axis():
+    axes = Axes(names=NAMES["t"], spacing=(2.0,), units=("ms",), cell="samples")
+    result = made((50,), axes)
+    (ax,) = figure_of([result], "panel").axes
+    (curve,) = [line for line in ax.lines if line.get_gid() == "curve"]
+    assert not ax.images
+    assert np.sum(curve.get_ydata()) == pytest.approx(1)
+    assert np.array_equal(curve.get_xdata(), 2.0 * np.arange(50))
+    assert [ax.get_xlabel(), ax.get_ylabel()] == ["time (ms)", "share per sample"]
+    spans = {each.get_gid(): each.get_extents().transformed(ax.transData.inverted()) for each in ax.patches}
+    for name, radius in RADII.items():
+        assert [spans[name].x0, spans[name].x1] == pytest.approx([50 - radius, 50 + radius])
+
+
+def test_rings_of_an_image_with_spacing_are_ellipses():
+    axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.5), units=("mm", "mm"))
+    (ax, *_) = figure_of([made((20, 30), axes)], "panel").axes
+    rings = {each.get_gid(): each for each in ax.patches if isinstance(each, Ellipse)}
+    for name, radius in RADII.items():
+        assert (rings[name].height, rings[name].width) == (radius, 4 * radius)
