@@ -34,7 +34,6 @@ def made(shape: tuple[int, ...], axes: Axes) -> Result:
         unit=UnitRecord(index=(0,), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)),
         convention="jacobian",
         method="gradient",
-        axes=axes,
         measures=sizes,
         map=erf,
     )
