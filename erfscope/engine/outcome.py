@@ -80,7 +80,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         convention=plan.question.convention.name,
         method=method,
         scale=plan.question.convention.scale,
-        options=settings.recorded(),
+        options=settings.recorded() | adapter.preprocess.of(settings.wrt).axes.recorded,
         trf=trf,
         seed=settings.seed,
         dtype=_dtype(plan),

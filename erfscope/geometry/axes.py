@@ -60,6 +60,18 @@ class Axes:
         return Axes.named(names, CELLS)
 
     @property
+    def text(self) -> str:
+        """The axes with the sides of their cells: ``depth 2.5 mm, row 1 mm, col 1 mm``."""
+        each = zip(self.names, self.spacing, self.units, strict=True)
+        counted = (self.cell, FRAMES)
+        return ", ".join(name if unit in counted else f"{name} {brief(step)} {unit}" for name, step, unit in each)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What results have to record of them: all, where they are not those of any input of so many axes."""
+        return {} if self == Axes.of_rank(len(self.names)) else {"axes": self.text}
+
+    @property
     def measured(self) -> tuple[int, ...]:
         """The axes that distances are taken over: all, but of a clip rows and columns alone."""
         return _measured(self.names)
@@ -148,6 +160,8 @@ def asked_axes(
     for name, rate, rank in (("fps", fps, 3), ("sample_rate", sample_rate, 1)):
         if rate is None:
             continue
+        if not 0 < rate < math.inf:
+            raise ErfscopeError(f"{name.replace('_', '-')} must be positive, not {brief(rate)}")
         if TIME not in own.names or len(own.names) != rank:
             what = "clips, axes thw" if rank == 3 else "sequences, which have one axis"
             raise ErfscopeError(f"{name.replace('_', '-')} is for {what}; this input has {', '.join(own.names)}")

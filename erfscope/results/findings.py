@@ -11,6 +11,7 @@ import numpy as np
 from erfscope.adapter import Adapter
 from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
+from erfscope.geometry.axes import TIME
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
@@ -140,7 +141,11 @@ def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Findin
             code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
         )
     own = adapter.preprocess.of(wrt)
-    if normalised and (numbers := [name for name in own.assumed if name != "size"]):
+    if "axes" in own.assumed:
+        kind, other = ("clip", "dhw for a volume") if TIME in own.axes.names else ("volume", "thw for a clip")
+        text = f"the axes of the input are assumed to be {own.axes.text}, a {kind}; --axes {other}"
+        yield Finding(code="assumed", text=f"{text}, btchw where frames stand before channels")
+    if normalised and (numbers := [name for name in own.assumed if name not in ("size", "axes")]):
         yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {own.scale_text}")
     yield from adapter.remarks
     for note in adapter.notes:
