@@ -126,7 +126,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image, folder or quoted pattern 'val/*.jpg', or INPUT=PATH; repeatable.",
+            "Image, volume, sound, folder or quoted 'val/*.jpg', or INPUT=PATH; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
@@ -142,7 +142,7 @@ class Choices(TypedDict, total=False):
             "Synthetic images in place of files: {words}. Default without --image: leaves.",
             IMAGES,
             metavar="KIND",
-            words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
+            words=("leaves", "noise", "correlated", "constant", "impulse", "grating", "chirp"),
         ),
     ]
 
