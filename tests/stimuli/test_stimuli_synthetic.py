@@ -19,7 +19,8 @@ from erfscope.stimuli.synthetic import Stream
 leaves = importlib.import_module("erfscope.stimuli.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-#: sha256 of picture 3 of seed 7 at 24 x 32 x 3, of a chirp at 32 x 3. A change here is a change of the pixels: count up the kind's version.
+#: sha256 of picture 3 of seed 7 at 24 x 32 x 3, of a chirp at 32 x 3. A change here is a change of the pixels: count up
+#: the kind's version.
 GOLDEN = {
     "leaves": "bca74591a85c9dc6ffd7641964616758fbc81ca279a082a69ca89bab46d00181",
     "noise": "1801adacf7c8a949257e2d6b40635a5aefd0341d0e362071a131c7cf10de31c7",
