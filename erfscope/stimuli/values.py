@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from torch import Tensor
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import size_words
 from erfscope.geometry.unit import Box, inside, size_text
+from erfscope.silence import silenced
 from erfscope.stimuli.decode import PASSED_OVER
 from erfscope.stimuli.feed import Feed, TextKind
 from erfscope.stimuli.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
@@ -282,8 +282,7 @@ def is_values(path: Path) -> bool:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), Image.open(path, formats=["TIFF"]) as image:
-            warnings.simplefilter("ignore")
+        with silenced("PIL"), Image.open(path, formats=["TIFF"]) as image:
             first = image.size, image.mode
             image.seek(1)
             return first == (image.size, image.mode)
@@ -357,7 +356,7 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
     if not is_values(file):
         if rank == 3 and preprocess.channels != 3:
             raise ErfscopeError(
-                f"{str(file)!r} is an image, and the model takes volumes of {preprocess.channels} channel(s),"
+                f"{str(file)!r} is an image, and the model takes volumes of {_counted(preprocess.channels)},"
                 f" {size_text(preprocess.size)}; give .nii, .nii.gz, .npy, zarr or a TIFF file of several pages"
             )
         return
@@ -392,6 +391,10 @@ def _refuse_other_spacing(
     raise ErfscopeError(text)
 
 
+def _counted(channels: int) -> str:
+    return f"{channels} channel{'s' * (channels != 1)}"
+
+
 def _layout(path: Path, array: _Array, channels: int, size: Sequence[int]) -> tuple[int | None, tuple[int, ...]]:
     """The axis of the channels, if there is one, and those of space in the order of the input's."""
     shape, rank = array.shape, len(size)
@@ -406,7 +409,7 @@ def _layout(path: Path, array: _Array, channels: int, size: Sequence[int]) -> tu
         dims = {1: "T", 3: "D, H, W"}[rank]
         asked = f"({channels}, {dims}) or ({dims}, {channels})" + (f", or ({dims})" * (channels == 1))
         raise ErfscopeError(
-            f"{name} it holds {found}, and the model takes {channels} channel(s) of {size_text(size)}, as in {asked};"
+            f"{name} it holds {found}, and the model takes {_counted(channels)} of {size_text(size)}, as in {asked};"
             " convert it, or name another number of channels by in_chans= (--in-chans)"
         )
     fitting = [
@@ -414,7 +417,7 @@ def _layout(path: Path, array: _Array, channels: int, size: Sequence[int]) -> tu
     ]
     if len(fitting) > 1:
         raise ErfscopeError(
-            f"{name} either its first or its last axis of {found} may be that of {channels} channels; cut it so that"
+            f"{name} either its first or its last axis of {found} may be that of {_counted(channels)}; cut it so that"
             " one of them has another length"
         )
     if not fitting:
@@ -438,11 +441,9 @@ def _opened(path: Path) -> Iterator[_Array]:
     what = f"cannot read {str(path)!r}:"
     reader = next((each for suffix, each in _READERS.items() if path.name.lower().endswith(suffix)), _zarr)
     try:
-        with warnings.catch_warnings():
-            # Readers warn of odd headers, which do not touch the values.
-            warnings.simplefilter("ignore")
-            with reader(path) as array:
-                yield array
+        # Readers warn of odd headers, which do not touch the values.
+        with silenced("nibabel", "tifffile"), reader(path) as array:
+            yield array
     except ErfscopeError:
         raise
     except MemoryError as error:

@@ -21,6 +21,7 @@ from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
 from erfscope.model_facts import Preprocess
 from erfscope.stimuli.feed import Prefetcher
+from erfscope.stimuli.files import paired_files, suffixes_of
 from erfscope.stimuli.values import ValuesFeed, open_values, read_values
 
 SIZE = (4, 6, 8)
@@ -252,7 +253,7 @@ WRONG_FILES = {
     "object.npy": (lambda path: np.save(path, np.array([{}] * 9), allow_pickle=True), "Python objects"),
     "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
     "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
-    "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel\(s\)"),
+    "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
     "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"7x5x12 and the input is 4x6x8; .*--input-size 7x"),
     "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
     "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
@@ -300,7 +301,7 @@ def test_a_truncated_nifti_file_is_refused(tmp_path):
 def test_sound_of_other_channels_is_refused(channels, tmp_path):
     pytest.importorskip("soundfile")
     write_wav(tmp_path / "s.wav", np.ones((50, 2)))
-    text = rf"s.wav': it holds 50x2, and the model takes {channels} channel\(s\) of 40, .* --in-chans"
+    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* --in-chans"
     with pytest.raises(ErfscopeError, match=text.replace(" --in", ".*--in")):
         opened(tmp_path / "s.wav", size=(40,), channels=channels).batch([0])
 
@@ -353,7 +354,7 @@ def test_files_for_another_kind_of_input_are_refused(tmp_path):
         (sound, (9, 9), 3, "is sound, and the model takes images of two axes"),
         (volume, (9,), 1, "is a volume, and the model takes sound of one axis, 9; .*\\.wav"),
         (sound, SIZE, 1, "is sound, and the model takes volumes or clips of three axes, 4x6x8; .*\\.nii"),
-        (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel\(s\), 4x6x8; give .nii"),
+        (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),
     ]
     for path, size, channels, text in wrong:
         with pytest.raises(ErfscopeError, match=text):
@@ -396,6 +397,7 @@ def test_a_model_is_measured_on_volumes_as_plain_autograd_measures_it(tmp_path):
     inputs = torch.from_numpy((raw - raw.mean((1, 2, 3), keepdims=True)) / raw.std((1, 2, 3), keepdims=True))[:, None]
     expected = gradient_map(net, inputs, (4, 4, 4))
     assert result.input.source == "volume"
+    assert "assumed" not in [finding.code for finding in result.findings]
     assert result.input.text_kind == "count"
     np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=0, atol=1e-12)
 
@@ -407,3 +409,31 @@ def test_a_model_is_measured_on_sound_and_on_chirps(tmp_path):
     result = erfscope.analyze(net, images=path, input_size=(64,), in_chans=1)
     assert (result.input.source, result.picture, result.trf.size_px) == ("sound", None, (9,))
     assert erfscope.analyze(net, synthetic="chirp", samples=2, input_size=(64,), in_chans=1).input.source == "chirp"
+
+
+def test_files_of_several_inputs_are_paired_without_both_parts_of_a_suffix(tmp_path):
+    for name in ("image", "volume"):
+        (tmp_path / name).mkdir()
+    for key in ("a", "b.1"):
+        Image.new("RGB", (9, 9)).save(tmp_path / "image" / f"{key}.png")
+        (tmp_path / "volume" / f"{key}.nii.gz").write_bytes(b"x")
+    asked = {"image": tmp_path / "image", "volume": tmp_path / "volume"}
+    found = paired_files(asked, samples=None, seed=0, suffixes={"image": suffixes_of(2), "volume": suffixes_of(3)})
+    assert [path.name.removesuffix(".png") for path in found["image"]] == [
+        path.name.removesuffix(".nii.gz") for path in found["volume"]
+    ]
+    assert len(found["image"]) == 2
+
+
+def test_models_are_compared_on_the_same_volumes(tmp_path):
+    torch.manual_seed(0)
+    nets = {
+        name: nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv3d(2, 2, 3, padding=1)) for name in "ab"
+    }
+    path = save(tmp_path / "v.npy", numbers(*SPACE))
+    options = {"images": path, "input_size": SIZE, "in_chans": 1}
+    rows = erfscope.compare(nets, **options)
+    for row, net in zip(rows, nets.values(), strict=True):
+        alone = erfscope.analyze(net, **options)
+        assert np.array_equal(row.map.values, alone.map.values)
+        assert row.input.sha256 == alone.input.sha256
