@@ -38,7 +38,8 @@ from erfscope.stimuli.decode import read_picture
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
 from erfscope.stimuli.files import EVERY, by_input, image_files, paired_files, suffixes_of
 from erfscope.stimuli.several import SeveralFeed
-from erfscope.stimuli.values import is_values, open_values
+from erfscope.stimuli.stored import is_values
+from erfscope.stimuli.values import open_values
 
 __all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,10 +17,10 @@ from torch import Tensor
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.input_size import size_words
 from erfscope.geometry.unit import Box, inside, size_text
-from erfscope.silence import silenced
 from erfscope.stimuli.decode import PASSED_OVER
 from erfscope.stimuli.feed import Feed, TextKind
 from erfscope.stimuli.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
+from erfscope.stimuli.stored import TIFF, MissingPackage, StoredArray, is_values, open_array
 
 if TYPE_CHECKING:
     from erfscope.model_facts import Preprocess
@@ -34,35 +30,6 @@ FloatArray = NDArray[np.float64]
 HEADERS_FIRST = 50
 #: Relative difference up to which two spacings are one: headers keep 32-bit floats.
 SAME_SPACING = 1e-3
-_TIFF = (".tif", ".tiff")
-#: Codecs of zarr arrays that turn bytes into numbers and do nothing else: pickles among them would run code.
-_CODECS = {
-    *("astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4"),
-    *("lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
-}
-_MM = {"mm": 1.0, "micron": 1e-3, "meter": 1e3}
-
-
-class MissingPackage(ErfscopeError):
-    """A file needs a package that is not installed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Array:
-    """An array in a file, which is read where it is sliced."""
-
-    #: Has ``shape``, ``dtype`` and ``[slices]``.
-    values: Any
-    #: Axes that may be the channels', by the format.
-    channel_axes: tuple[int, ...] = (0, -1)
-    #: Whether the spatial axes stand in the order x, y, z.
-    is_reversed: bool = False
-    #: Of (depth, row, col) in mm, or of samples in ms.
-    spacing: tuple[float, ...] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(int(side) for side in self.values.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,23 +240,6 @@ def open_values(
     )
 
 
-def is_values(path: Path) -> bool:
-    """Whether a file holds a volume, a clip or sound, by its name; a TIFF file if its first two pages are of one
-    size."""
-    name = path.name.lower()
-    if not name.endswith(_TIFF):
-        return name.endswith((*VOLUMES, *SOUNDS)) or path.is_dir()
-    from PIL import Image
-
-    try:
-        with silenced("PIL"), Image.open(path, formats=["TIFF"]) as image:
-            first = image.size, image.mode
-            image.seek(1)
-            return first == (image.size, image.mode)
-    except Exception:  # One page, or damaged: what reads it as a picture says so.
-        return False
-
-
 def read_values(path: Path, *, channels: int, size: Sequence[int]) -> Values:
     """Read the middle of one file.
 
@@ -307,7 +257,7 @@ def read_values(path: Path, *, channels: int, size: Sequence[int]) -> Values:
         MissingPackage: the format needs a package that is not installed.
         ErfscopeError: damaged, of another kind, shape or number of channels, smaller than the input, or not finite.
     """
-    with _opened(path) as array:
+    with open_array(path) as array:
         channel, spatial = _layout(path, array, channels, size)
         cut = [slice(None)] * len(array.shape)
         for axis, side in zip(spatial, size, strict=True):
@@ -331,11 +281,11 @@ def _numbers(preprocess: Preprocess) -> tuple[tuple[float, ...] | None, tuple[fl
     return None if "mean" in preprocess.assumed else mean, None if "std" in preprocess.assumed else std
 
 
-def _headers(files: Sequence[Path], preprocess: Preprocess) -> Iterator[tuple[Path, _Array, bool]]:
+def _headers(files: Sequence[Path], preprocess: Preprocess) -> Iterator[tuple[Path, StoredArray, bool]]:
     """What the first files say of themselves, without those that cannot be read: that is said where they are read."""
     for file in islice(files, HEADERS_FIRST):
         try:
-            with _opened(file) as array:
+            with open_array(file) as array:
                 channel, _ = _layout(file, array, preprocess.channels, preprocess.size)
         except MissingPackage:
             raise
@@ -344,7 +294,7 @@ def _headers(files: Sequence[Path], preprocess: Preprocess) -> Iterator[tuple[Pa
         yield file, array, _is_clip(array, channel, preprocess.size)
 
 
-def _is_clip(array: _Array, channel: int | None, size: Sequence[int]) -> bool:
+def _is_clip(array: StoredArray, channel: int | None, size: Sequence[int]) -> bool:
     """uint8 frames (T, H, W, 3), which go the way of pictures."""
     shape = array.shape
     return array.values.dtype == np.uint8 and len(size) == 3 and channel == len(shape) - 1 and shape[-1] == 3
@@ -361,7 +311,7 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
             )
         return
     is_sound = name.endswith(SOUNDS) and not name.endswith(".npy")
-    if rank == 2 and not name.endswith(_TIFF):
+    if rank == 2 and not name.endswith(TIFF):
         what = "sound" if is_sound else "an array" if name.endswith(".npy") else "a volume"
         raise ErfscopeError(
             f"{str(file)!r} is {what}, and the model takes images of two axes, {size_text(preprocess.size)}; give image"
@@ -371,7 +321,7 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
         has, takes = ("a volume", "sound of one axis") if rank == 1 else ("sound", "volumes or clips of three axes")
         raise ErfscopeError(
             f"{str(file)!r} is {has}, and the model takes {takes}, {size_text(preprocess.size)}; give files with one of"
-            f" {' '.join(SOUNDS if rank == 1 else (*VOLUMES, *_TIFF))}"
+            f" {' '.join(SOUNDS if rank == 1 else (*VOLUMES, *TIFF))}"
         )
 
 
@@ -395,7 +345,7 @@ def _counted(channels: int) -> str:
     return f"{channels} channel{'s' * (channels != 1)}"
 
 
-def _layout(path: Path, array: _Array, channels: int, size: Sequence[int]) -> tuple[int | None, tuple[int, ...]]:
+def _layout(path: Path, array: StoredArray, channels: int, size: Sequence[int]) -> tuple[int | None, tuple[int, ...]]:
     """The axis of the channels, if there is one, and those of space in the order of the input's."""
     shape, rank = array.shape, len(size)
     name, found = f"cannot use {str(path)!r}:", size_text(shape) or "one number"
@@ -429,153 +379,7 @@ def _layout(path: Path, array: _Array, channels: int, size: Sequence[int]) -> tu
     return fitting[0]
 
 
-def _spatial(array: _Array, channel: int | None) -> tuple[int, ...]:
+def _spatial(array: StoredArray, channel: int | None) -> tuple[int, ...]:
     """The axes that are not the channels', the last one along columns."""
     spatial = tuple(axis for axis in range(len(array.shape)) if axis != channel)
     return spatial[::-1] if array.is_reversed else spatial
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_Array]:
-    """One file, open to be sliced; whatever a reader raises on damaged files is one line."""
-    what = f"cannot read {str(path)!r}:"
-    reader = next((each for suffix, each in _READERS.items() if path.name.lower().endswith(suffix)), _zarr)
-    try:
-        # Readers warn of odd headers, which do not touch the values.
-        with silenced("nibabel", "tifffile"), reader(path) as array:
-            yield array
-    except ErfscopeError:
-        raise
-    except MemoryError as error:
-        raise ErfscopeError(f"{what} it does not fit into memory; save it uncompressed or as zarr") from error
-    except Exception as error:  # On damaged files readers raise whatever happens to go wrong.
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
-        raise ErfscopeError(f"{what} damaged or of another kind ({reason}); save it again or leave it out") from error
-
-
-def _missing(path: Path, package: str, extra: str) -> MissingPackage:
-    return MissingPackage(f"reading {path.name} needs {package}: pip install 'erfscope[{extra}]'")
-
-
-@contextmanager
-def _npy(path: Path) -> Iterator[_Array]:
-    # Reads .npy files only, none with pickles in them, and no header that is longer than numpy takes for safe.
-    yield _Array(values=np.lib.format.open_memmap(path, mode="r"))
-
-
-@contextmanager
-def _nifti(path: Path) -> Iterator[_Array]:
-    try:
-        import nibabel
-    except ImportError as error:
-        raise _missing(path, "nibabel", "volumes") from error
-    reader: Any = nibabel
-    image = reader.load(path)
-    if not isinstance(image, reader.Nifti1Image):
-        raise ErfscopeError(f"cannot read {str(path)!r}: it is no NIfTI file but {type(image).__name__}; convert it")
-    shape, header = image.shape, image.header
-    # Axes of one behind the first three are those of time and the like.
-    values = image.dataobj.reshape((*shape[:3], *(side for side in shape[3:] if side != 1)))
-    scale = _MM.get(header.get_xyzt_units()[0], 1.0)
-    spacing = tuple(float(zoom) * scale for zoom in header.get_zooms()[:3])[::-1]
-    is_stated = len(spacing) == 3 and all(math.isfinite(step) and step > 0 for step in spacing)
-    yield _Array(
-        values=values, channel_axes=(len(values.shape) - 1,), is_reversed=True, spacing=spacing if is_stated else None
-    )
-
-
-@contextmanager
-def _tiff(path: Path) -> Iterator[_Array]:
-    try:
-        import tifffile
-    except ImportError as error:
-        raise _missing(path, "tifffile", "volumes") from error
-    with tifffile.TiffFile(path) as file:
-        series = file.series[0]
-        channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
-        values: Any
-        if series.dataoffset is not None:
-            values = tifffile.memmap(path, mode="r")
-        else:
-            free = psutil.virtual_memory().available
-            if series.nbytes > free:
-                raise ErfscopeError(
-                    f"cannot read {str(path)!r}: {series.nbytes >> 20} MiB do not fit into the {free >> 20} MiB of"
-                    " memory that are free; save it uncompressed or as zarr"
-                )
-            values = series.asarray()
-        yield _Array(values=values, channel_axes=channels)
-
-
-@contextmanager
-def _zarr(path: Path) -> Iterator[_Array]:
-    try:
-        import zarr
-    except ImportError as error:
-        raise _missing(path, "zarr", "volumes") from error
-    notes = [path / name for name in (".zarray", "zarr.json") if (path / name).is_file()]
-    header = json.loads(notes[0].read_text(encoding="utf-8")) if notes else {}
-    if not notes or header.get("node_type", "array") != "array":
-        raise ErfscopeError(f"cannot read {str(path)!r}: it is no zarr array; name an array inside it, as {path}/0")
-    if strange := sorted(_codecs(header) - _CODECS):
-        raise ErfscopeError(
-            f"cannot read {str(path)!r}: its codec {strange[0]!r} is not among those that are safe to read; save it"
-            " with blosc, gzip or zstd"
-        )
-    yield _Array(values=zarr.open_array(str(path), mode="r"))
-
-
-def _codecs(note: Any) -> set[str]:
-    """Names of all codecs in the metadata of a zarr array, those inside shards too."""
-    if isinstance(note, list):
-        return set().union(*map(_codecs, note))
-    if not isinstance(note, dict):
-        return set()
-    lists = [note.get(key) for key in ("compressor", "filters", "codecs", "index_codecs")]
-    named = [each for entry in lists for each in (entry if isinstance(entry, list) else [entry]) if each]
-    names = {str(each.get("id") or each.get("name")).removeprefix("numcodecs.") for each in named}
-    return names.union(*(_codecs(each.get("configuration")) for each in named))
-
-
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """Samples (T, C) of a sound file in [-1, 1], read where they are sliced."""
-
-    file: Any
-    dtype: np.dtype[np.float64] = np.dtype(np.float64)  # noqa: RUF009 (a constant)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.file.frames, self.file.channels
-
-    def __getitem__(self, part: tuple[slice, slice]) -> FloatArray:
-        first, stop = part[0].start, part[0].stop
-        self.file.seek(first)
-        samples: FloatArray = self.file.read(stop - first, dtype="float64", always_2d=True)
-        if len(samples) < stop - first:
-            raise ValueError(f"it ends after {first + len(samples)} of {self.file.frames} samples")
-        return samples
-
-
-@contextmanager
-def _sound(path: Path) -> Iterator[_Array]:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:  # OSError: without libsndfile.
-        raise _missing(path, "soundfile", "audio") from error
-    with soundfile.SoundFile(str(path)) as file:
-        yield _Array(values=_Samples(file), channel_axes=(1,), spacing=(1000 / file.samplerate,))
-
-
-#: What reads a file, by its suffix.
-_READERS: dict[str, Callable[[Path], AbstractContextManager[_Array]]] = {
-    ".npy": _npy,
-    ".nii": _nifti,
-    ".nii.gz": _nifti,
-    ".tif": _tiff,
-    ".tiff": _tiff,
-    ".zarr": _zarr,
-    ".wav": _sound,
-    ".flac": _sound,
-    ".ogg": _sound,
-}
