@@ -121,6 +121,31 @@ def _nifti(path: Path) -> Iterator[StoredArray]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Compressed pages, all of which are read where they are sliced."""
+
+    series: Any
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.series.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return np.dtype(self.series.dtype)
+
+    def __getitem__(self, part: tuple[slice, ...]) -> NDArray[Any]:
+        free = psutil.virtual_memory().available
+        if self.series.nbytes > free:
+            raise ErfscopeError(
+                f"cannot read {self.name!r}: {self.series.nbytes >> 20} MiB do not fit into the {free >> 20} MiB of"
+                " memory that are free; save it uncompressed or as zarr"
+            )
+        return np.asarray(self.series.asarray()[part])
+
+
 @contextmanager
 def _tiff(path: Path) -> Iterator[StoredArray]:
     try:
@@ -130,17 +155,8 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
-        values: Any
-        if series.dataoffset is not None:
-            values = tifffile.memmap(path, mode="r")
-        else:
-            free = psutil.virtual_memory().available
-            if series.nbytes > free:
-                raise ErfscopeError(
-                    f"cannot read {str(path)!r}: {series.nbytes >> 20} MiB do not fit into the {free >> 20} MiB of"
-                    " memory that are free; save it uncompressed or as zarr"
-                )
-            values = series.asarray()
+        is_plain = series.dataoffset is not None
+        values = tifffile.memmap(path, mode="r") if is_plain else _Pages(series, str(path))
         yield StoredArray(values=values, channel_axes=channels)
 
 

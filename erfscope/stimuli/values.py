@@ -58,8 +58,9 @@ class ValuesFeed:
     is_one_file: bool
     #: uint8 frames (T, H, W, 3), which are scaled as pictures are.
     is_clip: bool
-    #: Of (depth, row, col) in mm, or of samples in ms, of the first file that states it.
+    #: Of (depth, row, col) in mm, or of samples in ms, of the first file that states it; and that file.
     spacing: tuple[float, ...] | None
+    spacing_file: Path
 
     @property
     def n(self) -> int:
@@ -152,7 +153,7 @@ class ValuesFeed:
             raise
         except ErfscopeError as error:
             raise ErfscopeError(f"{error}; {PASSED_OVER}") from error
-        _refuse_other_spacing((self.files[0], self.spacing), (file, found.spacing))
+        _refuse_other_spacing((self.spacing_file, self.spacing), (file, found.spacing))
         if found.is_clip != self.is_clip:
             raise ErfscopeError(
                 f"{str(file)!r} has {'8-bit frames' if found.is_clip else 'other values'}, unlike the files before it;"
@@ -237,6 +238,7 @@ def open_values(
         is_one_file=is_one,
         is_clip=is_clip,
         spacing=first[1],
+        spacing_file=first[0],
     )
 
 

@@ -9,6 +9,7 @@ import struct
 import sys
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
 from erfscope.model_facts import Preprocess
+from erfscope.stimuli import stored, values
 from erfscope.stimuli.feed import Prefetcher
 from erfscope.stimuli.files import paired_files, suffixes_of
 from erfscope.stimuli.values import ValuesFeed, open_values, read_values
@@ -111,8 +113,8 @@ def test_every_format_gives_the_same_middle_standardised(name, tmp_path):
 )
 def test_the_channels_are_found_by_their_number(name, place, tmp_path):
     volume = numbers(*SPACE, 2)
-    stored = np.moveaxis(volume, -1, 0).copy() if place == "first" else volume
-    VOLUMES.get(name, write_tiff)(tmp_path / name, stored)
+    written = np.moveaxis(volume, -1, 0).copy() if place == "first" else volume
+    VOLUMES.get(name, write_tiff)(tmp_path / name, written)
     found = read_values(tmp_path / name, channels=2, size=SIZE)
     assert np.array_equal(found.values, np.moveaxis(volume[MIDDLE], -1, 0))
 
@@ -190,8 +192,8 @@ def test_sound_is_taken_as_it_is(suffix, tmp_path):
 
 def test_mono_sound_from_arrays_of_one_axis_or_two(tmp_path):
     samples = numbers(50)
-    for number, stored in enumerate((samples, samples[None], samples[:, None])):
-        path = save(tmp_path / f"{number}.npy", stored)
+    for number, sound in enumerate((samples, samples[None], samples[:, None])):
+        path = save(tmp_path / f"{number}.npy", sound)
         assert np.array_equal(read_values(path, channels=1, size=(10,)).values[0], samples[20:30])
 
 
@@ -208,6 +210,42 @@ def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
         opened(tmp_path / "a.nii", tmp_path / "c.nii")
     assert "a.nii' are 3 x 2 x 1 mm and those of" in str(error.value)
     assert "c.nii' 4 x 2 x 1 mm; resample" in str(error.value)
+
+
+def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(values, "HEADERS_FIRST", 2)
+    save(tmp_path / "a.npy", numbers(*SPACE))
+    write_nifti(tmp_path / "b.nii", numbers(*SPACE), zooms=(1, 2, 3))
+    write_nifti(tmp_path / "c.nii", numbers(*SPACE), zooms=(1, 2, 4))
+    feed = opened(*(tmp_path / name for name in ("a.npy", "b.nii", "c.nii")))
+    assert feed.batch([0, 1]).shape == (2, 1, *SIZE)
+    with pytest.raises(ErfscopeError, match=r"voxels of '.*b.nii' are 3 x 2 x 1 mm and those of '.*c.nii' 4 x 2 x 1"):
+        feed.batch([2])
+
+
+def test_a_compressed_tiff_file_that_is_larger_than_memory_is_refused(tmp_path, monkeypatch):
+    write_tiff(tmp_path / "v.tif", numbers(*SPACE), compression="zlib")
+    monkeypatch.setattr(stored.psutil, "virtual_memory", lambda: SimpleNamespace(available=100))
+    with pytest.raises(ErfscopeError, match="0 MiB do not fit into the 0 MiB of memory that are free; save it uncompr"):
+        opened(tmp_path / "v.tif").batch([0])
+
+
+def test_a_transform_of_images_takes_no_values(tmp_path):
+    config = input_config({}, size=SIZE, channels=1, rank=3)
+    path = save(tmp_path / "v.npy", numbers(*SPACE))
+    with pytest.raises(ErfscopeError, match=r"transform= takes images, and '.*v.npy' is none; leave it out"):
+        open_values([path], samples=None, seed=0, preprocess=preprocess(config, lambda image: torch.zeros(1, *SIZE)))
+
+
+def test_a_damaged_file_is_passed_over_if_that_is_asked_for(tmp_path):
+    net = nn.Conv3d(1, 2, 3, padding=1)
+    paths = [tmp_path / "bad.npy", save(tmp_path / "good.npy", numbers(*SPACE))]
+    paths[0].write_bytes(b"x")
+    options = {"images": paths, "input_size": SIZE, "in_chans": 1}
+    with pytest.raises(ErfscopeError, match=r"bad.npy"):
+        erfscope.analyze(net, **options)
+    result = erfscope.analyze(net, keep_going=True, **options)
+    assert (result.input.n_images, result.input.n_dead) == (2, 1)
 
 
 def test_sound_of_two_rates_is_to_be_resampled(tmp_path):
