@@ -126,7 +126,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image, volume, sound, folder or quoted 'val/*.jpg', or INPUT=PATH; repeatable.",
+            "Image, volume, sound, folder, quoted '*.jpg'; INPUT=PATH; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
