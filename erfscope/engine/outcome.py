@@ -123,9 +123,8 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
-    yield from of_model(
-        plan.model.adapter, plan.question.wrt, normalised=plan.feed.of(plan.question.wrt).kind != "tensor"
-    )
+    shown = plan.feed.of(plan.question.wrt).preprocess(plan.model.adapter.preprocess.of(plan.question.wrt))
+    yield from of_model(plan.model.adapter, plan.question.wrt, normalised=bool({"mean", "std"} & {*shown.assumed}))
     if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)

@@ -127,7 +127,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image, folder or quoted pattern 'val/*.jpg', or INPUT=PATH; repeatable.",
+            "Image, volume, sound, folder, quoted '*.jpg'; INPUT=PATH; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
@@ -143,7 +143,7 @@ class Choices(TypedDict, total=False):
             "Synthetic images in place of files: {words}. Default without --image: leaves.",
             IMAGES,
             metavar="KIND",
-            words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
+            words=("leaves", "noise", "correlated", "constant", "impulse", "grating", "chirp"),
         ),
     ]
 

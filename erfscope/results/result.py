@@ -140,7 +140,7 @@ class InputRecord:
     """The input of the model."""
 
     size: tuple[int, ...]
-    #: "image", a synthetic kind, "array" or "tensor".
+    #: "image", a synthetic kind, "array", "tensor", "volume" or "sound".
     source: str
     n_images: int
     n_draws: int | str

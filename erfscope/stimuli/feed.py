@@ -39,7 +39,7 @@ class Feed(Protocol):
 
     @property
     def kind(self) -> str:
-        """Their source: "image", a synthetic kind, "array" or "tensor"."""
+        """Their source: "image", a synthetic kind, "array", "tensor", "volume" or "sound"."""
 
     @property
     def sha256(self) -> str:

@@ -179,7 +179,8 @@ def images_text(result: Result) -> str:
     """The number and kind of the images, and the number of unusable ones."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
+    noun = result.input.source if result.input.source in ("volume", "sound") else "image"
+    text = f"{n}{'' if kind is None else ' synthetic'} {noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
     return text + (f", {lost} unusable" if lost else "")

@@ -204,7 +204,7 @@ def next_step(report: Report, written: Sequence[str]) -> str | None:
         )
     if written:
         return None
-    images = "" if first.input.source == "image" else "--image YOUR.png for your own images, "
+    images = "" if first.input.source in ("image", "volume", "sound") else "--image YOUR.png for your own images, "
     return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
 
 
