@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.cost import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, map_of
+from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, input_axes, map_of
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
@@ -80,7 +80,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         convention=plan.question.convention.name,
         method=method,
         scale=plan.question.convention.scale,
-        options=settings.recorded() | adapter.preprocess.of(settings.wrt).axes.recorded,
+        options=settings.recorded() | input_axes(plan).recorded,
         trf=trf,
         seed=settings.seed,
         dtype=_dtype(plan),
@@ -253,7 +253,7 @@ def _input_record(plan: Plan) -> InputRecord:
         resize=shown.resize_text,
         scale=shown.scale_text,
         text_kind=feed.text_kind,
-        axes=own.axes,
+        axes=shown.axes,
     )
 
 

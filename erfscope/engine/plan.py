@@ -204,9 +204,15 @@ def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     return from_sums.map_of(sums.averages[number], plan.trfs[number], scale, size, axes)
 
 
+def input_axes(plan: Plan) -> Axes:
+    """Return the axes of the input, with the spacing that its files state."""
+    reference = plan.question.wrt
+    return plan.feed.of(reference).preprocess(plan.model.adapter.preprocess.of(reference)).axes
+
+
 def axes_of(plan: Plan, number: int) -> Axes:
     """Return the axes of the reference of one unit."""
-    own = plan.model.adapter.preprocess.of(plan.question.wrt).axes
+    own = input_axes(plan)
     return own if is_input(plan.question.wrt) else own.inner(len(plan.trfs[number].reference_px))
 
 

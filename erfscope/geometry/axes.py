@@ -59,6 +59,12 @@ class Axes:
         names = self.names if rank == len(self.names) else Axes.of_rank(rank).names
         return Axes.named(names, CELLS)
 
+    def stated(self, spacing: Sequence[float] | None, unit: str) -> Axes:
+        """The same with the spacing that a file states, of a volume or a sequence for which the user states none."""
+        if spacing is None or len(spacing) != len(self.names) or self != Axes.named(self.names, self.cell):
+            return self
+        return Axes(names=self.names, spacing=tuple(spacing), units=(unit,) * len(spacing), cell=self.cell)
+
     @property
     def text(self) -> str:
         """The axes with the sides of their cells: ``depth 2.5 mm, row 1 mm, col 1 mm``."""

@@ -107,7 +107,8 @@ class ValuesFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The crop, and what scales the values."""
-        cropped = replace(own, resize_text=f"middle {size_text(self.model.size)} of each file")
+        axes = own.axes if own.axes.is_in_plane else own.axes.stated(self.spacing, self.spacing_unit)
+        cropped = replace(own, resize_text=f"middle {size_text(self.model.size)} of each file", axes=axes)
         if self.is_clip:
             return cropped
         mean, std = _numbers(own)
@@ -230,7 +231,7 @@ def open_values(
         is_clip = clip if number == 0 else is_clip
         _refuse_other_spacing(first, (file, array.spacing))
         first = first if first[1] else (file, array.spacing)
-    return ValuesFeed(
+    feed = ValuesFeed(
         files=files,
         model=preprocess,
         source=source,
@@ -240,6 +241,8 @@ def open_values(
         spacing=first[1],
         spacing_file=first[0],
     )
+    _refuse_stated_otherwise(feed)
+    return feed
 
 
 def read_values(path: Path, *, channels: int, size: Sequence[int]) -> Values:
@@ -325,6 +328,24 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
             f"{str(file)!r} is {has}, and the model takes {takes}, {size_text(preprocess.size)}; give files with one of"
             f" {' '.join(SOUNDS if rank == 1 else (*VOLUMES, *TIFF))}"
         )
+
+
+def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
+    """Refuse a spacing that the user gives in the unit of the files, which state another."""
+    axes, stated = feed.model.axes, feed.spacing
+    if stated is None or set(axes.units) != {feed.spacing_unit}:
+        return
+    if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
+        given, own = (_in_words(each, feed.kind) for each in (axes.spacing, stated))
+        raise ErfscopeError(
+            f"{str(feed.spacing_file)!r} has {own}, and {given} were given; resample it, or leave them out"
+        )
+
+
+def _in_words(spacing: Sequence[float], kind: str) -> str:
+    if kind == "sound":
+        return f"{1000 / spacing[0]:.6g} samples in a second"
+    return f"voxels of {'x'.join(f'{step:.6g}' for step in spacing)} mm"
 
 
 def _refuse_other_spacing(

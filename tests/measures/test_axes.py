@@ -237,3 +237,24 @@ def test_tiles_are_planned_in_millimetres_and_milliseconds():
     assert "5 mm x 2 mm x 2 mm before, 2.5 mm x 1 mm x 1 mm after, multiples of 5 mm x 2 mm x 2 mm" in " ".join(
         str(plan).split()
     )
+
+
+def test_sizes_are_in_the_units_that_files_state(tmp_path):
+    nibabel, soundfile = pytest.importorskip("nibabel"), pytest.importorskip("soundfile")
+    values = np.random.default_rng(0).normal(size=(20, 18, 16)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([1.5, 1, 2.5, 1])), tmp_path / "v.nii")
+    soundfile.write(tmp_path / "s.wav", values.ravel()[:600] / 10, 8000)
+    net, _ = random_stack(0)
+    volume = erfscope.analyze(net, images=str(tmp_path / "v.nii"), input_size=(12, 12, 12), in_chans=1)
+    assert volume.axes.text == volume.options["axes"] == "depth 2.5 mm, row 1 mm, col 1.5 mm"
+    by_hand = measure(ErfMap(
+        values=volume.map.values, center_px=volume.map.center_px, stride_px=volume.map.stride_px,
+        axes=asked_axes(VOLUME, spacing=(2.5, 1.0, 1.5)),
+    ))  # fmt: skip
+    assert volume["r90"].value == pytest.approx(by_hand["r90"])
+    asked = {"images": str(tmp_path / "s.wav"), "input_size": (300,), "in_chans": 1}
+    sound = erfscope.analyze(Causal(), **asked)
+    assert sound.axes.text == "time 0.125 ms"
+    assert erfscope.analyze(Causal(), **asked, sample_rate=8000)["r50"].value == pytest.approx(sound["r50"].value)
+    with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples in a second, .*16000 samples.*resample"):
+        erfscope.analyze(Causal(), **asked, sample_rate=16000)
