@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from erfscope.graph.recording import Recording
+    from erfscope.model_facts import Preprocess
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
@@ -128,8 +129,8 @@ def outside_text(share: float, of: str = "") -> str:
     return f"{share:.0%} of the {of}theoretical receptive field (TRF) lies outside"
 
 
-def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Finding]:
-    """The findings on a model, for every map of it: changes to it, and assumptions."""
+def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]:
+    """The findings on a model, for every map of it: changes to it, and assumptions about what it was shown."""
     if n := adapter.weights.reactivated:
         yield Finding(
             code="reactivated",
@@ -141,11 +142,13 @@ def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Findin
             code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
         )
     own = adapter.preprocess.of(wrt)
-    if "axes" in own.assumed:
+    if "axes" in shown.assumed:
         kind, other = ("clip", "dhw for a volume") if TIME in own.axes.names else ("volume", "thw for a clip")
         text = f"the axes of the input are assumed to be {own.axes.text}, a {kind}; --axes {other}"
         yield Finding(code="assumed", text=f"{text}, btchw where frames stand before channels")
-    if normalised and (numbers := [name for name in own.assumed if name not in ("size", "axes")]):
+    if {"mean", "std"} & {*shown.assumed} and (
+        numbers := [name for name in own.assumed if name not in ("size", "axes")]
+    ):
         yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {own.scale_text}")
     yield from adapter.remarks
     for note in adapter.notes:

@@ -198,7 +198,8 @@ class TensorFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """Nothing is done to a ready tensor."""
-        return replace(own, resize_text="none (a ready tensor)", scale_text="", assumed=())
+        assumed = ("axes",) if "axes" in own.assumed else ()
+        return replace(own, resize_text="none (a ready tensor)", scale_text="", assumed=assumed)
 
     def name(self, index: int) -> str:
         """E.g. ``tensor[3]``."""
