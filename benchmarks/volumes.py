@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from heads import ALLOWED, SMALL, torchvision_model, transformers_model
+from heads import ALLOWED, SMALL, transformers_model
 from torch import Tensor, nn
 from volume_nets import X3D, MedNeXt, PlainUNet, SlowFast, TemporalShift, VNet
-from zoo_built import _monai as monai_model
+from zoo_built import monai_model, vision_model
 from zoo_plain import Array, Oracle, as_map, contribution, output_of, readout, written_out_norms
 
 import erfscope
@@ -108,6 +108,13 @@ def small_mvit() -> nn.Module:
     )  # fmt: skip
 
 
+def s3d() -> nn.Module:
+    """S3D of torchvision with a pooling that takes every size."""
+    module = vision_model("s3d")()
+    module.avgpool = nn.AdaptiveAvgPool3d(1)
+    return module
+
+
 def small_swin3d() -> nn.Module:
     """A small Video Swin of torchvision."""
     from torchvision.models.video.swin_transformer import SwinTransformer3d
@@ -151,17 +158,18 @@ VOLUMES = (
           feature_size=4, hidden_size=24, mlp_dim=48, num_heads=2), size=(16, 32, 32), unit=(9, 5, 20),
           packages=("monai", "einops")),
     monai(name="MONAI SwinUNETR", build=monai_model("SwinUNETR", in_channels=1, out_channels=2, feature_size=12,
-          depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 4), window_size=2), size=(32, 32, 32), unit=(9, 5, 20),
+          depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 4), window_size=2), size=(32, 32, 64), unit=(9, 5, 20),
           packages=("monai", "einops")),
-    monai(name="MONAI AutoEncoder", build=monai_model("AutoEncoder", **PLANES, **STAGES), size=(16, 16, 24),
+    monai(name="MONAI AutoEncoder", build=monai_model("AutoEncoder", **PLANES, channels=(4, 8),
+          strides=(2, 2)), size=(16, 16, 24),
           unit=(9, 5, 16)),
     monai(name="MONAI DenseNet (3-D)", build=monai_model("DenseNet", **PLANES, init_features=8, growth_rate=4,
-          block_config=(2, 2, 2)), size=(32, 32, 48), expected="features", unit=(1, 0, 2)),
+          block_config=(2, 2, 2)), size=(32, 32, 48), expected="class_layers.relu", unit=(1, 0, 2)),
     monai(name="MONAI ResNet (3-D)", build=monai_model("ResNet", block="basic", layers=[1, 1, 1, 1],
           block_inplanes=[4, 8, 12, 16], n_input_channels=1, num_classes=2), size=(32, 32, 48), expected="layer4",
           unit=(1, 0, 2)),
     monai(name="MONAI ViT (3-D)", build=monai_model("ViT", in_channels=1, img_size=(16, 16, 24), patch_size=8,
-          hidden_size=24, mlp_dim=48, num_layers=2, num_heads=2), size=(16, 16, 24), expected="output[0]",
+          hidden_size=24, mlp_dim=48, num_layers=2, num_heads=2), size=(16, 16, 24), expected="blocks.1",
           unit=(1, 0, 2), packages=("monai", "einops")),
 )  # fmt: skip
 
@@ -173,19 +181,19 @@ CLIPS = (
     Case(name="X3D-like without squeezing", build=partial(X3D, squeeze=False), channels=3, size=(6, 32, 48),
          expected="stages", unit=(2, 1, 4)),
     Case(name="SlowFast-like", build=SlowFast, channels=3, size=(16, 32, 48), unit=(1, 3, 9)),
-    *(torchvision_clip(name=f"torchvision {name}", build=torchvision_model(name), size=(8, 32, 48), expected="layer4",
+    *(torchvision_clip(name=f"torchvision {name}", build=vision_model(name), size=(8, 32, 48), expected="layer4",
                        unit=unit, wide=True)
       for name, unit in (("r3d_18", (0, 1, 2)), ("mc3_18", (5, 1, 2)), ("r2plus1d_18", (0, 1, 2)))),
-    torchvision_clip(name="torchvision S3D", build=torchvision_model("s3d"), size=(16, 64, 96), expected="features",
+    torchvision_clip(name="torchvision S3D", build=s3d, size=(16, 64, 96), expected="features",
                      unit=(1, 1, 2), wide=True),
-    torchvision_clip(name="torchvision MViTv2", build=small_mvit, size=(4, 32, 32), expected="blocks.1",
+    torchvision_clip(name="torchvision MViTv2", build=small_mvit, size=(4, 32, 32), expected="blocks.1[0]",
                      unit=(1, 1, 2)),
     torchvision_clip(name="torchvision Video Swin", build=small_swin3d, size=(4, 32, 48), expected="features",
                      unit=(1, 1, 4)),
     transformers_clip(name="transformers VideoMAE", build=frames_first("VideoMAE", image_size=32, patch_size=8,
-                      num_frames=4), size=(4, 32, 32), expected="output[last_hidden_state]", unit=(1, 1, 2)),
+                      num_frames=4), size=(4, 32, 32), expected="model[last_hidden_state]", unit=(1, 1, 2)),
     transformers_clip(name="transformers ViViT", build=frames_first("Vivit", image_size=32, num_frames=4,
-                      tubelet_size=[2, 8, 8]), size=(4, 32, 32), expected="output[last_hidden_state]",
+                      tubelet_size=[2, 8, 8]), size=(4, 32, 32), expected="model.layers.1",
                       unit=(1, 1, 2)),
     transformers_clip(name="transformers TimeSformer", build=frames_first("Timesformer", image_size=32, patch_size=8,
                       num_frames=4), size=(4, 32, 32), expected="output[last_hidden_state]", unit=(1, 1, 2)),

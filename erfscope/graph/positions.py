@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, shape_of
 from erfscope.graph.layouts import NO_PLACE, Reading, read_places
-from erfscope.graph.places import Place, carry_place, go_on, join_places, reshape_places
+from erfscope.graph.places import NOWHERE, Place, carry_place, go_on, join_places, reshape_places
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     Dims,
@@ -103,6 +103,7 @@ class Positions:
             any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
         )
         parts = self._is_parts_of_one(edges)
+        found = [_beside(each, found) for each in found]
         joined = [join_places(each, edges, node, side_by_side=parts) for each in zip(*found, strict=True)]
         if call_of(node).name in WRITES and len(edges) == 1 and edges[0].source is not node.args[0]:
             joined = [go_on(place) for place in joined]
@@ -145,6 +146,19 @@ class Positions:
                 seen.add(here)
                 stack += [edge.source for edge in self.edges.get(here, [])]
         return seen
+
+
+def _beside(places: tuple[Place, ...], all_places: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
+    """The places of an input of an operation without those that go along other dimensions than an input's that has
+    places along more axes: a class token of every frame beside the tokens of a clip is no part of its map."""
+    axes = sum(place.exists for place in places[:-1])
+    fuller = [each for each in all_places if sum(place.exists for place in each[:-1]) > axes]
+    return tuple(
+        place._replace(dim=None, table=NOWHERE, slope=0.0)
+        if len(place.table) > 1 and any(other[i].exists and other[i].dim != place.dim for other in fuller)
+        else place
+        for i, place in enumerate(places)
+    )
 
 
 def _numbered(shape: Shape, dim: int) -> Place:
