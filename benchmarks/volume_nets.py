@@ -150,21 +150,18 @@ class _Shifted(nn.Module):
 class TemporalShift(nn.Module):
     """A ResNet with temporal shift modules (Lin et al. 2019): frames are a batch of 2-D convolutions."""
 
-    def __init__(self, width: int = 8, frames: int = 8, classes: int = 0) -> None:
+    def __init__(self, width: int = 8, frames: int = 8) -> None:
         super().__init__()
         self.stem = block(3, width, 2)
         self.stages = nn.Sequential(
             _Shifted(width, width, 1, frames), _Shifted(width, 2 * width, 2, frames),
             _Shifted(2 * width, 2 * width, 1, frames),
         )  # fmt: skip
-        self.head = nn.Linear(2 * width, classes) if classes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, T, H, W) -> (B, C, T, H / 4, W / 4), or the mean of the scores of all frames (B, classes)."""
+        """(B, 3, T, H, W) -> (B, C, T, H / 4, W / 4)."""
         y = self.stages(self.stem(x.transpose(1, 2).flatten(0, 1)))
-        if self.head is None:
-            return y.unflatten(0, (len(x), -1)).transpose(1, 2)
-        return self.head(y.mean((2, 3))).unflatten(0, (len(x), -1)).mean(1)
+        return y.unflatten(0, (len(x), -1)).transpose(1, 2)
 
 
 class _Inverted(nn.Module):
@@ -180,7 +177,9 @@ class _Inverted(nn.Module):
                           nn.Sigmoid()) if squeeze else None
         )  # fmt: skip
         self.project = nn.Conv3d(inner, after, 1)
-        self.skip = nn.Identity() if before == after and stride == 1 else nn.Conv3d(before, after, 1, (1, *[stride] * 2))
+        self.skip = (
+            nn.Identity() if before == after and stride == 1 else nn.Conv3d(before, after, 1, (1, *[stride] * 2))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.spatial(self.expand(x))

@@ -361,7 +361,10 @@ def _others() -> list[Built]:
                 channels=1,
             ),
             Built(
-                group="others", name="MONAI SegResNet", make=monai_model("SegResNet", **plane, init_filters=8), channels=1
+                group="others",
+                name="MONAI SegResNet",
+                make=monai_model("SegResNet", **plane, init_filters=8),
+                channels=1,
             ),
             *(
                 []
