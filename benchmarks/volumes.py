@@ -43,6 +43,8 @@ class Case:
     unit: tuple[int, int, int] | None = None
     #: Many channels: one weighted sum of them, and absolute values of its gradient.
     wide: bool = False
+    #: Of tokens behind a class token: the grid (h, w, T) that they form, all frames of a place side by side.
+    places_first: tuple[int, int, int] | None = None
     packages: tuple[str, ...] = ()
 
     @property
@@ -194,15 +196,25 @@ CLIPS = (
                       tubelet_size=[2, 8, 8]), size=(4, 32, 32), expected="model.layers.1",
                       unit=(1, 1, 2)),
     transformers_clip(name="transformers TimeSformer", build=frames_first("Timesformer", image_size=32, patch_size=8,
-                      num_frames=4), size=(4, 32, 32), expected="output[last_hidden_state]", unit=(1, 1, 2)),
+                      num_frames=4), size=(4, 32, 32), expected="model.encoder[last_hidden_state]", unit=(1, 1, 2),
+                      places_first=(4, 4, 4)),
 )  # fmt: skip
+
+
+def features_of(case: Case, module: nn.Module, x: Tensor, layer: str) -> Tensor:
+    """What a layer returns, by a hook; tokens that do not go frame by frame as (B, C, T, h, w)."""
+    output = output_of(module, partial(module, x), layer)
+    if case.places_first is None:
+        return output
+    return output[:, 1:].unflatten(1, case.places_first).permute(0, 4, 3, 1, 2)
 
 
 def by_autograd(case: Case, module: nn.Module, x: Tensor, result: Any) -> tuple[Array, str]:
     """The map of the unit with sum 1, and what is wrong with its centre."""
     unit = result.unit
     shape, index = tuple(unit.map_shape), tuple(unit.index)
-    truth = Oracle(module=module).truth(x, result.layer, shape, index)
+    deepest = partial(features_of, case, module, layer=result.layer)
+    truth = Oracle(module=module, deepest=deepest).truth(x, result.layer, shape, index)
     if truth.map is None:
         raise RuntimeError(f"{case.name}: {truth.note}")
     assumed = any(finding.code == "assumed_layout" for finding in result.findings)
@@ -211,7 +223,7 @@ def by_autograd(case: Case, module: nn.Module, x: Tensor, result: Any) -> tuple[
         return truth.map, note
     leaf = x.clone().requires_grad_()
     with written_out_norms():
-        features = as_map(output_of(module, partial(module, leaf), result.layer), shape)
+        features = as_map(deepest(leaf), shape)
     assert features is not None
     energy: Any = 0.0
     for value in features[(0, slice(None), *index)]:

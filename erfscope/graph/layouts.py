@@ -93,9 +93,7 @@ def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
             # Axes of one cell may stand anywhere.
             in_order = order == axes or [axis for axis in order if grid[axis] > 1] == [a for a in axes if grid[a] > 1]
             own = () if in_order else order
-            return Layout(
-                dims=(dim,), batch_dim=batch, grid=grid, order=own, prefix=first, suffix=shape[dim] - stop
-            )
+            return Layout(dims=(dim,), batch_dim=batch, grid=grid, order=own, prefix=first, suffix=shape[dim] - stop)
     return None
 
 

@@ -148,17 +148,23 @@ class Positions:
         return seen
 
 
-def _beside(places: tuple[Place, ...], all_places: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
-    """The places of an input of an operation without those that go along other dimensions than an input's that has
-    places along more axes: a class token of every frame beside the tokens of a clip is no part of its map."""
-    axes = sum(place.exists for place in places[:-1])
-    fuller = [each for each in all_places if sum(place.exists for place in each[:-1]) > axes]
-    return tuple(
-        place._replace(dim=None, table=NOWHERE, slope=0.0)
-        if len(place.table) > 1 and any(other[i].exists and other[i].dim != place.dim for other in fuller)
-        else place
-        for i, place in enumerate(places)
-    )
+def _beside(places: tuple[Place, ...], found: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
+    """The places of an input of an operation, beside those of all its inputs, without those that go along another
+    dimension, or through other images, than those of an input with places along more axes.
+
+    The class tokens of a clip's frames beside its tokens are no part of its map, and TimeSformer takes those of the
+    first image for all. Whether images see each other is not read here.
+    """
+    count = sum(place.exists for place in places[:-1])
+    fuller = [each for each in found if sum(place.exists for place in each[:-1]) > count]
+    kept = []
+    for axis, place in enumerate(places):
+        others = [each[axis] for each in fuller if each[axis].exists]
+        is_across = any(other.dim != place.dim for other in others)
+        is_of_others = axis == len(places) - 1 and not all(np.array_equal(place.table, o.table) for o in others)
+        is_off = len(place.table) > 1 and (is_across or is_of_others)
+        kept.append(place._replace(dim=None, table=NOWHERE, slope=0.0) if is_off else place)
+    return tuple(kept)
 
 
 def _numbered(shape: Shape, dim: int) -> Place:
