@@ -49,6 +49,9 @@ class Case:
     expected: str
     #: By arithmetic; () where the TRF is global or no paper states it.
     trf: tuple[int, ...] = ()
+    #: Centre of unit 0 and stride by arithmetic, in samples; () where not stated.
+    grid: tuple[float, ...] = ()
+    layout: str | None = None
     sound: bool = False
 
 
@@ -70,7 +73,7 @@ def whisper() -> nn.Module:
     """The encoder of a small Whisper, on a spectrogram (B, 16, T)."""
     model: Any = transformers_model(
         "WhisperModel", "WhisperConfig", d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=16, max_source_positions=32,
+        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=16, max_source_positions=24,
         vocab_size=60, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )()  # fmt: skip
     encoder: nn.Module = model.encoder
@@ -85,23 +88,26 @@ CASES = (
     Case(name="InceptionTime-like", build=Inception, shape=(2, 128), expected="output", trf=(77,)),
     Case(name="GRU tagger", build=Tagger, shape=(2, 32), expected="output"),
     Case(name="LSTM tagger", build=partial(Tagger, nn.LSTM), shape=(2, 32), expected="output"),
-    Case(name="long convolution by FFT", build=LongConvolution, shape=(2, 128), expected="output"),
-    Case(name="SincNet front of PyanNet", build=sincnet, shape=(1, 4000), expected="output", trf=(991,), sound=True),
+    Case(name="long convolution by FFT", build=LongConvolution, shape=(2, 128), expected="output",
+         layout="NCL"),
+    Case(name="SincNet front of PyanNet", build=sincnet, shape=(1, 4000), expected="output", trf=(991,),
+         grid=(495, 270), sound=True),
     Case(name="SEANet-like encoder", build=seanet, shape=(1, 400), expected="output", sound=True),
     Case(name="Demucs-like", build=Demucs, shape=(1, 256), expected="output", sound=True),
-    Case(name="Conv-TasNet-like separator", build=TasNet, shape=(1, 1024), expected="output", trf=(496,), sound=True),
+    Case(name="Conv-TasNet-like separator", build=TasNet, shape=(1, 1024), expected="output", trf=(496,),
+         grid=(7.5, 8), sound=True),
     Case(name="tagger on mel bands of an STFT", build=MelTagger, shape=(1, 1024), expected="output", sound=True),
-    Case(name="EEGNet-like", build=EegNet, shape=(8, 128), expected="output", trf=(36,)),
+    Case(name="EEGNet-like", build=EegNet, shape=(8, 128), expected="output", trf=(36,), grid=(1.5, 4)),
     *(Case(name=f"transformers {kind}, embeddings", build=fed("embeddings", f"{kind}Model", f"{kind}Config", **options),
-           shape=(32, 24), expected="output")
-      for kind, options in (("Llama", {**SMALL, "vocab_size": 60}), ("Mamba", {"hidden_size": 32, "state_size": 4,
+           shape=(32, 24), expected=last)
+      for kind, last, options in (("Llama", "output", {**SMALL, "vocab_size": 60}), ("Mamba", "output", {"hidden_size": 32, "state_size": 4,
                             "num_hidden_layers": 2, "vocab_size": 60}),
-                            ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 60}))),
+                            ("GPT2", "inner.h.1", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 60}))),
     Case(name="transformers Wav2Vec2, its convolutions", build=wav2vec2_front, shape=(1, 3200), expected="output",
-         trf=(400,), sound=True),
+         trf=(400,), grid=(199.5, 320), sound=True),
     *(Case(name=f"transformers {kind}", build=fed("wave", f"{kind}Model", f"{kind}Config", **SPEECH),
            shape=(1, 3200), expected="output", sound=True) for kind in ("Wav2Vec2", "Hubert", "WavLM")),
-    Case(name="transformers Whisper encoder", build=whisper, shape=(16, 64), expected="layer_norm", sound=True),
+    Case(name="transformers Whisper encoder", build=whisper, shape=(16, 48), expected="layers.1", sound=True),
 )  # fmt: skip
 
 
@@ -128,7 +134,7 @@ def rows(cases: tuple[Case, ...] = CASES) -> Iterator[tuple[Case, Any, float, fl
         x = torch.randn(1, *case.shape, dtype=torch.float64)
         result = erfscope.analyze(
             module, images=x, input_size=case.shape[1:], in_chans=case.shape[0], mean=0, std=1, dtype="float64",
-            convention="jacobian", draws="all",
+            convention="jacobian", draws="all", **({"layout": case.layout} if case.layout else {}),
         )  # fmt: skip
         truth = by_autograd(module, x, result)
         distance = float(abs(result.map.values - truth).sum())
@@ -138,6 +144,11 @@ def rows(cases: tuple[Case, ...] = CASES) -> Iterator[tuple[Case, Any, float, fl
 
 def is_right(case: Case, result: Any, distance: float, outside: float) -> bool:
     """Whether layer, TRF and map are as they must be."""
+    unit = result.unit
+    if case.grid:
+        offset, stride = case.grid
+        if (unit.center_px[0], unit.stride_px[0]) != (offset + stride * unit.index[0], stride):
+            return False
     return (
         result.layer == case.expected
         and distance < ALLOWED
