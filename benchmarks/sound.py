@@ -98,11 +98,11 @@ CASES = (
          grid=(7.5, 8), sound=True),
     Case(name="tagger on mel bands of an STFT", build=MelTagger, shape=(1, 1024), expected="output", sound=True),
     Case(name="EEGNet-like", build=EegNet, shape=(8, 128), expected="output", trf=(36,), grid=(1.5, 4)),
-    *(Case(name=f"transformers {kind}, embeddings", build=fed("embeddings", f"{kind}Model", f"{kind}Config", **options),
-           shape=(32, 24), expected=last)
-      for kind, last, options in (("Llama", "output", {**SMALL, "vocab_size": 60}), ("Mamba", "output", {"hidden_size": 32, "state_size": 4,
-                            "num_hidden_layers": 2, "vocab_size": 60}),
-                            ("GPT2", "inner.h.1", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 60}))),
+    *(Case(name=f"transformers {kind}, embeddings", build=fed("embeddings", f"{kind}Model", f"{kind}Config",
+           vocab_size=60, **options), shape=(32, 24), expected=last)
+      for kind, last, options in (("Llama", "output", SMALL),
+                                  ("Mamba", "output", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}),
+                                  ("GPT2", "inner.h.1", {"n_embd": 32, "n_layer": 2, "n_head": 4}))),
     Case(name="transformers Wav2Vec2, its convolutions", build=wav2vec2_front, shape=(1, 3200), expected="output",
          trf=(400,), grid=(199.5, 320), sound=True),
     *(Case(name=f"transformers {kind}", build=fed("wave", f"{kind}Model", f"{kind}Config", **SPEECH),
