@@ -69,8 +69,9 @@ class Axes:
     def text(self) -> str:
         """The axes with the sides of their cells: ``depth 2.5 mm, row 1 mm, col 1 mm``."""
         each = zip(self.names, self.spacing, self.units, strict=True)
-        counted = (self.cell, FRAMES)
-        return ", ".join(name if unit in counted else f"{name} {brief(step)} {unit}" for name, step, unit in each)
+        plain = Axes.named(self.names).units
+        named = [name if unit in plain else f"{name} {brief(step)} {unit}" for name, step, unit in each]
+        return ", ".join(named)
 
     @property
     def recorded(self) -> dict[str, str]:
