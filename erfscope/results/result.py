@@ -395,10 +395,15 @@ class Result:
         return self.status == "ok"
 
     @property
+    def input_axes(self) -> Axes:
+        """The axes of the input; of a report of before there were such, those of any input of so many axes."""
+        return self.input.axes or Axes.of_rank(len(self.input.size) or 2)
+
+    @property
     def axes(self) -> Axes:
         """The axes of the reference: what they are called, and what distances are in."""
         space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
-        own = self.input.axes or Axes.of_rank(len(self.input.size) or 2)
+        own = self.input_axes
         return own if is_input(self.wrt) else own.inner(len(space) or 2)
 
     @property

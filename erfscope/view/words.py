@@ -74,7 +74,7 @@ def conditions(result: Result) -> dict[str, Condition]:
     return {
         "weights": weights_condition(result),
         **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
-        "input": Condition(size, f"input {size} px"),
+        "input": Condition(size, f"input {size} {result.input_axes.cell}"),
         **_named("layer", layer),
         "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
