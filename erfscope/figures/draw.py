@@ -18,6 +18,7 @@ from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_f
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
 from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
+from erfscope.geometry.axes import Axes
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
@@ -231,6 +232,11 @@ def ramp_uri(cmap: str | None, *, signed: bool) -> str:
     return png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap))
 
 
+def _ring(name: str, radius: float, axes: Axes) -> Ring:
+    high, wide = axes.spacing
+    return Ring(name=name, radius=radius / wide, down=radius / high)
+
+
 def _view(
     result: Result,
     part: CloseUp,
@@ -253,7 +259,7 @@ def _view(
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest, cmap)),
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
-        rings=tuple(Ring(name=name, radius=float(radius)) for name, radius in radii(result).items()),
+        rings=tuple(_ring(name, float(radius), erf.axes) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None,
         bar=round_length(cols / 4),

@@ -93,6 +93,13 @@ class Axes:
         """The unit of distances."""
         return self.units[-1]
 
+    @property
+    def plane(self) -> Axes:
+        """Those of a picture: the last two, or a line beside an axis of one cell."""
+        names = (ROW, *self.names)[-2:] if len(self.names) == 1 else self.names[-2:]
+        spacing, units = ((self.spacing * 2)[-2:], (self.units * 2)[-2:])
+        return Axes(names=names, spacing=spacing, units=units, cell=self.cell)
+
     def only(self, kept: Sequence[int]) -> Axes:
         """Some of the axes."""
         names, units = (tuple(each[axis] for axis in kept) for each in (self.names, self.units))

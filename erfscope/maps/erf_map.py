@@ -107,6 +107,7 @@ class ErfMap:
             cell_px=two(self.cell_px, 1.0),
             trf=None if self.trf is None else _plane_trf(self.trf, pad),
             provenance=self.provenance,
+            axes=self.axes.plane,
         )
 
 

@@ -34,7 +34,9 @@ class Ring:
     """A radius around the unit, in cells."""
 
     name: str
+    #: Along columns, and along rows, which differ where cells are not square.
     radius: float
+    down: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
