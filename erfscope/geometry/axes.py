@@ -61,7 +61,7 @@ class Axes:
 
     def stated(self, spacing: Sequence[float] | None, unit: str) -> Axes:
         """The same with the spacing that a file states, of a volume or a sequence for which the user states none."""
-        if spacing is None or len(spacing) != len(self.names) or self != Axes.named(self.names, self.cell):
+        if spacing is None or len(spacing) != len(self.names) or self != Axes.named(self.names):
             return self
         return Axes(names=self.names, spacing=tuple(spacing), units=(unit,) * len(spacing), cell=self.cell)
 
@@ -170,6 +170,10 @@ def asked_axes(
             )
         for axis, step in zip(own.measured, given, strict=True):
             steps[axis], units[axis] = step, unit_name or "units"
+    if unit_name and spacing is None and len(own.names) > 1:
+        raise ErfscopeError(
+            "unit-name is the unit of a spacing, or what samples of a sequence are called; add --spacing"
+        )
     cell = unit_name if unit_name and spacing is None else own.cell
     for name, rate, rank in (("fps", fps, 3), ("sample_rate", sample_rate, 1)):
         if rate is None:

@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.adapter import Adapter
 from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
-from erfscope.geometry.axes import TIME
+from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
@@ -89,7 +89,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
         yield Finding(code="own_cell_dominated", text=text)
     if trf is not None and trf.is_global:
-        clipped = _outside(trf)
+        clipped = _outside(trf, erf.axes)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         yield _cut(erf, clipped)
     if stands_at_border(erf):
@@ -106,7 +106,8 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
 
 def _cut(erf: ErfMap, clipped: float) -> Finding:
     """The finding on a TRF of which a share lies outside: whether the ERF does too."""
-    whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
+    whole = {1: "", 2: "area of the ", 3: "volume of the "}[erf.values.ndim]
+    whole = "in-plane area of the " if erf.axes.is_in_plane else whole
     lost, growth = lost_at_borders(erf)
     outside = outside_text(clipped, whole)
     if erf.trf is not None and erf.trf.is_global:
@@ -117,10 +118,10 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%}, {ESTIMATED})")
 
 
-def _outside(trf: Trf) -> float:
+def _outside(trf: Trf, axes: Axes) -> float:
     """The share of a TRF's box that lies outside the reference, global operations left out."""
-    boxes = zip(trf.local_box_px[-2:], trf.reference_px[-2:], strict=True)
-    inside = [max(0, min(last, size - 1) - max(first, 0) + 1) / (last - first + 1) for (first, last), size in boxes]
+    boxes = [(*trf.local_box_px[axis], trf.reference_px[axis]) for axis in axes.measured]
+    inside = [max(0, min(last, size - 1) - max(first, 0) + 1) / (last - first + 1) for first, last, size in boxes]
     return 1 - float(np.prod(inside))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.axes import Axes
+from erfscope.geometry.axes import COL, DEPTH, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator, Over
@@ -499,8 +499,9 @@ def slug(*parts: str) -> str:
 
 
 def image_cell(result: Result) -> float | None:
-    """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
-    if is_input(result.wrt) or result.map is None:
+    """Image pixels per cell of the reference; None where the reference is the image or no plane of it, or where there
+    is no map."""
+    if is_input(result.wrt) or result.map is None or result.axes.names[-1:] != (COL,) or DEPTH in result.axes.names:
         return None
     cells = result.map.cell_px[-2:]
     return float(np.prod(cells) ** (1 / len(cells)))

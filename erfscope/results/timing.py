@@ -31,9 +31,9 @@ class Timing:
 def own_step(trf: Trf, axes: Axes, index: tuple[int, ...], units: tuple[int, ...]) -> tuple[float, float] | None:
     """First and last cell of a unit's own step along the axis of time; None without such an axis, or a place.
 
-    It is that of the unit's index where the layer has a unit for each step and pads, as causal models do at the
-    beginning: unit 0 has the first step. Else it is one stride around the unit's centre, such as of layers without
-    padding.
+    It is that of the unit's index where the layer has a unit for each step and pads at either end, as causal models do
+    at the beginning: unit 0 has the first step. Else, as in layers without padding, it is one stride around the unit's
+    centre.
 
     Args:
         trf: The unit's.
@@ -48,8 +48,10 @@ def own_step(trf: Trf, axes: Axes, index: tuple[int, ...], units: tuple[int, ...
     half = (max(stride, 1.0) - 1) / 2
     if stride < 1 or len(index) != len(axes.names):
         return center - half, center + half
-    first, place = index[axis] * stride, (trf.local_box_px if trf.is_global else trf.box_px)[axis][0]
-    if place >= first or units[axis] < trf.reference_px[axis] // stride:
+    first, side = index[axis] * stride, trf.reference_px[axis]
+    begun, end = (trf.local_box_px if trf.is_global else trf.box_px)[axis]
+    pads = begun < first or end + (units[axis] - 1 - index[axis]) * stride > side - 1
+    if not pads or units[axis] < side // stride:
         return center - half, center + half
     return first, first + stride - 1
 

@@ -181,6 +181,22 @@ def test_strides_without_padding_stand_at_their_centres_and_with_it_at_their_ste
     assert (timing.step, timing.look_ahead, timing.latency, timing.causal_by_trf) == ((28, 31), 0, 3, True)
 
 
+class PaddedBehind(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(1, 4, 3)
+
+    def forward(self, x):
+        return self.convolution(nn.functional.pad(x, (0, 2)))
+
+
+@pytest.mark.parametrize("unit", [0, 31, 63])
+def test_a_net_that_pads_behind_looks_ahead_of_its_own_sample(unit):
+    result = erfscope.analyze(PaddedBehind(), images=torch.randn(2, 1, 64), unit=unit)
+    assert (result.timing.step, result.timing.look_ahead) == ((unit, unit), 2)
+    assert result["past_share"].value == 0
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -190,6 +206,7 @@ def test_strides_without_padding_stand_at_their_centres_and_with_it_at_their_ste
         ({"fps": 25.0}, "fps is for clips, axes thw; this input has depth, row, col"),
         ({"sample_rate": 100.0}, "sample-rate is for sequences"),
         ({"fps": 0.0, "axes": "thw"}, "fps must be positive, not 0"),
+        ({"unit_name": "mm"}, "unit-name is the unit of a spacing"),
         ({"axes": "xyz"}, "axes"),
     ],
 )

@@ -126,6 +126,7 @@ def _centroid(result: Result) -> str:
         return ""
     measured = result.map.measured
     mean = Prepared(measured.magnitude, Geometry(measured)).moments.mean
+    mean = tuple(place / step for place, step in zip(mean, measured.axes.spacing, strict=True))
     return f" ({', '.join(number(place + 0.0) for place in mean)})"
 
 
