@@ -264,7 +264,7 @@ def _adapter(
         if source.example_inputs is not None:
             raise ErfscopeError(f"axes {FRAMES_FIRST} is for models of one input; turn the others in forward=")
         adapter.forward = partial(_on_frames_first, adapter.forward)
-    if any(value is not None for value in axes.values()):
+    if _given(axes):
         adapter.preprocess = _described(adapter.preprocess, axes)
     return adapter
 
@@ -274,12 +274,21 @@ def _on_frames_first(forward: Callable[..., Any], module: nn.Module, x: Tensor) 
     return forward(module, x.transpose(1, 2))
 
 
+#: Options that say what the axes are.
+SAYING = ("axes", "spacing", "fps")
+
+
+def _given(asked: AxesOptions) -> list[str]:
+    return [name for name, value in asked.items() if value is not None]
+
+
 def _described(steps: Preprocess, asked: AxesOptions) -> Preprocess:
     """The same preprocessing, of several inputs of each, with axes as they are described."""
     return replace(
         steps,
         axes=asked_axes(steps.axes, **asked),
-        assumed=tuple(name for name in steps.assumed if name != "axes" or asked.get("axes") is None),
+        # A spacing for each axis of a volume, and frames in a second, say what the axes are too.
+        assumed=tuple(name for name in steps.assumed if name != "axes" or not {*SAYING} & {*_given(asked)}),
         parts={name: _described(part, asked) for name, part in steps.parts.items()},
     )
 

@@ -272,8 +272,8 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     def crop(picture: Image) -> NDArray[np.uint8]:
         if len(config.size) == 1:
             raise ErfscopeError(
-                "an image was given to a model with one spatial axis; from Python give images= a ready tensor (B, C,"
-                " N), or leave images out for synthetic stimuli"
+                "an image was given to a model with one spatial axis; give sound (.wav, .flac, .ogg, .npy), from Python"
+                " also a ready tensor (B, C, N), or leave images out for synthetic stimuli"
             )
         from timm.data.transforms_factory import create_transform
 

@@ -39,7 +39,9 @@ class Built:
 PATCHES = ((8, 8),)
 
 
-def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
+def vision_model(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """Return what builds a torchvision model without weights."""
+
     def make() -> nn.Module:
         import torchvision
 
@@ -49,7 +51,7 @@ def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 def _detector(name: str, **options: Any) -> Callable[[], nn.Module]:
-    return _vision(name, weights_backbone=None, **options)
+    return vision_model(name, weights_backbone=None, **options)
 
 
 def _small_vit() -> nn.Module:
@@ -92,10 +94,10 @@ def _torchvision() -> list[Built]:
         "swin_v2_t": ("features",),
     }
     return [
-        *(row(name=name, make=_vision(name), size=(96, 96), layers=layers) for name, layers in plain.items()),
+        *(row(name=name, make=vision_model(name), size=(96, 96), layers=layers) for name, layers in plain.items()),
         row(
             name="googlenet",
-            make=_vision("googlenet", init_weights=False, aux_logits=False),
+            make=vision_model("googlenet", init_weights=False, aux_logits=False),
             size=(96, 96),
             layers=("inception5b",),
         ),
@@ -112,9 +114,9 @@ def _torchvision() -> list[Built]:
             make=_detector("lraspp_mobilenet_v3_large", num_classes=5),
             layers=("classifier", "output[out]"),
         ),
-        row(name="r3d_18", make=_vision("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
-        row(name="mc3_18", make=_vision("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
-        row(name="swin3d_t", make=_vision("swin3d_t"), size=(4, 64, 64), layers=("features",)),
+        row(name="r3d_18", make=vision_model("r3d_18"), size=(4, 32, 32), layers=("layer4",)),
+        row(name="mc3_18", make=vision_model("mc3_18"), size=(4, 32, 32), layers=("layer4",)),
+        row(name="swin3d_t", make=vision_model("swin3d_t"), size=(4, 64, 64), layers=("features",)),
         row(name="ssdlite320", make=_detector("ssdlite320_mobilenet_v3_large"), size=(320, 320), expected="either"),
         row(
             name="fasterrcnn_mobilenet",
@@ -315,7 +317,9 @@ def _transformers() -> list[Built]:
     ]
 
 
-def _monai(name: str, **options: Any) -> Callable[[], nn.Module]:
+def monai_model(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """Return what builds a net of MONAI."""
+
     def make() -> nn.Module:
         import monai.networks.nets as nets
 
@@ -347,17 +351,20 @@ def _others() -> list[Built]:
             Built(
                 group="others",
                 name="MONAI UNet",
-                make=_monai("UNet", **plane, channels=(8, 16, 16), strides=(2, 2)),
+                make=monai_model("UNet", **plane, channels=(8, 16, 16), strides=(2, 2)),
                 channels=1,
             ),
             Built(
                 group="others",
                 name="MONAI BasicUNet",
-                make=_monai("BasicUNet", **plane, features=(8, 8, 8, 16, 16, 8)),
+                make=monai_model("BasicUNet", **plane, features=(8, 8, 8, 16, 16, 8)),
                 channels=1,
             ),
             Built(
-                group="others", name="MONAI SegResNet", make=_monai("SegResNet", **plane, init_filters=8), channels=1
+                group="others",
+                name="MONAI SegResNet",
+                make=monai_model("SegResNet", **plane, init_filters=8),
+                channels=1,
             ),
             *(
                 []
@@ -366,14 +373,14 @@ def _others() -> list[Built]:
                     Built(
                         group="others",
                         name="MONAI SwinUNETR",
-                        make=_monai("SwinUNETR", **plane, feature_size=12, depths=(1, 1, 1, 1)),
+                        make=monai_model("SwinUNETR", **plane, feature_size=12, depths=(1, 1, 1, 1)),
                         channels=1,
                     ),
                     Built(
                         group="others",
                         name="MONAI UNETR",
                         channels=1,
-                        make=_monai(
+                        make=monai_model(
                             "UNETR", **plane, img_size=64, feature_size=8, hidden_size=24, mlp_dim=48, num_heads=2
                         ),
                     ),
@@ -384,7 +391,7 @@ def _others() -> list[Built]:
                 name="MONAI UNet (volume)",
                 size=(32, 32, 32),
                 channels=1,
-                make=_monai("UNet", spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8), strides=(2,)),
+                make=monai_model("UNet", spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8), strides=(2,)),
             ),
         ]
     if importlib.util.find_spec("segmentation_models_pytorch") is not None:

@@ -18,7 +18,6 @@ from erfscope.options.settings import OPTIONS
 TAKEN = (
     *("layer", "wrt", "channels", "convention", "draws", "images", "synthetic", "squash", "weights", "checkpoint"),
     *("unsafe_load", "model_kwargs", "input_size", "in_chans", "mean", "std", "layout", "prefix_tokens", "seed"),
-    *("axes", "spacing", "unit_name", "fps", "sample_rate"),
     *("device", "dtype"),
 )
 LAYERS = replace(

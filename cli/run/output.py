@@ -70,12 +70,12 @@ def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
     """The files that inputs name, those in folders and of patterns among them."""
-    from erfscope.stimuli.files import find
+    from erfscope.stimuli.files import EVERY, find
 
     for each in inputs:
         # What is not there is refused where it is read.
         with contextlib.suppress(ErfscopeError):
-            yield from find(each).files
+            yield from find(each, EVERY).files
 
 
 def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:

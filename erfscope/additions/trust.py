@@ -226,6 +226,6 @@ def _grey_levels(plan: Plan, spread: float) -> float | None:
     """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a
     tensor by others."""
     preprocess, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
-    if not is_input(plan.question.wrt) or feed.kind == "tensor" or not preprocess.pixelwise:
+    if not is_input(plan.question.wrt) or feed.kind in ("tensor", "volume", "sound") or not preprocess.pixelwise:
         return None
     return 255 * spread * float(np.mean(preprocess.std))

@@ -36,6 +36,7 @@ from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
 from erfscope.stimuli.several import SeveralFeed
+from erfscope.stimuli.values import ValuesFeed
 from erfscope.storage.files import is_report, read
 
 #: Size of a comparison whose models share none of their own.
@@ -189,6 +190,8 @@ def _by_own_numbers(feed: Feed, prepared: Preprocess, shared: Preprocess) -> Fee
             name: _by_own_numbers(each, prepared.parts[name], shared.parts[name]) for name, each in feed.feeds.items()
         }
         return SeveralFeed(parts, prepared)
+    if isinstance(feed, ValuesFeed):
+        return feed.scaled_as(prepared)
     if not isinstance(feed, PictureFeed):
         return feed
     return replace(feed, normalise=prepared.normalise, cropped_as=shared.resize_text)

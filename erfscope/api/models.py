@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,8 +36,10 @@ from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.decode import read_picture
 from erfscope.stimuli.feed import Feed, PictureFeed, TensorFeed
-from erfscope.stimuli.files import by_input, image_files, paired_files
+from erfscope.stimuli.files import EVERY, by_input, image_files, paired_files, suffixes_of
 from erfscope.stimuli.several import SeveralFeed
+from erfscope.stimuli.stored import is_values
+from erfscope.stimuli.values import open_values
 
 __all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 
@@ -64,6 +67,7 @@ READ_FIRST = 50
 
 def check_images(request: Request) -> None:
     """Read the first images that a request names by paths, unless broken ones are passed over, or are another shard's.
+    Volumes and sound wait for the model, whose input says how they are read.
 
     Raises:
         ErfscopeError: no such file, or one that is no image.
@@ -76,7 +80,8 @@ def check_images(request: Request) -> None:
         file
         for paths in each
         if are_paths(paths)
-        for file in image_files(paths, samples=settings.samples, seed=settings.seed)[:READ_FIRST]
+        for file in _pictures(paths, settings.samples, settings.seed)[:READ_FIRST]
+        if not is_values(file)
     ]
     if not files:
         return
@@ -84,6 +89,17 @@ def check_images(request: Request) -> None:
         request.progress("reading images", done, len(files))
         read_picture(file, channels=3)
     request.progress("reading images", len(files), len(files))
+
+
+def _pictures(paths: Any, samples: int | None, seed: int) -> list[Path]:
+    """The pictures that paths name; none where these hold volumes or sound alone."""
+    try:
+        return image_files(paths, samples=samples, seed=seed)
+    except ErfscopeError:
+        with contextlib.suppress(ErfscopeError):
+            image_files(paths, samples=samples, seed=seed, suffixes=EVERY)
+            return []
+        raise
 
 
 def caller_modules(*models: object) -> list[nn.Module]:
@@ -115,7 +131,9 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
     if any(map(are_paths, own.values())):
         limit = settings.samples if settings.until_se is None else settings.samples or UNTIL_SE_LIMIT
         paths = {name: each for name, each in own.items() if are_paths(each)}
-        own |= paired_files(paths, samples=limit, seed=settings.seed)
+        ranks = {short: len(part.size) for short, part in zip(names, preprocess.parts.values(), strict=True)}
+        suffixes = {name: suffixes_of(ranks[name]) for name in paths}
+        own |= paired_files(paths, samples=limit, seed=settings.seed, suffixes=suffixes)
     feeds = {
         # Synthetic images are others for each: what differs between inputs would vanish else.
         name: _feed_of(request, own[short], part, (settings.seed + number) % SEED_LIMIT)
@@ -141,7 +159,17 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
         stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, size=preprocess.size, channels=preprocess.channels)
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
-        stimuli = open_images(paths, samples=limit, seed=seed, crop=preprocess.crop, channels=preprocess.channels)
+        values = open_values(paths, samples=limit, seed=seed, preprocess=preprocess)
+        if values is not None:
+            return values
+        stimuli = open_images(
+            paths,
+            samples=limit,
+            seed=seed,
+            crop=preprocess.crop,
+            channels=preprocess.channels,
+            suffixes=suffixes_of(len(preprocess.size)),
+        )
     else:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images

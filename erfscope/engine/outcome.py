@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from erfscope.attribution.convention import CONVENTIONS, convention_of
 from erfscope.engine.cost import gradient_cut, unproved_operations
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, map_of
+from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, map_of, shown_as
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
@@ -80,7 +80,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         convention=plan.question.convention.name,
         method=method,
         scale=plan.question.convention.scale,
-        options=settings.recorded(),
+        options=settings.recorded() | shown_as(plan).axes.recorded,
         trf=trf,
         seed=settings.seed,
         dtype=_dtype(plan),
@@ -123,9 +123,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
     yield from _one_by_one(plan)
     yield from report.weights_findings
-    yield from of_model(
-        plan.model.adapter, plan.question.wrt, normalised=plan.feed.of(plan.question.wrt).kind != "tensor"
-    )
+    yield from of_model(plan.model.adapter, plan.question.wrt, shown_as(plan))
     if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
@@ -243,7 +241,7 @@ def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
 
 def _input_record(plan: Plan) -> InputRecord:
     own, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
-    shown = feed.preprocess(own)
+    shown = shown_as(plan)
     return InputRecord(
         size=own.size,
         source=feed.kind,
@@ -254,7 +252,7 @@ def _input_record(plan: Plan) -> InputRecord:
         resize=shown.resize_text,
         scale=shown.scale_text,
         text_kind=feed.text_kind,
-        axes=own.axes,
+        axes=shown.axes,
     )
 
 

@@ -27,6 +27,7 @@ from erfscope.geometry.unit_kind import CLASS, by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
+from erfscope.model_facts import Preprocess
 from erfscope.options.settings import Settings, by_removal
 from erfscope.parallel import SINGLE, ProcessGroup, current
 from erfscope.parallel.process_group import Shard, parse
@@ -204,9 +205,15 @@ def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     return from_sums.map_of(sums.averages[number], plan.trfs[number], scale, size, axes)
 
 
+def shown_as(plan: Plan) -> Preprocess:
+    """Return how these images become the input, with the spacing that their files state."""
+    reference = plan.question.wrt
+    return plan.feed.of(reference).preprocess(plan.model.adapter.preprocess.of(reference))
+
+
 def axes_of(plan: Plan, number: int) -> Axes:
     """Return the axes of the reference of one unit."""
-    own = plan.model.adapter.preprocess.of(plan.question.wrt).axes
+    own = shown_as(plan).axes
     return own if is_input(plan.question.wrt) else own.inner(len(plan.trfs[number].reference_px))
 
 

@@ -13,7 +13,7 @@ from erfscope.additions.every_unit import unit_maps
 from erfscope.additions.unit_fields import Field, UnitFields, fields_of
 from erfscope.engine.batch import accumulate
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import Callbacks, Plan, Sums, plan_run
+from erfscope.engine.plan import Callbacks, Plan, Sums, axes_of, plan_run
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import Trf, resolve_units
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
@@ -101,6 +101,8 @@ def plan_of_planes(model: LoadedModel, feed: Feed, settings: Settings, layer: st
     if len(space) != 2 or len(reference) != 2:
         text = f"the explorer shows planes, and {layer} of {model.label} has a map of {len(space)} axes"
         raise ErfscopeError(f"{text} on an input of {len(reference)}; take a model of images")
+    if set(axes_of(plan, 0).spacing) != {1.0}:
+        raise ErfscopeError("the explorer draws circles in pixels: leave --spacing out")
     return plan
 
 

@@ -21,7 +21,6 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
-from erfscope.geometry.axes import Axes
 from erfscope.measures.sizes import sides_of
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
@@ -142,7 +141,7 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
 
 
 def _input_side(result: Result) -> float:
-    own = result.input.axes or Axes.of_rank(len(result.input.size))
+    own = result.input_axes
     sides = [result.input.size[axis] for axis in own.measured]
     return sides_of(sides, None, own.only(own.measured).spacing).reference
 

@@ -18,6 +18,7 @@ from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_f
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
 from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
+from erfscope.geometry.axes import Axes
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
@@ -235,6 +236,11 @@ def ramp_uri(cmap: str | None, *, signed: bool) -> str:
     """The colours themselves, from the lowest value to the highest."""
     values = np.linspace(-1.0 if signed else 0.0, 1.0, 128)[None, :]
     return png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap))
+
+
+def _ring(name: str, radius: float, axes: Axes) -> Ring:
+    high, wide = axes.spacing
+    return Ring(name=name, radius=radius / wide, down=radius / high)
 
 
 def _view(

@@ -77,6 +77,8 @@ class BaselineMeasure:
     #: Usable images, or draws where the error is over draws.
     n: Annotated[int, Meta(ge=0)]
     over: Over
+    #: "px", "mm" and the like; "" where it is that of images.
+    unit: str = ""
     #: Values without one group of images (or draws) each.
     leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)] = ()
 
@@ -170,6 +172,7 @@ def _recorded(result: Result, name: str) -> BaselineMeasure:
         se=_rounded(measure.se),
         n=drawn if result.se_over == "draws" else pictures.n_images - pictures.n_dead,
         over=result.se_over,
+        unit="" if measure.unit == MEASURES[name].unit else measure.unit,
         leave_one_out=tuple(float(f"{value:.{DIGITS}g}") for value in measure.leave_one_out),
     )
 

@@ -259,7 +259,7 @@ def judge(
         where = "this map" if obtained.value is None else "the map of the baseline"
         return replace(blank, reason=f"{name} does not exist for {where}")
     if not tolerance.guards(expected.value, MEASURES[name].wider):
-        value = f"{number(expected.value)}{unit_of(name)}"
+        value = f"{number(expected.value)}{unit_of(name, expected)}"
         text = f"{name} is {value} in the baseline, so that {str(tolerance)!r} guards nothing"
         return replace(blank, reason=f"{text}; write a percentage, such as -5%")
     difference, se = _difference(name, obtained, expected)
@@ -321,16 +321,14 @@ def _explained(found: MeasureVerdict) -> MeasureVerdict:
     assert found.difference is not None
     assert found.se is not None
     text = f"{found.name} moved by {_moved(found)}"
-    allowed = f"{number(found.limit)}{unit_of(found.name)}"
+    unit = unit_of(found.name, found.obtained, found.expected)
+    allowed = f"{number(found.limit)}{unit}"
     if found.word == "fail":
         way = {"narrower": "towards a narrower ERF", "wider": "towards a wider ERF", "both": "either way"}[
             found.tolerance.side
         ]
         return replace(found, reason=f"{text}, more than the {allowed} ({found.tolerance}) tolerated {way}")
-    noise = (
-        f"three standard errors, {number(NOISE * found.se)}{unit_of(found.name)}, are more than the tolerance of"
-        f" {allowed}"
-    )
+    noise = f"three standard errors, {number(NOISE * found.se)}{unit}, are more than the tolerance of {allowed}"
     if found.needed is None:
         return replace(
             found,
@@ -352,10 +350,10 @@ def signed_difference(found: MeasureVerdict) -> str:
 
 
 def _moved(found: MeasureVerdict) -> str:
-    return f"{signed_difference(found)}{unit_of(found.name)}"
+    return f"{signed_difference(found)}{unit_of(found.name, found.obtained, found.expected)}"
 
 
-def unit_of(name: str) -> str:
-    """The unit of a measure, with a space before it; "" for a plain number."""
-    unit = MEASURES[name].unit
+def unit_of(name: str, *values: BaselineMeasure | None) -> str:
+    """The unit of a measure of some values, with a space before it; "" for a plain number."""
+    unit = next((value.unit for value in values if value and value.unit), MEASURES[name].unit)
     return f" {unit}" if unit else ""

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, BaselineMeasure
 from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
 from erfscope.gate.structure import StructureChange
+from erfscope.geometry.axes import DEPTH
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
@@ -144,9 +145,10 @@ class Verdict:
             yield Note(label="advice", text=f"to settle it: measure the baseline's model and this one with {count}")
         found = self.obtained
         if found.measures and not self.measures:
-            values = [f"{name} {_value(each)}{unit_of(name)}" for name, each in found.measures.items()]
+            values = [f"{name} {_value(each)}{unit_of(name, each)}" for name, each in found.measures.items()]
             yield Note(label="fact", text=f"found: {', '.join(values)}")
-        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3:
+        is_volume = DEPTH in str(found.protocol.get("options", {}).get("axes", ""))
+        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3 and not is_volume:
             yield Note(label="fact", text=f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
         yield from (Note(label="fact", text=f"note: {text}") for text in self.notices)
         if self.accept:
@@ -210,7 +212,7 @@ class Verdict:
 def _row(measure: MeasureVerdict) -> tuple[str, ...]:
     has_limit = measure.limit is not None and measure.tolerance.relative
     return (
-        f"{measure.name}{unit_of(measure.name)}",
+        f"{measure.name}{unit_of(measure.name, measure.obtained, measure.expected)}",
         _value(measure.obtained),
         _value(measure.expected),
         str(measure.tolerance) + (f" ({number(measure.limit)})" if has_limit else ""),

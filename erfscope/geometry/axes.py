@@ -59,6 +59,25 @@ class Axes:
         names = self.names if rank == len(self.names) else Axes.of_rank(rank).names
         return Axes.named(names, CELLS)
 
+    def stated(self, spacing: Sequence[float] | None, unit: str) -> Axes:
+        """The same with the spacing that a file states, of a volume or a sequence for which the user states none."""
+        if spacing is None or len(spacing) != len(self.names) or self != Axes.named(self.names):
+            return self
+        return Axes(names=self.names, spacing=tuple(spacing), units=(unit,) * len(spacing), cell=self.cell)
+
+    @property
+    def text(self) -> str:
+        """The axes with the sides of their cells: ``depth 2.5 mm, row 1 mm, col 1 mm``."""
+        each = zip(self.names, self.spacing, self.units, strict=True)
+        plain = Axes.named(self.names).units
+        named = [name if unit in plain else f"{name} {brief(step)} {unit}" for name, step, unit in each]
+        return ", ".join(named)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What results have to record of them: all, where they are not those of any input of so many axes."""
+        return {} if self == Axes.of_rank(len(self.names)) else {"axes": self.text}
+
     @property
     def measured(self) -> tuple[int, ...]:
         """The axes that distances are taken over: all, but of a clip rows and columns alone."""
@@ -73,6 +92,13 @@ class Axes:
     def unit(self) -> str:
         """The unit of distances."""
         return self.units[-1]
+
+    @property
+    def plane(self) -> Axes:
+        """Those of a picture: the last two, or a line beside an axis of one cell."""
+        names = (ROW, *self.names)[-2:] if len(self.names) == 1 else self.names[-2:]
+        spacing, units = ((self.spacing * 2)[-2:], (self.units * 2)[-2:])
+        return Axes(names=names, spacing=spacing, units=units, cell=self.cell)
 
     def only(self, kept: Sequence[int]) -> Axes:
         """Some of the axes."""
@@ -144,10 +170,16 @@ def asked_axes(
             )
         for axis, step in zip(own.measured, given, strict=True):
             steps[axis], units[axis] = step, unit_name or "units"
+    if unit_name and spacing is None and len(own.names) > 1:
+        raise ErfscopeError(
+            "unit-name is the unit of a spacing, or what samples of a sequence are called; add --spacing"
+        )
     cell = unit_name if unit_name and spacing is None else own.cell
     for name, rate, rank in (("fps", fps, 3), ("sample_rate", sample_rate, 1)):
         if rate is None:
             continue
+        if not 0 < rate < math.inf:
+            raise ErfscopeError(f"{name.replace('_', '-')} must be positive, not {brief(rate)}")
         if TIME not in own.names or len(own.names) != rank:
             what = "clips, axes thw" if rank == 3 else "sequences, which have one axis"
             raise ErfscopeError(f"{name.replace('_', '-')} is for {what}; this input has {', '.join(own.names)}")

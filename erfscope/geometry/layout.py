@@ -29,6 +29,9 @@ class Layout:
     batch_dim: int = 0
     #: Of tokens: the grid (h, w) that they form, row by row after the prefix tokens; () where each axis is a dimension.
     grid: tuple[int, ...] = ()
+    #: The axes of the grid in the order in which tokens go along them, the slowest first, as (1, 2, 0) of those that
+    #: have all frames of a place side by side; () in their own order.
+    order: tuple[int, ...] = ()
     #: The number of class, distillation or register tokens that come first, and that come last. They are not in the
     #: map.
     prefix: int = 0
@@ -52,7 +55,10 @@ class Layout:
         if not self.grid:
             return values
         cells = values[:, :, self.prefix : values.shape[2] - self.suffix]
-        return cells.reshape(*cells.shape[:2], *self.grid)
+        if not self.order:
+            return cells.reshape(*cells.shape[:2], *self.grid)
+        cells = cells.reshape(*cells.shape[:2], *(self.grid[axis] for axis in self.order))
+        return cells.permute(0, 1, *(2 + self.order.index(axis) for axis in range(len(self.grid))))
 
     def _channels_first(self, tensor: Tensor) -> Tensor:
         rank = tensor.dim()
@@ -73,6 +79,7 @@ class Layout:
 
             beside = self._channels_first(like)
             last = beside[:, :, beside.shape[2] - self.suffix :]
+            values = values.permute(0, 1, *(2 + axis for axis in self.order)) if self.order else values
             values = torch.cat([beside[:, :, : self.prefix], values.flatten(2), last], 2)
         sides = [like.shape[dim] for dim in channels]
         values = values.reshape(len(values), *sides, *values.shape[2:])
@@ -88,12 +95,20 @@ class Layout:
         channels = math.prod(shape[dim] for dim in self.channel_dims(len(shape)))
         return (shape[self.batch_dim], channels, *self.space(shape))
 
+    def token_numbers(self) -> NDArray[np.intp]:
+        """Return the number of each cell's token among those of the grid, (*grid)."""
+        import numpy as np
+
+        order = self.order or tuple(range(len(self.grid)))
+        numbers = np.arange(math.prod(self.grid)).reshape([self.grid[axis] for axis in order])
+        return numbers.transpose(np.argsort(order))
+
     def unit_box(self, shape: Sequence[int], unit: Sequence[int]) -> tuple[NDArray[np.intp], ...]:
         """Return the indices along each dimension of a tensor of this shape that one unit of its map is."""
         import numpy as np
 
         box = [np.arange(side) for side in shape]
-        spots = [self.prefix + int(np.ravel_multi_index(tuple(unit), self.grid))] if self.grid else unit
+        spots = [self.prefix + int(self.token_numbers()[tuple(unit)])] if self.grid else unit
         for dim, spot in zip(self.space_dims(len(shape)), spots, strict=True):
             box[dim] = np.array([spot])
         return tuple(box)

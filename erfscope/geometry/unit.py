@@ -175,7 +175,7 @@ Box = tuple[tuple[int, int], ...]
 
 def sides(box: Box) -> tuple[int, ...]:
     """Return the number of cells along each axis."""
-    return tuple(stop - first for first, stop in box)
+    return tuple([stop - first for first, stop in box])
 
 
 def inside(box: Box, start: Sequence[int] | None = None) -> Any:

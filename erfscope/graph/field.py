@@ -256,5 +256,5 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
     cells = np.arange(shape[dim], dtype=float)
     if layout.grid and not is_batch:
         cells[:] = np.inf
-        cells[layout.prefix : shape[dim] - layout.suffix] = np.indices(layout.grid)[axis].reshape(-1)
+        cells[layout.prefix + layout.token_numbers()] = np.indices(layout.grid)[axis]
     return cells.reshape([1, *(-1 if i == dim else 1 for i in range(len(shape)))])

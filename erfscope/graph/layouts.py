@@ -74,7 +74,8 @@ def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
 
 
 def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
-    """Where one dimension goes along all axes of the image, row by row, maybe with others before and behind."""
+    """Where one dimension goes along all axes of the image, one after the other (row by row, or frame by frame at every
+    place), maybe with others before and behind."""
     dims = {place.dim for place in space if len(place.table) > 1}
     dim = next(iter(dims), None)
     if len(dims) != 1 or dim is None or dim == batch:
@@ -83,10 +84,17 @@ def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
     table = np.stack([np.broadcast_to(place.table if place.exists else 0.0, shape[dim]) for place in space])
     there = np.flatnonzero(np.isfinite(table).all(0))
     first, stop = (int(there[0]), int(there[-1]) + 1) if there.size else (0, 0)
-    grid = _grid(table[:, first:stop]) if 0 < stop - first == len(there) else None
-    if grid is None:
+    if not 0 < stop - first == len(there):
         return None
-    return Layout(dims=(dim,), batch_dim=batch, grid=grid, prefix=first, suffix=shape[dim] - stop)
+    axes = tuple(range(len(space)))
+    for order in itertools.permutations(axes):
+        if (sides := _grid(table[[*order], first:stop])) is not None:
+            grid = tuple(sides[order.index(axis)] for axis in axes)
+            # Axes of one cell may stand anywhere.
+            in_order = order == axes or [axis for axis in order if grid[axis] > 1] == [a for a in axes if grid[a] > 1]
+            own = () if in_order else order
+            return Layout(dims=(dim,), batch_dim=batch, grid=grid, order=own, prefix=first, suffix=shape[dim] - stop)
+    return None
 
 
 def _grid(table: FloatArray) -> tuple[int, ...] | None:

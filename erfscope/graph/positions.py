@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, shape_of
 from erfscope.graph.layouts import NO_PLACE, Reading, read_places
-from erfscope.graph.places import Place, carry_place, go_on, join_places, reshape_places
+from erfscope.graph.places import NOWHERE, Place, carry_place, go_on, join_places, reshape_places
 from erfscope.graph.rules.products import ATTENTION, TOKEN_MIXING
 from erfscope.graph.rules.reading import (
     Dims,
@@ -103,6 +103,7 @@ class Positions:
             any(each[axis].exists for each in leading) for axis in range(len(self.space) + 1)
         )
         parts = self._is_parts_of_one(edges)
+        found = [_beside(each, found) for each in found]
         joined = [join_places(each, edges, node, side_by_side=parts) for each in zip(*found, strict=True)]
         if call_of(node).name in WRITES and len(edges) == 1 and edges[0].source is not node.args[0]:
             joined = [go_on(place) for place in joined]
@@ -145,6 +146,25 @@ class Positions:
                 seen.add(here)
                 stack += [edge.source for edge in self.edges.get(here, [])]
         return seen
+
+
+def _beside(places: tuple[Place, ...], found: Sequence[tuple[Place, ...]]) -> tuple[Place, ...]:
+    """The places of an input of an operation, beside those of all its inputs, without those that go along another
+    dimension, or through other images, than those of an input with places along more axes.
+
+    The class tokens of a clip's frames beside its tokens are no part of its map, and TimeSformer takes those of the
+    first image for all. Whether images see each other is not read here.
+    """
+    count = sum(place.exists for place in places[:-1])
+    fuller = [each for each in found if sum(place.exists for place in each[:-1]) > count]
+    kept = []
+    for axis, place in enumerate(places):
+        others = [each[axis] for each in fuller if each[axis].exists]
+        is_across = any(other.dim != place.dim for other in others)
+        is_of_others = axis == len(places) - 1 and not all(np.array_equal(place.table, o.table) for o in others)
+        is_off = len(place.table) > 1 and (is_across or is_of_others)
+        kept.append(place._replace(dim=None, table=NOWHERE, slope=0.0) if is_off else place)
+    return tuple(kept)
 
 
 def _numbered(shape: Shape, dim: int) -> Place:

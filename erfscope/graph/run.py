@@ -62,7 +62,7 @@ class Crop:
         part = self.parts.get(self.graph.inputs[0])
         if part is None:
             return ((0, 1),) * (len(shape_of(self.graph.inputs[0])) - 2)
-        return tuple((int(each[0]), int(each[-1]) + 1) for each in part[2:])
+        return tuple([(int(each[0]), int(each[-1]) + 1) for each in part[2:]])
 
     @property
     def is_of_image(self) -> bool:

@@ -37,7 +37,7 @@ def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> P
     table = np.broadcast_to(table, shape[dims[0 if layout.grid else axis]])
     if layout.grid:
         row = tuple(slice(None) if i == axis else 0 for i in range(len(space)))
-        table = table[layout.prefix : len(table) - layout.suffix].reshape(space)[row]
+        table = table[layout.prefix + layout.token_numbers()[row]]
     reason = place.inexact_reason or place.unknown_reason
     if not np.isfinite(table).all():
         return UNKNOWN_LINE._replace(inexact_reason=reason or UNKNOWN)

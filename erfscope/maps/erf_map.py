@@ -108,6 +108,7 @@ class ErfMap:
             trf=None if self.trf is None else _plane_trf(self.trf, pad),
             axes=_beside_nothing(self.axes) if pad else self.axes.only((-2, -1)),
             provenance=self.provenance,
+            axes=self.axes.plane,
         )
 
     def in_cells(self, length: float) -> tuple[float, ...]:

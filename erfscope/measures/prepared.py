@@ -57,7 +57,7 @@ class Geometry:
         )
         #: Along the axis of time, measured or not, the unit's centre and the spacing, and the first and the last cell
         #: of the unit's own step; None where there is no such axis, and for units without a place.
-        self.time_axis, self.own_time = _time_axis(erf), _own_time(erf)
+        self.time_axis, self.own_time = _in_time(erf)
 
     def around(self, offset: Sequence[float]) -> Geometry:
         """The same cells around a place that is so far from the unit's centre, in the unit of the spacing."""
@@ -136,19 +136,13 @@ class Geometry:
         return tuple(parts)
 
 
-def _time_axis(erf: ErfMap) -> tuple[float, float] | None:
+def _in_time(erf: ErfMap) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+    """The centre of a map's unit and the spacing along the axis of time, and the unit's own step."""
     if TIME not in erf.axes.names or not erf.center_px:
-        return None
+        return None, None
     axis = erf.axes.names.index(TIME)
-    return erf.center_px[axis], erf.axes.spacing[axis]
-
-
-def _own_time(erf: ErfMap) -> tuple[float, float] | None:
-    if TIME not in erf.axes.names or not erf.center_px:
-        return None
-    axis = erf.axes.names.index(TIME)
-    half = (max(erf.stride_px[axis], 1.0) - 1) / 2
-    return erf.own_time or (erf.center_px[axis] - half, erf.center_px[axis] + half)
+    center, half = erf.center_px[axis], (max(erf.stride_px[axis], 1.0) - 1) / 2
+    return (center, erf.axes.spacing[axis]), erf.own_time or (center - half, center + half)
 
 
 class Prepared:

@@ -127,7 +127,7 @@ class Choices(TypedDict, total=False):
     images: Annotated[
         Any,
         Option(
-            "Image, folder or quoted pattern 'val/*.jpg', or INPUT=PATH; repeatable.",
+            "Image, volume, sound, folder, quoted '*.jpg'; INPUT=PATH; repeatable.",
             IMAGES,
             metavar="PATH",
             flags=("--image", "--images"),
@@ -143,7 +143,7 @@ class Choices(TypedDict, total=False):
             "Synthetic images in place of files: {words}. Default without --image: leaves.",
             IMAGES,
             metavar="KIND",
-            words=("leaves", "noise", "correlated", "constant", "impulse", "grating"),
+            words=("leaves", "noise", "correlated", "constant", "impulse", "grating", "chirp"),
         ),
     ]
 
@@ -196,7 +196,10 @@ class Building(TypedDict, total=False):
         float | Sequence[float] | None,
         Option("Side of a pixel, voxel or sample along each axis.", MODEL, metavar="A,B,C", read=numbers),
     ]
-    unit_name: Annotated[str | None, Option("Unit of --spacing, such as mm.", MODEL, metavar="NAME")]
+    unit_name: Annotated[
+        str | None,
+        Option("Unit of --spacing, such as mm; alone the name of a sequence's samples.", MODEL, metavar="NAME"),
+    ]
     fps: Annotated[float | None, Option("Frames of a clip in a second: times in ms.", MODEL, metavar="N")]
     sample_rate: Annotated[float | None, Option("Samples of a sequence in a second: sizes in ms.", MODEL, metavar="N")]
     layout: Annotated[

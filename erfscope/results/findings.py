@@ -11,6 +11,7 @@ import numpy as np
 from erfscope.adapter import Adapter
 from erfscope.default_layer import passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
+from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from erfscope.graph.recording import Recording
+    from erfscope.model_facts import Preprocess
 
 #: Below this many images the sizes of an absolute mean are mostly its noise floor.
 SIGNED_IMAGES = 16
@@ -87,7 +89,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
         yield Finding(code="own_cell_dominated", text=text)
     if trf is not None and trf.is_global:
-        clipped = _outside(trf)
+        clipped = _outside(trf, erf.axes)
     if isinstance(clipped, float) and clipped > CUT_OFF:
         yield _cut(erf, clipped)
     if stands_at_border(erf):
@@ -104,7 +106,8 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
 
 def _cut(erf: ErfMap, clipped: float) -> Finding:
     """The finding on a TRF of which a share lies outside: whether the ERF does too."""
-    whole = {1: "", 3: "in-plane area of the "}.get(erf.values.ndim, "area of the ")
+    whole = {1: "", 2: "area of the ", 3: "volume of the "}[erf.values.ndim]
+    whole = "in-plane area of the " if erf.axes.is_in_plane else whole
     lost, growth = lost_at_borders(erf)
     outside = outside_text(clipped, whole)
     if erf.trf is not None and erf.trf.is_global:
@@ -115,10 +118,10 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%}, {ESTIMATED})")
 
 
-def _outside(trf: Trf) -> float:
+def _outside(trf: Trf, axes: Axes) -> float:
     """The share of a TRF's box that lies outside the reference, global operations left out."""
-    boxes = zip(trf.local_box_px[-2:], trf.reference_px[-2:], strict=True)
-    inside = [max(0, min(last, size - 1) - max(first, 0) + 1) / (last - first + 1) for (first, last), size in boxes]
+    boxes = [(*trf.local_box_px[axis], trf.reference_px[axis]) for axis in axes.measured]
+    inside = [max(0, min(last, size - 1) - max(first, 0) + 1) / (last - first + 1) for first, last, size in boxes]
     return 1 - float(np.prod(inside))
 
 
@@ -127,8 +130,8 @@ def outside_text(share: float, of: str = "") -> str:
     return f"{share:.0%} of the {of}theoretical receptive field (TRF) lies outside"
 
 
-def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Finding]:
-    """The findings on a model, for every map of it: changes to it, and assumptions."""
+def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]:
+    """The findings on a model, for every map of it: changes to it, and assumptions about what it was shown."""
     if n := adapter.weights.reactivated:
         yield Finding(
             code="reactivated",
@@ -140,7 +143,13 @@ def of_model(adapter: Adapter, wrt: str, *, normalised: bool) -> Iterator[Findin
             code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
         )
     own = adapter.preprocess.of(wrt)
-    if normalised and (numbers := [name for name in own.assumed if name != "size"]):
+    if "axes" in shown.assumed:
+        kind, other = ("clip", "dhw for a volume") if TIME in own.axes.names else ("volume", "thw for a clip")
+        text = f"the axes of the input are assumed to be {own.axes.text}, a {kind}; --axes {other}"
+        yield Finding(code="assumed", text=f"{text}, btchw where frames stand before channels")
+    if {"mean", "std"} & {*shown.assumed} and (
+        numbers := [name for name in own.assumed if name not in ("size", "axes")]
+    ):
         yield Finding(code="assumed", text=f"{' and '.join(numbers)} of the input assumed: {own.scale_text}")
     yield from adapter.remarks
     for note in adapter.notes:

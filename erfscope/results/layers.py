@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from erfscope.geometry.axes import PX
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.results.display import render
 from erfscope.results.json_values import fields, plain
@@ -44,6 +45,8 @@ class LayerTable:
     #: The units without a place of the default layer and of what the model returns, as ``--unit`` takes them, with
     #: their layer; none in a table of one layer.
     without_place: tuple[tuple[str, str], ...] = ()
+    #: What a cell of the input is called.
+    cell: str = PX
 
     @property
     def has_several_inputs(self) -> bool:

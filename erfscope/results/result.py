@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.axes import TIME, Axes
+from erfscope.geometry.axes import COL, DEPTH, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import MapAccumulator, Over
@@ -25,7 +25,7 @@ from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
 from erfscope.results.display import render
-from erfscope.results.timing import Timing, timing_of
+from erfscope.results.timing import Timing, own_step, timing_of
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
@@ -140,7 +140,7 @@ class InputRecord:
     """The input of the model."""
 
     size: tuple[int, ...]
-    #: "image", a synthetic kind, "array" or "tensor".
+    #: "image", a synthetic kind, "array", "tensor", "volume" or "sound".
     source: str
     n_images: int
     n_draws: int | str
@@ -395,10 +395,15 @@ class Result:
         return self.status == "ok"
 
     @property
+    def input_axes(self) -> Axes:
+        """The axes of the input; of a report of before there were such, those of any input of so many axes."""
+        return self.input.axes or Axes.of_rank(len(self.input.size) or 2)
+
+    @property
     def axes(self) -> Axes:
         """The axes of the reference: what they are called, and what distances are in."""
         space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
-        own = self.input.axes or Axes.of_rank(len(self.input.size) or 2)
+        own = self.input_axes
         return own if is_input(self.wrt) else own.inner(len(space) or 2)
 
     @property
@@ -412,22 +417,16 @@ class Result:
 
     @property
     def own_time(self) -> tuple[float, float] | None:
-        """First and last cell of the unit's own step along the axis of time: that of its index where the layer has a
-        unit for each step, as in padded and in causal models; None for others, whose units stand at their centres, and
-        where there is no such axis."""
-        trf, unit, names = self.trf, self.unit, self.axes.names
-        if TIME not in names or trf is None or unit is None or len(unit.index) != len(names) or not trf.stride_px:
+        """First and last cell of the unit's own step along the axis of time; None where there is no such axis."""
+        if self.trf is None or self.unit is None:
             return None
-        axis = names.index(TIME)
-        step, side = trf.stride_px[axis], trf.reference_px[axis]
-        if step < 1 or unit.map_shape[1 + axis] < side // step:
-            return None
-        return unit.index[axis] * step, (unit.index[axis] + 1) * step - 1
+        return own_step(self.trf, self.axes, self.unit.index, self.unit.map_shape[1:])
 
     @property
     def timing(self) -> Timing | None:
         """Where the unit stands in time and what it waits for; None for references without an axis of time."""
-        return timing_of(self)
+        step = self.own_time
+        return None if self.trf is None or step is None else timing_of(self.trf, self.axes, step, self.map)
 
     @property
     def is_in_plane(self) -> bool:
@@ -500,8 +499,9 @@ def slug(*parts: str) -> str:
 
 
 def image_cell(result: Result) -> float | None:
-    """Image pixels per cell of the reference; None where the reference is the image, or where there is no map."""
-    if is_input(result.wrt) or result.map is None:
+    """Image pixels per cell of the reference; None where the reference is the image or no plane of it, or where there
+    is no map."""
+    if is_input(result.wrt) or result.map is None or result.axes.names[-1:] != (COL,) or DEPTH in result.axes.names:
         return None
     cells = result.map.cell_px[-2:]
     return float(np.prod(cells) ** (1 / len(cells)))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from erfscope.geometry.axes import TIME
+from erfscope.geometry.axes import TIME, Axes
+from erfscope.geometry.unit import Trf
+from erfscope.maps.erf_map import ErfMap
 from erfscope.measures.sizes import along
-
-if TYPE_CHECKING:
-    from erfscope.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +28,39 @@ class Timing:
     causal_by_map: bool | None
 
 
-def timing_of(result: Result) -> Timing | None:
-    """The timing of a unit with a place; None for references without an axis of time."""
-    trf, names = result.trf, result.axes.names
-    if TIME not in names or trf is None or not trf.center_px:
+def own_step(trf: Trf, axes: Axes, index: tuple[int, ...], units: tuple[int, ...]) -> tuple[float, float] | None:
+    """First and last cell of a unit's own step along the axis of time; None without such an axis, or a place.
+
+    It is that of the unit's index where the layer has a unit for each step and pads at either end, as causal models do
+    at the beginning: unit 0 has the first step. Else, as in layers without padding, it is one stride around the unit's
+    centre.
+
+    Args:
+        trf: The unit's.
+        axes: Of the reference.
+        index: The unit's, in the layer's map.
+        units: Size of that map.
+    """
+    if TIME not in axes.names or not trf.center_px:
         return None
-    axis = names.index(TIME)
-    half = (max(trf.stride_px[axis], 1.0) - 1) / 2
-    first, last = result.own_time or (trf.center_px[axis] - half, trf.center_px[axis] + half)
+    axis = axes.names.index(TIME)
+    stride, center = trf.stride_px[axis], trf.center_px[axis]
+    half = (max(stride, 1.0) - 1) / 2
+    if stride < 1 or len(index) != len(axes.names):
+        return center - half, center + half
+    first, side = index[axis] * stride, trf.reference_px[axis]
+    begun, end = (trf.local_box_px if trf.is_global else trf.box_px)[axis]
+    pads = begun < first or end + (units[axis] - 1 - index[axis]) * stride > side - 1
+    if not pads or units[axis] < side // stride:
+        return center - half, center + half
+    return first, first + stride - 1
+
+
+def timing_of(trf: Trf, axes: Axes, step: tuple[float, float], erf: ErfMap | None) -> Timing:
+    """The timing of a unit with a step of its own, and with its map if there is one."""
+    axis, (first, last) = axes.names.index(TIME), step
     end = None if trf.is_global else trf.box_px[axis][1]
-    after = None if result.map is None else along(result.map.magnitude, [axis])[math.floor(last) + 1 :]
+    after = None if erf is None else along(erf.magnitude, [axis])[math.floor(last) + 1 :]
     return Timing(
         step=(first, last),
         look_ahead=None if end is None else max(0.0, end - last),

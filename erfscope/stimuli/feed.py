@@ -39,7 +39,7 @@ class Feed(Protocol):
 
     @property
     def kind(self) -> str:
-        """Their source: "image", a synthetic kind, "array" or "tensor"."""
+        """Their source: "image", a synthetic kind, "array", "tensor", "volume" or "sound"."""
 
     @property
     def sha256(self) -> str:
@@ -198,7 +198,8 @@ class TensorFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """Nothing is done to a ready tensor."""
-        return replace(own, resize_text="none (a ready tensor)", scale_text="", assumed=())
+        assumed = ("axes",) if "axes" in own.assumed else ()
+        return replace(own, resize_text="none (a ready tensor)", scale_text="", assumed=assumed)
 
     def name(self, index: int) -> str:
         """E.g. ``tensor[3]``."""

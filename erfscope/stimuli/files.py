@@ -18,6 +18,10 @@ from erfscope.stimuli.decode import Crop, fit, read_picture, refuse_channels
 from erfscope.stimuli.picture import Pixels, Stimuli, at_least_one
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
+#: Files of arrays: no picture has one of these.
+VOLUMES = (".nii", ".nii.gz", ".npy", ".zarr")
+SOUNDS = (".wav", ".flac", ".ogg", ".npy")
+EVERY = tuple(dict.fromkeys((*SUFFIXES, *VOLUMES, *SOUNDS)))
 _HINT = "give an image file, a directory or a quoted pattern such as 'val/*.jpg'"
 
 
@@ -36,12 +40,19 @@ class Found:
     named: bool
 
 
-def find(asked: str | Path) -> Found:
+def suffixes_of(rank: int) -> tuple[str, ...]:
+    """What a directory is searched for, for an input of so many spatial axes."""
+    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES)}.get(rank, SUFFIXES)
+
+
+def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
     """Resolve one path.
 
     Args:
-        asked: A file; a directory, searched with all below it for files with an image suffix, hidden ones left out; or
-            a pattern with ``*``, ``?``, ``[...]`` or ``**``, whose matches are filtered and searched in the same way.
+        asked: A file; a directory, searched with all below it for files with one of the suffixes, hidden ones left out;
+            or a pattern with ``*``, ``?``, ``[...]`` or ``**``, whose matches are filtered and searched in the same
+            way. A zarr array is a directory that counts as one file.
+        suffixes: Those that count; a file that is named itself may have any other.
 
     Returns:
         At least one file.
@@ -52,19 +63,20 @@ def find(asked: str | Path) -> Found:
     if not str(asked):  # Path("") would be the working directory.
         raise ErfscopeError(f"an empty path was given; {_HINT}")
     try:
-        return _find(asked, Path(asked).expanduser())
+        return _find(asked, Path(asked).expanduser(), suffixes)
     except (OSError, RuntimeError) as error:  # A name that is too long, no permission to look, "~nobody".
         raise ErfscopeError(f"cannot look for {str(asked)!r}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _find(asked: str | Path, path: Path) -> Found:
-    if path.is_file():
+def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
+    if path.is_file() or (".zarr" in suffixes and _is_zarr(path)):
         return Found(asked=str(asked), files=(path,), keys=(path.as_posix(),), named=True)
     if path.is_dir():
-        files = list(_below(path, set()))
+        files = list(_below(path, set(), suffixes))
         if not files:
             raise ErfscopeError(
-                f"no images in the directory {str(asked)!r}; its files need one of these suffixes: {' '.join(SUFFIXES)}"
+                f"no {_noun(suffixes)} in the directory {str(asked)!r}; its files need one of these suffixes:"
+                f" {' '.join(suffixes)}"
             )
         return Found(
             asked=str(asked),
@@ -76,23 +88,25 @@ def _find(asked: str | Path, path: Path) -> Found:
     if path.exists():
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
     if glob.has_magic(str(path)):
-        return _match(str(asked), path)
+        return _match(str(asked), path, suffixes)
     raise ErfscopeError(f"no such image: {str(asked)!r}{_nearest(path)}; {_HINT}")
 
 
-def _match(asked: str, pattern: Path) -> Found:
+def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
     matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (Path.glob finds hidden files)
     seen: set[str] = set()
     files: dict[Path, None] = {}
     for match in matches:
-        if match.is_dir():
-            files.update(dict.fromkeys(_below(match, seen)))
-        elif match.suffix.lower() in SUFFIXES and match.is_file():
+        if ".zarr" in suffixes and _is_zarr(match):
+            files[match] = None
+        elif match.is_dir():
+            files.update(dict.fromkeys(_below(match, seen, suffixes)))
+        elif _has(match.name, suffixes) and match.is_file():
             files[match] = None
     if not files:
-        suffixes = " ".join(SUFFIXES)
         raise ErfscopeError(
-            f"no images for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of {suffixes}"
+            f"no {_noun(suffixes)} for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of"
+            f" {' '.join(suffixes)}"
         )
     ordered = sorted(files, key=lambda file: file.as_posix())
     fixed = _fixed_part(pattern)
@@ -109,8 +123,24 @@ def _fixed_part(pattern: Path) -> Path:
     return next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
 
 
-def _below(top: Path, seen: set[str]) -> Iterator[Path]:
-    """Files with an image suffix below ``top``, sorted by path; each directory once, links to directories followed."""
+def _noun(suffixes: tuple[str, ...]) -> str:
+    return "images" if SUFFIXES[0] in suffixes else "sound"
+
+
+def _has(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes)
+
+
+def _is_zarr(path: Path) -> bool:
+    """Whether a directory holds a zarr array or group, by its name or by what lies in it."""
+    return path.is_dir() and (
+        path.suffix.lower() == ".zarr" or any((path / name).is_file() for name in (".zarray", "zarr.json"))
+    )
+
+
+def _below(top: Path, seen: set[str], suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """Files with one of the suffixes below ``top``, sorted by path; each directory once, links to directories
+    followed."""
 
     def stop(error: OSError) -> None:
         raise ErfscopeError(f"cannot read the directory {error.filename!r}: {error.strerror}") from error
@@ -123,10 +153,12 @@ def _below(top: Path, seen: set[str]) -> Iterator[Path]:
             continue
         seen.add(real)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        found += [
-            Path(folder, name) for name in names if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
-        ]
-    yield from sorted((file for file in found if file.is_file()), key=lambda file: file.as_posix())
+        found += [Path(folder, name) for name in names if not name.startswith(".") and _has(name, suffixes)]
+        if ".zarr" in suffixes:
+            arrays = [name for name in inner if _is_zarr(Path(folder, name))]
+            found += [Path(folder, name) for name in arrays]
+            inner[:] = [name for name in inner if name not in arrays]
+    yield from sorted((file for file in found if file.is_file() or _is_zarr(file)), key=lambda file: file.as_posix())
 
 
 def _nearest(path: Path) -> str:
@@ -144,7 +176,13 @@ DEFAULT_SAMPLES = 20
 
 
 def open_images(
-    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, crop: Crop, channels: int
+    paths: str | Path | Sequence[str | Path],
+    *,
+    samples: int | None,
+    seed: int,
+    crop: Crop,
+    channels: int,
+    suffixes: tuple[str, ...] = SUFFIXES,
 ) -> Stimuli:
     """Images from files, read one at a time when they are needed.
 
@@ -159,6 +197,7 @@ def open_images(
         seed: Chooses the sample.
         crop: Image -> uint8 (H, W, C) at the model's input size; gets mode "L" for one channel, "RGB" for three.
         channels: The model's input channels, 1 or 3.
+        suffixes: Those of files that directories are searched for.
 
     Returns:
         The images. A damaged file raises in :meth:`Stimuli.pixels`, not here.
@@ -168,20 +207,43 @@ def open_images(
             channels.
     """
     refuse_channels(channels)
-    found, files, known = _chosen(paths, samples=samples, seed=seed)
+    files, source, is_one = chosen_files(paths, samples=samples, seed=seed, suffixes=suffixes, noun="images")
     return Stimuli(
         kind="image",
         names=tuple(map(str, files)),
-        source=_describe(found, files, known, seed),
+        source=source,
         draw=partial(_draw, files, crop, channels),
-        digest=cache(partial(_sha256, files)),
-        is_one_file=known == 1,
+        digest=cache(partial(sha256_of, files)),
+        is_one_file=is_one,
     )
 
 
-def image_files(paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int) -> list[Path]:
+def image_files(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    samples: int | None,
+    seed: int,
+    suffixes: tuple[str, ...] = SUFFIXES,
+) -> list[Path]:
     """The files that :func:`open_images` takes, with the same arguments and errors."""
-    return _chosen(paths, samples=samples, seed=seed)[1]
+    return _chosen(paths, samples=samples, seed=seed, suffixes=suffixes)[1]
+
+
+def chosen_files(
+    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, suffixes: tuple[str, ...], noun: str
+) -> tuple[tuple[Path, ...], str, bool]:
+    """The files that :func:`open_images` takes, with the same arguments and errors, the line that says so, and whether
+    it is the name of the only file.
+
+    Args:
+        paths: As for :func:`open_images`, as what follows.
+        samples: How many.
+        seed: Chooses them.
+        suffixes: Those of files that directories are searched for.
+        noun: What the line calls them.
+    """
+    found, files, known = _chosen(paths, samples=samples, seed=seed, suffixes=suffixes)
+    return tuple(files), _describe(found, files, noun, known, seed), known == 1
 
 
 #: Before the path of images for one of several inputs.
@@ -208,7 +270,11 @@ def by_input(images: Any) -> Any:
 
 
 def paired_files(
-    asked: Mapping[str, str | Path | Sequence[str | Path]], *, samples: int | None, seed: int
+    asked: Mapping[str, str | Path | Sequence[str | Path]],
+    *,
+    samples: int | None,
+    seed: int,
+    suffixes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, list[Path]]:
     """The files that belong together of several inputs: those of directories and patterns by their names below them,
     without suffixes, and files that were named one by one in their order.
@@ -217,11 +283,13 @@ def paired_files(
         asked: Paths by the name of the input.
         samples: As for :func:`open_images`, of the first input.
         seed: Likewise.
+        suffixes: Those of files that directories are searched for, by the name of the input; of images if None.
 
     Raises:
         ErfscopeError: a file of one input without one of another.
     """
-    every = {name: _by_key(paths) for name, paths in asked.items()}
+    searched = suffixes or dict.fromkeys(asked, SUFFIXES)
+    every = {name: _by_key(paths, searched[name]) for name, paths in asked.items()}
     first, *others = every
     for name in others:
         for one, two in ((first, name), (name, first)):
@@ -232,26 +300,31 @@ def paired_files(
                     " paired by their names, files that are named one by one in their order"
                 )
     keys = {file: key for key, file in every[first].items()}
-    chosen = [keys[file] for file in image_files(asked[first], samples=samples, seed=seed)]
+    files = image_files(asked[first], samples=samples, seed=seed, suffixes=searched[first])
+    chosen = [keys[file] for file in files]
     return {name: [every[name][key] for key in chosen] for name in asked}
 
 
-def _by_key(paths: str | Path | Sequence[str | Path]) -> dict[str, Path]:
+def _by_key(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> dict[str, Path]:
     """Every file that paths name, by what pairs it with another input's."""
-    found = [find(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    found = [find(path, suffixes) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     return {
-        f"{place}" if entry.named else f"{place}:{os.path.splitext(key)[0]}": file  # noqa: PTH122 (a key is no path)
+        f"{place}" if entry.named else f"{place}:{_without_suffix(key)}": file
         for place, entry in enumerate(found)
         for file, key in zip(entry.files, entry.keys, strict=True)
     }
 
 
+def _without_suffix(key: str) -> str:
+    return os.path.splitext(re.sub(r"(?i)(\.nii)\.gz$", r"\1", key))[0]  # noqa: PTH122 (a key is no path)
+
+
 def _chosen(
-    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int
+    paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, suffixes: tuple[str, ...]
 ) -> tuple[list[Found], list[Path], int]:
     """What each path names, the files that are taken, and of how many."""
     at_least_one(samples)
-    found = [find(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    found = [find(path, suffixes) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
         raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
     known: set[str] = set()
@@ -285,13 +358,13 @@ def _sample(candidates: dict[Path, str], count: int, seed: int) -> list[Path]:
     return sorted(candidates, key=rank)[:count]
 
 
-def _describe(found: Sequence[Found], files: Sequence[Path], known: int, seed: int) -> str:
+def _describe(found: Sequence[Found], files: Sequence[Path], noun: str, known: int, seed: int) -> str:
     taken = len(files)
     if known == 1:
         return str(files[0])
     where = ", ".join(repr(entry.asked) for entry in found if not entry.named)
     place = f" in {where}" if where else ""
-    return f"{taken} images{place}" if taken == known else f"{taken} of {known} images{place} (seed {seed})"
+    return f"{taken} {noun}{place}" if taken == known else f"{taken} of {known} {noun}{place} (seed {seed})"
 
 
 def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixels:
@@ -302,13 +375,15 @@ def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixel
         raise ErfscopeError(f"cannot use {str(files[index])!r}: {error}") from error
 
 
-def _sha256(files: Sequence[Path]) -> str:
+def sha256_of(files: Sequence[Path]) -> str:
+    """Hash of the bytes of files, one after the other; of a directory those of all files below it, by their paths."""
     digest = hashlib.sha256()
     for file in files:
-        try:
-            with file.open("rb") as opened:
-                while part := opened.read(1 << 20):
-                    digest.update(part)
-        except OSError:  # Has no bytes to hash; pixels() raises for it.
-            continue
+        for part in sorted(file.rglob("*")) if file.is_dir() else [file]:
+            try:
+                with part.open("rb") as opened:
+                    while block := opened.read(1 << 20):
+                        digest.update(block)
+            except OSError:  # Has no bytes to hash; pixels() raises for it.
+                continue
     return digest.hexdigest()

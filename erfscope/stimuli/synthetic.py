@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.unit import size_text
 from erfscope.stimuli.picture import Pixels, Stimuli, at_least_one
 
 MID_GREY = 128
@@ -215,6 +216,8 @@ class Kind:
     words: str
     #: Counted up whenever a pixel of it changes: baselines that were taken on other pixels must not be compared.
     version: int
+    #: The number of spatial axes that it is for; 0 for any.
+    rank: int = 0
 
 
 def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], channels: int) -> Stimuli:
@@ -223,14 +226,14 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     Image i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant``
     and ``impulse`` are the same for every i.
 
-    Where a transcendental function or a Fourier transform is involved (``correlated``, ``grating``) the last bit of the
-    float64 may differ between platforms; rounding to 256 levels hides that but for about one pixel in 10^12. The other
-    kinds are exact.
+    Where a transcendental function or a Fourier transform is involved (``correlated``, ``grating``, ``chirp``) the last
+    bit of the float64 may differ between platforms; rounding to 256 levels hides that but for about one pixel in 10^12.
+    The other kinds are exact.
 
     Args:
         kind: ``leaves`` (dead leaves, see :func:`draw_leaves`), ``noise`` (independent Gaussian grey levels around
             mid-grey), ``correlated`` (1/f noise), ``constant`` (mid-grey, 128), ``impulse`` (mid-grey, 255 at S // 2),
-            ``grating`` (a grey sinusoid).
+            ``grating`` (a grey sinusoid), ``chirp`` (one whose frequency sweeps, for one axis only).
         samples: Number of images.
         seed: Any integer.
         size: The model's input size, one to three axes.
@@ -240,7 +243,7 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
         The images, uint8 (*size, channels) each.
 
     Raises:
-        ErfscopeError: unknown kind, fewer than one sample, axis or channel.
+        ErfscopeError: unknown kind, fewer than one sample, axis or channel, a chirp of more than one axis.
     """
     if kind not in KINDS:
         raise unknown("synthetic stimulus", kind, KINDS)
@@ -249,6 +252,11 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
     if not 1 <= len(size) <= 3 or min(size) < 1 or channels < 1:
         raise ErfscopeError(
             f"{kind} of size {size} with {channels} channels was asked for; give one to three axes, each at least 1"
+        )
+    if KINDS[kind].rank not in (0, len(size)):
+        others = ", ".join(name for name, each in KINDS.items() if not each.rank)
+        raise ErfscopeError(
+            f"{kind} is for inputs of one axis, and the model's input is {size_text(size)}; give one of {others}"
         )
     version = KINDS[kind].version
     definition = f"erfscope:{kind}:version={version}:seed={seed}:size={'x'.join(map(str, size))}:channels={channels}"
@@ -325,6 +333,19 @@ def _grating(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     return np.repeat(_quantise(CONTRAST * np.cos(2 * math.pi * phase))[..., None], channels, axis=-1)
 
 
+def _chirp(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+    """Sinusoid whose frequency sweeps, as fast in every octave, between two periods per input and a period of four
+    samples, up or down, from a random phase."""
+    start, turn = stream.uniform(2)
+    low = min(2 / size[0], 0.25)
+    rate = math.log(0.25 / low) / max(size[0] - 1, 1)
+    steps = np.arange(size[0])
+    # The integral of low * e^(rate * t), in periods.
+    phase = start + low * (np.expm1(rate * steps) / rate if rate else steps)
+    line = _quantise(CONTRAST * np.cos(2 * math.pi * phase))
+    return np.repeat((line if turn < 0.5 else line[::-1])[..., None], channels, axis=-1)
+
+
 def _quantise(offset: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Pixels:
     """Grey levels from offsets to mid-grey: rounded, clipped to 0 ... 255."""
     return np.clip(np.rint(offset + MID_GREY), 0, 255).astype(np.uint8)
@@ -338,4 +359,5 @@ KINDS: dict[str, Kind] = {
     "constant": Kind(draw=_constant, words="uniform mid-grey", version=1),
     "impulse": Kind(draw=_impulse, words="one bright pixel", version=1),
     "grating": Kind(draw=_grating, words="sinusoidal grating", version=1),
+    "chirp": Kind(draw=_chirp, words="sinusoid of sweeping frequency", version=1, rank=1),
 }

@@ -109,6 +109,7 @@ def find_plan(
         layer=layer or "",
         path=() if layer else _path(loaded.recording, name),
         wrt=wrt,
+        space=own_axes if (own_axes := loaded.adapter.preprocess.of(wrt).axes).recorded else None,
     )
     return _confirmed(plan, axes, open_at, name, recording) if plan.possible else plan
 

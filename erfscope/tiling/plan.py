@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.input_size import Size, input_size
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
@@ -127,6 +128,8 @@ class TilePlan:
     path: tuple[int | str, ...] = ()
     #: Which of several inputs is cut.
     wrt: str = IMAGE
+    #: What the axes of the input are; None where they are as those of any input of so many axes.
+    space: Axes | None = None
     #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
     memory: int | None = None
 

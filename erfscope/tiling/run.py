@@ -34,7 +34,8 @@ ROUNDING = 1e-2
 
 def _plan_of_one_input(plan: TilePlan) -> dict[str, Any]:
     """What a run is of, as it was written before models of several inputs had plans."""
-    return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name != "wrt"}
+    later = ("wrt", "space")
+    return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name not in later}
 
 
 class TileCount:

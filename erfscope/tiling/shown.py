@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from erfscope.geometry.names import IMAGE
+from erfscope.printable import brief
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
 from erfscope.view.extras import AXES, halo_text
@@ -58,6 +59,8 @@ def tile_parts(
     yield from (Note(text=blocker, label="-") for blocker in plan.blockers)
     if plan.axes and not plan.possible:
         yield Note(text=f"but for that: {_answer(plan)}")
+    if text := _in_units(plan):
+        yield Note(text=text)
     if plan.axes:
         yield from (empty, axes_table(plan))
     if costs:
@@ -69,6 +72,25 @@ def tile_parts(
     yield empty
     for text in _meanings(plan, costs, image_size, has_budget=budget is not None):
         yield Note(text=text, style="dim")
+
+
+def _in_units(plan: TilePlan) -> str:
+    """The halo and the alignment in the units of the input's axes; "" where these are its cells."""
+    if plan.space is None or not plan.axes or set(plan.space.spacing) == {1.0}:
+        return ""
+    sides = list(zip(plan.space.spacing, plan.space.units, plan.axes, strict=True))
+
+    def words(numbers: Iterable[float]) -> str:
+        return " x ".join(
+            f"{brief(number * step)} {unit}" for number, (step, unit, _) in zip(numbers, sides, strict=True)
+        )
+
+    before, after = zip(*plan.halo, strict=True)
+    return f"{words(before)} before, {words(after)} after, multiples of {words(axis.alignment for *_, axis in sides)}"
+
+
+def _names(plan: TilePlan) -> Sequence[str]:
+    return AXES[len(plan.axes)] if plan.space is None else plan.space.names
 
 
 def _sizes(plan: TilePlan) -> str:
@@ -130,7 +152,7 @@ def axes_table(plan: TilePlan) -> Table:
     """The plan along each axis."""
     names = ("axis", "halo\nbefore", "halo\nafter", "any\nphase", "align-\nment", "scale", "offset", "crop")
     lines = []
-    for name, axis in zip(AXES[len(plan.axes)], plan.axes, strict=True):
+    for name, axis in zip(_names(plan), plan.axes, strict=True):
         phase = ", ".join(map(str, axis.halo_any_phase))
         lines.append((name, *axis.halo, phase, axis.alignment, f"{float(1 / axis.stride):.4g}", axis.offset, axis.crop))
     return _table(names, lines)
@@ -168,6 +190,8 @@ def plan_json(
     document: dict[str, Any] = {"schema": "erfscope-tile-1"} | ({} if plan.wrt == IMAGE else {"wrt": plan.wrt})
     document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
     document |= {name: getattr(plan, name) for name in names}
+    if plan.space is not None:
+        document |= {"axes": plan.space.names, "spacing": plan.space.spacing, "units": plan.space.units}
     fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
     document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
     if budget is not None and tolerance is not None:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.geometry.axes import FRAMES, PX, TIME
+from erfscope.geometry.axes import DEPTH, FRAMES, PX, TIME
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import LINEAR_WITHIN, Trust
 from erfscope.printable import brief, number, with_error
 from erfscope.results.json_values import fields
-from erfscope.results.result import MEASURED, Halo, Positions, Result, SamplingPoints
+from erfscope.results.result import MEASURED, Halo, InputRecord, Positions, Result, SamplingPoints
 from erfscope.results.timing import Timing
 from erfscope.view.cells import measure_cell, plain_cell
 from erfscope.view.table import Cell
@@ -226,6 +226,17 @@ def _timing(result: Result, timing: Timing, where: str) -> Iterator[Extra]:
     yield Extra(head=head, items=tuple(items))
 
 
+def _extents(result: Result, _input: InputRecord, _where: str) -> Iterator[Extra]:
+    """Along each axis of a volume, the length that holds half of the map."""
+    axes = result.axes
+    cells = [(name, measure_cell(result, f"extent50_{name}")) for name in axes.names]
+    items = tuple((name, cell) for name, cell in cells if not cell.is_missing)
+    if DEPTH in axes.names and items:
+        yield Extra(
+            head=f"length around the unit that holds half of the ERF, along each axis ({axes.unit})", items=items
+        )
+
+
 def _published(_result: Result, found: Mapping[str, Any], where: str) -> Iterator[Extra]:
     head = f"as published tools count: {found.get('rule', '')} ({found.get('note', '')})"
     yield Extra(head=head, items=tuple(_leaves(found, where)))
@@ -258,5 +269,6 @@ EXTRAS: dict[str, Callable[[Result, Any, str], Iterator[Extra]]] = {
     "hops": _hops,
     "frame_mass": _frame_mass,
     "timing": _timing,
+    "input": _extents,
     "published": _published,
 }

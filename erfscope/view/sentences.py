@@ -358,7 +358,8 @@ SYMBOLS = (
     " in cells of the map that --wrt names."
 )
 THREE_AXES = (
-    f"Where the reference has three axes (a clip, a volume), sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}."
+    f"Of a volume, distances are over all three axes; of a clip sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}. They"
+    " are in the unit of --spacing, --fps or --sample-rate, if there is one."
 )
 RATIOS = (
     "A percentage beside a size is the size divided by the side of the reference (of_input) or of the whole theoretical"

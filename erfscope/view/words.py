@@ -74,7 +74,7 @@ def conditions(result: Result) -> dict[str, Condition]:
     return {
         "weights": weights_condition(result),
         **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
-        "input": Condition(size, f"input {size} px"),
+        "input": Condition(size, f"input {size} {result.input_axes.cell}"),
         **_named("layer", layer),
         "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
@@ -179,7 +179,8 @@ def images_text(result: Result) -> str:
     """The number and kind of the images, and the number of unusable ones."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} image{'' if n == 1 else 's'}" + (
+    noun = result.input.source if result.input.source in ("volume", "sound") else "image"
+    text = f"{n}{'' if kind is None else ' synthetic'} {noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
     return text + (f", {lost} unusable" if lost else "")

@@ -112,7 +112,7 @@ def test_a_picture_is_a_still_clip_for_a_video_model_and_nothing_for_a_one_dimen
     assert clip.shape == (4, 32, 32, 3)
     assert all(np.array_equal(frame, clip[0]) for frame in clip)
     with pytest.raises(
-        ErfscopeError, match=r"one spatial axis; from Python give images= a ready tensor \(B, C, N\)"
+        ErfscopeError, match=r"one spatial axis; give sound \(.*\), from Python also a ready tensor \(B, C, N\)"
     ) as caught:
         preprocess(input_config({}, size=(32,), rank=1)).crop(RGB)
     assert "arrays" not in str(caught.value)  # an array is a picture too, and meets this very error

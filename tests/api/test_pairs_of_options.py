@@ -28,12 +28,12 @@ VALUES: list[tuple[str, object]] = [
     *(("plain", True), ("show_samples", True), ("halo", True), ("accept", "gradient_disagrees")),
     *(("label", "mine"), ("input_size", (24, 18)), ("input_size", "auto"), ("insert", "gcn@0"), ("in_chans", 3)),
     *(("mean", (0.1, 0.2, 0.3)), ("std", (1.0, 2.0, 3.0)), ("layout", "NCHW"), ("device", "cpu")),
-    *(("axes", "hw"), ("spacing", (2.0, 1.0)), ("unit_name", "um")),
+    *(("axes", "hw"), ("spacing", (2.0, 1.0))),
     ("transform", lambda image: torch.full((3, 16, 16), np.asarray(image).mean() / 255)),
 ]
 #: Files, callbacks, and what only a spec, another option or another layout takes.
 ELSEWHERE = {
-    *("fps", "sample_rate"),
+    *("fps", "sample_rate", "unit_name"),
     *("alpha", "checkpoint", "keep_in", "model_kwargs", "prefix_tokens", "progress", "resume", "stop", "tell"),
     *("unsafe_load", "weights"),
 }

@@ -19,7 +19,8 @@ from erfscope.stimuli.synthetic import Stream
 leaves = importlib.import_module("erfscope.stimuli.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-#: sha256 of picture 3 of seed 7 at 24 x 32 x 3. A change here is a change of the pixels: count up the kind's version.
+#: sha256 of picture 3 of seed 7 at 24 x 32 x 3, of a chirp at 32 x 3. A change here is a change of the pixels: count up
+#: the kind's version.
 GOLDEN = {
     "leaves": "bca74591a85c9dc6ffd7641964616758fbc81ca279a082a69ca89bab46d00181",
     "noise": "1801adacf7c8a949257e2d6b40635a5aefd0341d0e362071a131c7cf10de31c7",
@@ -27,12 +28,14 @@ GOLDEN = {
     "constant": "dea313a03db46a224a28a8a79febff397b832f3256b9c9ce236e79ee90e6ed7f",
     "impulse": "89d331f2fefda89a2514452e77d0a838cf5ff403087e2b8e904ea6bca1c48bbb",
     "grating": "c89cc37919b204e46f4abb4593210d2b463a8356c56e1f7a2b2891368f0c82d0",
+    "chirp": "791edaa8abc1da3ffabf40a52dd07f126a9d63de123aa982e817d45cbf17bc8f",
 }
 
 
 def make(
-    kind: str = "leaves", samples: int = 4, seed: int = 7, size: tuple[int, ...] = (24, 32), channels: int = 3
+    kind: str = "leaves", samples: int = 4, seed: int = 7, size: tuple[int, ...] = (), channels: int = 3
 ) -> Stimuli:
+    size = size or ((32,) if kind == "chirp" else (24, 32))
     return synthetic(kind, samples=samples, seed=seed, size=size, channels=channels)
 
 
@@ -74,7 +77,7 @@ def test_a_picture_does_not_depend_on_how_many_there_are_nor_on_the_order(kind: 
     assert few.sha256 == many.sha256
 
 
-@pytest.mark.parametrize("kind", ["leaves", "noise", "correlated", "grating"])
+@pytest.mark.parametrize("kind", ["leaves", "noise", "correlated", "grating", "chirp"])
 def test_index_and_seed_each_give_another_picture(kind: str) -> None:
     drawn = [make(kind, seed=seed).pixels(index).tobytes() for seed in (0, 1, -1, 2**70) for index in range(4)]
     assert len(set(drawn)) == 16
@@ -86,6 +89,10 @@ def test_index_and_seed_each_give_another_picture(kind: str) -> None:
 def test_any_shape_of_one_to_three_axes_and_any_number_of_channels(
     kind: str, size: tuple[int, ...], channels: int
 ) -> None:
+    if KINDS[kind].rank not in (0, len(size)):
+        with pytest.raises(ErfscopeError, match=f"{kind} is for inputs of one axis, and the model's input is .*; give"):
+            make(kind, size=size, channels=channels)
+        return
     stimuli = make(kind, size=size, channels=channels)
     picture = stimuli.pixels(0)
     assert picture.shape == (*size, channels)
@@ -236,6 +243,24 @@ def test_a_grating_has_one_frequency_between_two_periods_and_a_period_of_four_pi
     assert np.median(frequency) == pytest.approx(np.sqrt(2 / 96 * 0.25), rel=0.4)
     angles = np.arctan2(*np.transpose(found)) % np.pi
     assert np.histogram(angles, bins=3, range=(0, np.pi))[0].min() >= 4
+
+
+def test_chirps_sweep_evenly_in_octaves_between_two_periods_and_a_quarter_per_sample_either_way() -> None:
+    """Oracle: the frequency at a share of the way is the same share of the way in its logarithm; from the spectrum of
+    windows."""
+    length, seen = 4096, []
+    for line in stack("chirp", 12, (length,))[..., 0]:
+        assert (line.min(), line.max()) == (28, 228)
+        share = [0.5, 0.7, 0.9]
+        found = []
+        for place in share:
+            window = (line[int(place * length) - 128 :][:256] - 128) * np.hanning(256)
+            found.append(np.argmax(np.abs(np.fft.rfft(window, 8192))) / 8192)
+        seen.append(found[0] < found[-1])
+        expected = 2 / length * (0.25 * length / 2) ** np.array(share)
+        if seen[-1]:
+            assert found == pytest.approx(expected, rel=0.1)
+    assert 0 < sum(seen) < len(seen)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def _is_mixed(row: LayerRow) -> bool:
 
 
 def _unit_of(table: LayerTable) -> str:
-    return "px" if is_input(table.wrt) else f"cells of {table.wrt}"
+    return table.cell if is_input(table.wrt) else f"cells of {table.wrt}"
 
 
 def _place(values: Sequence[float]) -> str:

@@ -126,6 +126,7 @@ def _centroid(result: Result) -> str:
         return ""
     measured = result.map.measured
     mean = Prepared(measured.magnitude, Geometry(measured)).moments.mean
+    mean = tuple(place / step for place, step in zip(mean, measured.axes.spacing, strict=True))
     return f" ({', '.join(number(place + 0.0) for place in mean)})"
 
 
@@ -204,7 +205,7 @@ def next_step(report: Report, written: Sequence[str]) -> str | None:
         )
     if written:
         return None
-    images = "" if first.input.source == "image" else "--image YOUR.png for your own images, "
+    images = "" if first.input.source in ("image", "volume", "sound") else "--image YOUR.png for your own images, "
     return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
 
 

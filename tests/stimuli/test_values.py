@@ -1,0 +1,477 @@
+"""Volumes, clips and sound from files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import struct
+import sys
+import wave
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import erfscope
+from erfscope.adapters.preprocess import input_config, preprocess
+from erfscope.errors import ErfscopeError
+from erfscope.model_facts import Preprocess
+from erfscope.stimuli import stored, values
+from erfscope.stimuli.feed import Prefetcher
+from erfscope.stimuli.files import paired_files, suffixes_of
+from erfscope.stimuli.values import ValuesFeed, open_values, read_values
+
+SIZE = (4, 6, 8)
+#: Larger than the input along each axis, by an even and an odd number.
+SPACE = (7, 8, 12)
+MIDDLE = (slice(1, 5), slice(1, 7), slice(2, 10))
+
+
+def model_of(size: tuple[int, ...] = SIZE, channels: int = 1, **numbers) -> Preprocess:
+    return preprocess(input_config({}, size=size, channels=channels, rank=len(size), **numbers))
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(3, 2, shape).astype(np.float32)
+
+
+def opened(*paths: Path, samples: int | None = None, **model) -> ValuesFeed:
+    feed = open_values(paths, samples=samples, seed=0, preprocess=model_of(**model))
+    assert feed is not None
+    return feed
+
+
+def write_nifti(path: Path, volume: np.ndarray, zooms=(1.0, 2.0, 3.0), unit: str = "mm") -> None:
+    """(Z, Y, X[, C]) with zooms (x, y, z)."""
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Nifti1Image(np.swapaxes(volume, 0, 2), np.eye(4))
+    image.header.set_zooms((*zooms, *[1.0] * (volume.ndim - 3)))
+    image.header.set_xyzt_units(unit)
+    nibabel.save(image, path)
+
+
+def write_tiff(path: Path, volume: np.ndarray, **options) -> None:
+    pytest.importorskip("tifffile").imwrite(path, volume, **options)
+
+
+def write_zarr(path: Path, volume: np.ndarray, **options) -> None:
+    array = pytest.importorskip("zarr").create_array(path, shape=volume.shape, dtype=volume.dtype, **options)
+    array[...] = volume
+
+
+def write_wav(path: Path, samples: np.ndarray, rate: int = 8000) -> None:
+    """Samples (T, C) of 16 bits, by the standard library."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(samples.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def save(path: Path, values: np.ndarray) -> Path:
+    np.save(path, values)
+    return path
+
+
+VOLUMES = {
+    "v.npy": np.save,
+    "v.nii": write_nifti,
+    "v.nii.gz": write_nifti,
+    "v.zarr": write_zarr,
+    "V.TIF": write_tiff,
+    "v.tiff": lambda path, volume: write_tiff(path, volume, compression="zlib"),
+}
+
+
+@pytest.mark.parametrize("name", VOLUMES)
+def test_every_format_gives_the_same_middle_standardised(name, tmp_path):
+    volume = numbers(*SPACE)
+    VOLUMES[name](tmp_path / name, volume)
+    feed = opened(tmp_path / name)
+    expected = volume[MIDDLE].astype(np.float64)
+    found = read_values(tmp_path / name, channels=1, size=SIZE)
+    assert np.array_equal(found.values[0], expected)
+    inputs = feed.batch([0])
+    assert inputs.dtype == torch.float64
+    assert inputs.shape == (1, 1, *SIZE)
+    np.testing.assert_allclose(inputs[0, 0], (expected - expected.mean()) / expected.std(), rtol=0, atol=1e-12)
+    assert torch.equal(feed.batch([0, 0], ((1, 3), (0, 6), (2, 5)))[1, 0], inputs[0, 0, 1:3, :, 2:5])
+    assert (feed.kind, feed.n, feed.text_kind, feed.name(0)) == ("volume", 1, "file", str(tmp_path / name))
+    shown = feed.preprocess(model_of())
+    assert shown.text == "middle 4x6x8 of each file, each standardised (mean 0, std 1)"
+    assert feed.pixels(0).shape == (*SIZE, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("v.nii", "last"), *((name, place) for name in ("v.npy", "v.zarr", "v.tif") for place in ("first", "last"))],
+)
+def test_the_channels_are_found_by_their_number(name, place, tmp_path):
+    volume = numbers(*SPACE, 2)
+    written = np.moveaxis(volume, -1, 0).copy() if place == "first" else volume
+    VOLUMES.get(name, write_tiff)(tmp_path / name, written)
+    found = read_values(tmp_path / name, channels=2, size=SIZE)
+    assert np.array_equal(found.values, np.moveaxis(volume[MIDDLE], -1, 0))
+
+
+def test_a_tiff_file_says_itself_which_axis_is_that_of_the_channels(tmp_path):
+    volume = numbers(7, 2, 8, 12)
+    write_tiff(tmp_path / "v.tif", volume, imagej=True, metadata={"axes": "ZCYX"})
+    found = read_values(tmp_path / "v.tif", channels=2, size=SIZE)
+    assert np.array_equal(found.values, np.moveaxis(volume, 1, 0)[:, *MIDDLE])
+
+
+def test_where_two_axes_may_be_the_channels_the_size_decides_or_nothing_does(tmp_path):
+    clip = numbers(3, 20, 20, 3)
+    path = save(tmp_path / "v.npy", clip)
+    assert np.array_equal(read_values(path, channels=3, size=(3, 20, 20)).values, np.moveaxis(clip, -1, 0))
+    with pytest.raises(ErfscopeError, match=r"first or its last axis of 3x20x20x3 may be that of 3 channels"):
+        read_values(path, channels=3, size=(2, 3, 3))
+
+
+def test_given_mean_and_std_take_the_place_of_each_file_s_own(tmp_path):
+    volume = numbers(*SPACE)
+    path = save(tmp_path / "v.npy", volume)
+    middle = torch.from_numpy(volume[MIDDLE]).double()
+    assert torch.equal(opened(path, mean=3.0, std=2.0).batch([0])[0, 0], (middle - 3) / 2)
+    feed = opened(path, std=4.0)
+    assert torch.equal(feed.batch([0])[0, 0], middle / 4)
+    assert feed.preprocess(feed.model).scale_text == "std 4"
+    constant = save(tmp_path / "c.npy", np.ones(SPACE))
+    assert torch.equal(opened(constant, mean=1.0).batch([0]), torch.zeros(1, 1, *SIZE).double())
+    with pytest.raises(ErfscopeError, match="holds one value only in its middle 4x6x8"):
+        opened(constant).batch([0])
+
+
+def test_clips_of_8_bits_are_scaled_as_pictures_are(tmp_path):
+    clip = np.random.default_rng(0).integers(0, 256, (*SPACE, 3), dtype=np.uint8)
+    feed = opened(save(tmp_path / "clip.npy", clip), channels=3)
+    model = model_of(channels=3)
+    assert torch.equal(feed.batch([0]), model.normalise(clip[MIDDLE][None]))
+    assert np.array_equal(feed.pixels(0), clip[MIDDLE])
+    shown = feed.preprocess(model)
+    assert shown.scale_text == model.scale_text
+    assert "mean" in shown.assumed
+    both = opened(tmp_path / "clip.npy", save(tmp_path / "float.npy", clip.astype(float)), channels=3)
+    with pytest.raises(ErfscopeError, match=r"float.npy' has other values, unlike the files before it"):
+        both.batch([1])
+
+
+def test_the_picture_of_a_volume_is_its_middle_slice_between_two_percentiles(tmp_path):
+    volume = numbers(*SIZE)
+    found = opened(save(tmp_path / "v.npy", volume)).pixels(0)
+    low, high = np.percentile(volume[2].astype(float), (1, 99))
+    assert np.array_equal(found[0, ..., 0], np.rint(255 * np.clip((volume[2] - low) / (high - low), 0, 1)))
+    assert np.array_equal(found[0], found[3])
+    assert found.dtype == np.uint8
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "npy"])
+def test_sound_is_taken_as_it_is(suffix, tmp_path):
+    samples = np.random.default_rng(0).integers(-32768, 32768, (101, 2), dtype=np.int16)
+    path = tmp_path / f"s.{suffix}"
+    if suffix == "npy":
+        np.save(path, samples / 32768)
+    else:
+        soundfile = pytest.importorskip("soundfile")
+        write_wav(path, samples) if suffix == "wav" else soundfile.write(path, samples, 8000)
+    feed = opened(path, size=(40,), channels=2)
+    expected = torch.from_numpy(samples[30:70].T / 32768)
+    assert torch.equal(feed.batch([0])[0], expected)
+    assert torch.equal(feed.batch([0], ((5, 9),))[0], expected[:, 5:9])
+    assert feed.pixels(0) is None
+    assert feed.kind == "sound"
+    assert (feed.spacing, feed.spacing_unit) == (None if suffix == "npy" else (0.125,), "ms")
+    assert feed.preprocess(feed.model).text == "middle 40 of each file, as in the file"
+
+
+def test_mono_sound_from_arrays_of_one_axis_or_two(tmp_path):
+    samples = numbers(50)
+    for number, sound in enumerate((samples, samples[None], samples[:, None])):
+        path = save(tmp_path / f"{number}.npy", sound)
+        assert np.array_equal(read_values(path, channels=1, size=(10,)).values[0], samples[20:30])
+
+
+def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
+    write_nifti(tmp_path / "a.nii", numbers(*SPACE), zooms=(1, 2, 3))
+    write_nifti(tmp_path / "b.nii.gz", numbers(*SPACE), zooms=(1000, 2000, 3000), unit="micron")
+    write_nifti(tmp_path / "c.nii", numbers(*SPACE), zooms=(1, 2, 4))
+    save(tmp_path / "d.npy", numbers(*SPACE))
+    feed = opened(tmp_path / "a.nii", tmp_path / "b.nii.gz", tmp_path / "d.npy")
+    assert feed.spacing == (3, 2, 1)
+    assert feed.spacing_unit == "mm"
+    assert feed.batch([0, 1, 2]).shape[0] == 3
+    with pytest.raises(ErfscopeError) as error:
+        opened(tmp_path / "a.nii", tmp_path / "c.nii")
+    assert "a.nii' are 3 x 2 x 1 mm and those of" in str(error.value)
+    assert "c.nii' 4 x 2 x 1 mm; resample" in str(error.value)
+
+
+def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(values, "HEADERS_FIRST", 2)
+    save(tmp_path / "a.npy", numbers(*SPACE))
+    write_nifti(tmp_path / "b.nii", numbers(*SPACE), zooms=(1, 2, 3))
+    write_nifti(tmp_path / "c.nii", numbers(*SPACE), zooms=(1, 2, 4))
+    feed = opened(*(tmp_path / name for name in ("a.npy", "b.nii", "c.nii")))
+    assert feed.batch([0, 1]).shape == (2, 1, *SIZE)
+    with pytest.raises(ErfscopeError, match=r"voxels of '.*b.nii' are 3 x 2 x 1 mm and those of '.*c.nii' 4 x 2 x 1"):
+        feed.batch([2])
+
+
+def test_a_compressed_tiff_file_that_is_larger_than_memory_is_refused(tmp_path, monkeypatch):
+    write_tiff(tmp_path / "v.tif", numbers(*SPACE), compression="zlib")
+    monkeypatch.setattr(stored.psutil, "virtual_memory", lambda: SimpleNamespace(available=100))
+    with pytest.raises(ErfscopeError, match="0 MiB do not fit into the 0 MiB of memory that are free; save it uncompr"):
+        opened(tmp_path / "v.tif").batch([0])
+
+
+def test_a_transform_of_images_takes_no_values(tmp_path):
+    config = input_config({}, size=SIZE, channels=1, rank=3)
+    path = save(tmp_path / "v.npy", numbers(*SPACE))
+    with pytest.raises(ErfscopeError, match=r"transform= takes images, and '.*v.npy' is none; leave it out"):
+        open_values([path], samples=None, seed=0, preprocess=preprocess(config, lambda image: torch.zeros(1, *SIZE)))
+
+
+def test_a_damaged_file_is_passed_over_if_that_is_asked_for(tmp_path):
+    net = nn.Conv3d(1, 2, 3, padding=1)
+    paths = [tmp_path / "bad.npy", save(tmp_path / "good.npy", numbers(*SPACE))]
+    paths[0].write_bytes(b"x")
+    options = {"images": paths, "input_size": SIZE, "in_chans": 1}
+    with pytest.raises(ErfscopeError, match=r"bad.npy"):
+        erfscope.analyze(net, **options)
+    result = erfscope.analyze(net, keep_going=True, **options)
+    assert (result.input.n_images, result.input.n_dead) == (2, 1)
+
+
+def test_sound_of_two_rates_is_to_be_resampled(tmp_path):
+    pytest.importorskip("soundfile")
+    for rate in (8000, 44100):
+        write_wav(tmp_path / f"{rate}.wav", np.ones((50, 1)), rate)
+    with pytest.raises(ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100; resample"):
+        opened(tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
+
+
+def test_folders_and_patterns_hold_what_the_input_takes(tmp_path):
+    (tmp_path / "in").mkdir()
+    save(tmp_path / "in" / "a.npy", numbers(*SPACE))
+    write_nifti(tmp_path / "b.nii.gz", numbers(*SPACE))
+    write_zarr(tmp_path / "z.zarr", numbers(*SPACE))
+    write_wav(tmp_path / "s.wav", np.ones((500, 1)))
+    (tmp_path / "notes.txt").write_text("no volume")
+    feed = opened(tmp_path)
+    assert sorted(Path(file).name for file in feed.files) == ["a.npy", "b.nii.gz", "z.zarr"]
+    assert feed.text == f"3 volumes in {str(tmp_path)!r}"
+    assert feed.text_kind == "count"
+    assert len(feed.sha256) == 64
+    assert opened(tmp_path, samples=2).files == feed.files[:2]
+    assert [path.name for path in opened(tmp_path / "*.zarr").files] == ["z.zarr"]
+    pytest.importorskip("soundfile")
+    assert {path.name for path in opened(tmp_path / "*", size=(9,)).files} == {"s.wav", "a.npy"}
+    assert open_values([tmp_path], samples=None, seed=0, preprocess=model_of()).sha256 == feed.sha256
+
+
+def test_the_hash_of_a_zarr_array_is_that_of_what_lies_in_it(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_zarr(tmp_path / f"{name}.zarr", numbers(*SPACE, seed=seed))
+    a, b, c = (opened(tmp_path / f"{name}.zarr").sha256 for name in "abc")
+    assert a == b != c
+
+
+def npy_of(header: str, data: bytes = b"") -> bytes:
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+WRONG_FILES = {
+    "object.npy": (lambda path: np.save(path, np.array([{}] * 9), allow_pickle=True), "Python objects"),
+    "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
+    "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
+    "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
+    "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"7x5x12 and the input is 4x6x8; .*--input-size 7x"),
+    "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
+    "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
+    "empty.npy": (lambda path: path.write_bytes(b""), "damaged or of another kind"),
+    "cut.npy": (
+        lambda path: path.write_bytes(npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (7, 8, 12)}", b"0")),
+        "damaged",
+    ),
+    "long.npy": (lambda path: path.write_bytes(npy_of(f"{{'descr': '<f4'}}{' ' * 20000}")), "damaged"),
+    "giant.npy": (
+        lambda path: path.write_bytes(npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (99999, 99999, 9)}")),
+        "damaged",
+    ),
+    "picture.nii": (lambda path: Image.new("L", (9, 9)).save(path, "PNG"), "damaged or of another kind"),
+    "cut.nii.gz": (lambda path: path.write_bytes(gzip.compress(bytes(348))[:30]), "damaged or of another kind"),
+    "picture.zarr": (lambda path: Image.new("L", (9, 9)).save(path, "PNG"), "no zarr array"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_wrong_file_is_one_line_that_names_it(name, tmp_path):
+    if ".nii" in name:
+        pytest.importorskip("nibabel")
+    if ".zarr" in name:
+        pytest.importorskip("zarr")
+    write, text = WRONG_FILES[name]
+    write(tmp_path / name)
+    with pytest.raises(ErfscopeError, match=text) as error:
+        opened(tmp_path / name).batch([0])
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "--keep-going passes over" in str(error.value)
+
+
+def test_a_truncated_nifti_file_is_refused(tmp_path):
+    write_nifti(tmp_path / "v.nii", numbers(*SPACE))
+    write_nifti(tmp_path / "v.nii.gz", numbers(*SPACE))
+    for name in ("v.nii", "v.nii.gz"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1500])
+        with pytest.raises(ErfscopeError, match="damaged or of another kind"):
+            opened(tmp_path / name).batch([0])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sound_of_other_channels_is_refused(channels, tmp_path):
+    pytest.importorskip("soundfile")
+    write_wav(tmp_path / "s.wav", np.ones((50, 2)))
+    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* --in-chans"
+    with pytest.raises(ErfscopeError, match=text.replace(" --in", ".*--in")):
+        opened(tmp_path / "s.wav", size=(40,), channels=channels).batch([0])
+
+
+def test_integer_sound_needs_a_full_scale(tmp_path):
+    path = save(tmp_path / "s.npy", np.arange(40, dtype=np.int16))
+    with pytest.raises(ErfscopeError, match="holds integers, which do not say what full scale is"):
+        opened(path, size=(40,)).batch([0])
+    scaled = opened(path, size=(40,), mean=0.0, std=32768.0).batch([0])
+    assert torch.equal(scaled[0, 0], torch.arange(40).double() / 32768)
+
+
+def test_a_zarr_array_whose_codecs_may_run_code_is_refused(tmp_path):
+    pytest.importorskip("zarr")
+    note = {"zarr_format": 2, "shape": [7, 8, 12], "chunks": [7, 8, 12], "dtype": "<f4", "order": "C", "fill_value": 0}
+    (tmp_path / "v.zarr").mkdir()
+    for kind in ({"filters": [{"id": "pickle"}], "compressor": None}, {"compressor": {"id": "pickle"}}):
+        (tmp_path / "v.zarr" / ".zarray").write_text(json.dumps(note | kind))
+        with pytest.raises(ErfscopeError, match="its codec 'pickle' is not among those that are safe"):
+            opened(tmp_path / "v.zarr").batch([0])
+
+
+def test_a_group_of_zarr_names_what_to_give(tmp_path):
+    pytest.importorskip("zarr").create_group(tmp_path / "v.zarr")
+    write_zarr(tmp_path / "v.zarr" / "0", numbers(*SPACE))
+    with pytest.raises(ErfscopeError, match=r"it is no zarr array; name an array inside it, as .*v.zarr/0"):
+        opened(tmp_path / "v.zarr").batch([0])
+    assert opened(tmp_path / "v.zarr" / "0").batch([0]).shape == (1, 1, *SIZE)
+
+
+PACKAGES = {"v.nii.gz": ("nibabel", "volumes"), "v.zarr": ("zarr", "volumes"), "s.wav": ("soundfile", "audio")}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_missing_package_is_named_at_once(name, tmp_path, monkeypatch):
+    package, extra = PACKAGES[name]
+    (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ErfscopeError) as error:
+        opened(tmp_path / name, size=(40,) if extra == "audio" else SIZE)
+    assert str(error.value) == f"reading {name} needs {package}: pip install 'erfscope[{extra}]'"
+
+
+def test_files_for_another_kind_of_input_are_refused(tmp_path):
+    volume, sound, picture = (tmp_path / name for name in ("v.nii.gz", "s.wav", "p.png"))
+    volume.write_bytes(b"x"), sound.write_bytes(b"x")
+    Image.new("RGB", (9, 9)).save(picture)
+    wrong = [
+        (volume, (9, 9), 3, "is a volume, and the model takes images of two axes, 9x9"),
+        (sound, (9, 9), 3, "is sound, and the model takes images of two axes"),
+        (volume, (9,), 1, "is a volume, and the model takes sound of one axis, 9; .*\\.wav"),
+        (sound, SIZE, 1, "is sound, and the model takes volumes or clips of three axes, 4x6x8; .*\\.nii"),
+        (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),
+    ]
+    for path, size, channels, text in wrong:
+        with pytest.raises(ErfscopeError, match=text):
+            opened(path, size=size, channels=channels)
+    assert open_values([picture], samples=None, seed=0, preprocess=model_of(channels=3)) is None
+    clip = save(tmp_path / "c.npy", numbers(*SPACE, 3))
+    with pytest.raises(ErfscopeError, match=r"c.npy' is no image, and .*p.png' is one; name one kind, as in '\*.npy'"):
+        opened(clip, picture, channels=3)
+
+
+def test_workers_read_what_the_process_itself_reads(tmp_path):
+    write_zarr(tmp_path / "v.zarr", numbers(*SPACE))
+    write_nifti(tmp_path / "v.nii", numbers(*SPACE, seed=1))
+    feed = opened(tmp_path / "v.zarr", tmp_path / "v.nii")
+    ahead = Prefetcher(feed, [0, 1], None, workers=2, keep=2)
+    assert torch.equal(torch.cat([ahead(0), ahead(1)]), feed.batch([0, 1]))
+    ahead.close()
+
+
+def gradient_map(net: nn.Module, inputs: torch.Tensor, unit: tuple[int, ...]) -> np.ndarray:
+    """Convention jacobian by plain autograd: the root of the mean over inputs of the squared gradients of a unit's
+    channels, summed and divided by their total."""
+    total = 0
+    for each in inputs:
+        image = each[None].requires_grad_()
+        out = net(image)[0][:, *unit]
+        squares = sum(torch.autograd.grad(value, image, retain_graph=True)[0] ** 2 for value in out)
+        total = total + squares.sum(1)[0] / squares.sum() / len(inputs)
+    return total.sqrt().numpy()
+
+
+def test_a_model_is_measured_on_volumes_as_plain_autograd_measures_it(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv3d(2, 2, 3, padding=1)).double()
+    paths = [save(tmp_path / f"{seed}.npy", numbers(9, 10, 11, seed=seed)) for seed in (0, 1)]
+    result = erfscope.analyze(
+        net, images=paths, input_size=(8, 8, 8), in_chans=1, dtype="float64", draws="all", unit=(4, 4, 4)
+    )
+    raw = np.stack([np.load(path)[0:8, 1:9, 1:9].astype(np.float64) for path in paths])
+    inputs = torch.from_numpy((raw - raw.mean((1, 2, 3), keepdims=True)) / raw.std((1, 2, 3), keepdims=True))[:, None]
+    expected = gradient_map(net, inputs, (4, 4, 4))
+    assert result.input.source == "volume"
+    assert "assumed" not in [finding.code for finding in result.findings]
+    assert result.input.text_kind == "count"
+    np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=0, atol=1e-12)
+
+
+def test_a_model_is_measured_on_sound_and_on_chirps(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(1, 2, 5, padding=2), nn.Tanh(), nn.Conv1d(2, 2, 5, padding=2))
+    path = save(tmp_path / "s.npy", np.sin(np.arange(200) / 5))
+    result = erfscope.analyze(net, images=path, input_size=(64,), in_chans=1)
+    assert (result.input.source, result.picture, result.trf.size_px) == ("sound", None, (9,))
+    assert erfscope.analyze(net, synthetic="chirp", samples=2, input_size=(64,), in_chans=1).input.source == "chirp"
+
+
+def test_files_of_several_inputs_are_paired_without_both_parts_of_a_suffix(tmp_path):
+    for name in ("image", "volume"):
+        (tmp_path / name).mkdir()
+    for key in ("a", "b.1"):
+        Image.new("RGB", (9, 9)).save(tmp_path / "image" / f"{key}.png")
+        (tmp_path / "volume" / f"{key}.nii.gz").write_bytes(b"x")
+    asked = {"image": tmp_path / "image", "volume": tmp_path / "volume"}
+    found = paired_files(asked, samples=None, seed=0, suffixes={"image": suffixes_of(2), "volume": suffixes_of(3)})
+    assert [path.name.removesuffix(".png") for path in found["image"]] == [
+        path.name.removesuffix(".nii.gz") for path in found["volume"]
+    ]
+    assert len(found["image"]) == 2
+
+
+def test_models_are_compared_on_the_same_volumes(tmp_path):
+    torch.manual_seed(0)
+    nets = {
+        name: nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv3d(2, 2, 3, padding=1)) for name in "ab"
+    }
+    path = save(tmp_path / "v.npy", numbers(*SPACE))
+    options = {"images": path, "input_size": SIZE, "in_chans": 1}
+    rows = erfscope.compare(nets, **options)
+    for row, net in zip(rows, nets.values(), strict=True):
+        alone = erfscope.analyze(net, **options)
+        assert np.array_equal(row.map.values, alone.map.values)
+        assert row.input.sha256 == alone.input.sha256
