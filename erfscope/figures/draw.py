@@ -265,7 +265,7 @@ def _view(
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest, cmap)),
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
-        rings=tuple(Ring(name=name, radii=erf.in_cells(float(radius))[-2:]) for name, radius in radii(result).items()),
+        rings=tuple(_ring(name, float(radius), erf.axes) for name, radius in radii(result).items()),
         field=box,
         field_seen=box is not None,
         bar=round_length(cols / 4),

@@ -246,12 +246,12 @@ def keys(drawn: set[str]) -> list[Line2D]:
 
 
 def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
-    """A circle around the unit's centre; an ellipse in the cells of axes with unlike spacing."""
+    """A circle around the unit's centre, which is an ellipse in cells whose sides differ."""
     row, col = plane.center_px
-    down, across = plane.in_cells(radius)
-    looks: dict[str, Any] = {"fill": False, "path_effects": EDGE, **style}
-    same = down == across
-    ax.add_patch(Circle((col, row), across, **looks) if same else Ellipse((col, row), 2 * across, 2 * down, **looks))
+    height, width = (radius / side for side in plane.axes.spacing)
+    shape = Circle((col, row), width) if height == width else Ellipse((col, row), 2 * width, 2 * height)
+    shape.set(fill=False, **{"path_effects": EDGE, **style})
+    ax.add_patch(shape)
 
 
 def _style(name: str, reach: float = math.inf) -> dict[str, Any]:
@@ -290,7 +290,8 @@ def _points(ax: Axes, plane: ErfMap) -> float:
 
 def _rings(ax: Axes, result: Result, plane: ErfMap) -> dict[str, float]:
     """The rings, and how many points each reaches from the unit."""
-    reached = {name: min(plane.in_cells(float(radius))) * _points(ax, plane) for name, radius in radii(result).items()}
+    points = _points(ax, plane) / max(plane.axes.spacing)
+    reached = {name: float(radius) * points for name, radius in radii(result).items()}
     for name, radius in radii(result).items():
         draw_ring(ax, plane, float(radius), gid=name, **_style(name, reached[name]))
     return reached

@@ -32,7 +32,6 @@ from erfscope.figures.style import ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMN
 from erfscope.geometry.axes import DEPTH, MS
 from erfscope.maps.erf_map import PER_AXIS, ErfMap
 from erfscope.results.result import Result
-from erfscope.results.timing import timing_of
 from erfscope.view.words import error_words, radii, unit_text
 
 #: Frames of a clip that are shown one by one, at most; inches of a frame and of a curve's height.
@@ -52,7 +51,7 @@ def slice_of(erf: ErfMap, kept: tuple[int, int]) -> ErfMap:
     cell = min(max(round(centre[left_out]), 0), count - 1)
 
     def two(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(entries[axis] for axis in kept) if entries else ()
+        return tuple(entries[axis] for axis in kept) if len(entries) == erf.values.ndim else entries[-2:]
 
     trf = erf.trf
     fields: dict[str, Any] = {name: two(getattr(trf, name)) for name in PER_AXIS} if trf is not None else {}
@@ -127,7 +126,7 @@ def draw_slice(ax: Axes, result: Result, plane: ErfMap, view: Any, look: Look) -
     height, width = plane.values.shape
     down, across = plane.axes.spacing
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    colours = {"cmap": colour_map(look.cmap, signed=look.signed), "norm": look.norm}
+    colours: dict[str, Any] = {"cmap": colour_map(look.cmap, signed=look.signed), "norm": look.norm}
     ax.imshow(view, extent=extent, aspect=down / across, interpolation="nearest", **colours)
     if plane.center_px:
         row, col = plane.center_px
@@ -232,7 +231,7 @@ def _shade(ax: Axes, result: Result) -> None:
         strong = 0.45 if name == "r50" else 0.25
         ends = (centre - float(radius), centre + float(radius))
         ax.axvspan(*ends, color=COLOURS[name], alpha=strong, linewidth=0, label=name, gid=name)
-    timing = timing_of(result)
+    timing = result.timing
     if timing is not None:
         first, last = ((timing.step[0] - 0.5) * step, (timing.step[1] + 0.5) * step)
         ax.axvspan(first, last, color=COLOURS["step"], alpha=0.6, linewidth=0, label="step", gid="step")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.geometry.axes import ROW, Axes
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf
 
 FloatArray = NDArray[np.float64]
@@ -106,14 +106,9 @@ class ErfMap:
             scale=self.scale,
             cell_px=two(self.cell_px, 1.0),
             trf=None if self.trf is None else _plane_trf(self.trf, pad),
-            axes=_beside_nothing(self.axes) if pad else self.axes.only((-2, -1)),
             provenance=self.provenance,
             axes=self.axes.plane,
         )
-
-    def in_cells(self, length: float) -> tuple[float, ...]:
-        """A length in the unit of the axes, as cells along each of them."""
-        return tuple(length / step for step in self.axes.spacing)
 
 
 def magnitude_of(values: FloatArray) -> FloatArray:
@@ -134,12 +129,6 @@ PER_AXIS = (
     *("size_px", "local_size_px", "reference_px", "stride_px", "center_px", "offset_px"),
     *("box_px", "local_box_px", "clipped_box_px"),
 )
-
-
-def _beside_nothing(axes: Axes) -> Axes:
-    """The axes of a sequence that is drawn as one row."""
-    names, spacing, units = (ROW, *axes.names), (1.0, *axes.spacing), (axes.cell, *axes.units)
-    return Axes(names=names, spacing=spacing, units=units, cell=axes.cell)
 
 
 def measured_of(values: FloatArray, axes: Axes) -> FloatArray:

@@ -31,20 +31,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """A radius around the unit, in cells along rows and columns' axes (down, across)."""
+    """A radius around the unit, in cells."""
 
     name: str
-    radii: tuple[float, ...]
-
-    @property
-    def radius(self) -> float:
-        """Across."""
-        return self.radii[-1]
-
-    @property
-    def is_round(self) -> bool:
-        """Whether it is a circle in cells."""
-        return self.radii[0] == self.radii[-1]
+    #: Along columns, and along rows, which differ where cells are not square.
+    radius: float
+    down: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

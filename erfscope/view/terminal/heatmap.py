@@ -124,12 +124,10 @@ class HeatMap:
         if radius is None or not isinstance(radius.value, float) or radius.value <= 0:
             return found
         rows, columns = ((np.arange(shown) + 0.5) * whole / shown - 0.5 for whole, shown in spaces)
-        down, across = self.erf.in_cells(radius.value)
-        distance = np.hypot(
-            rows[:, None] - self.erf.center_px[0], (columns[None, :] - self.erf.center_px[1]) * (down / across)
-        )
-        near = max(1.0, down / across) * max(whole / shown for whole, shown in spaces) / 2
-        return np.asarray(np.abs(distance - down) <= near)
+        center, (high, wide) = self.erf.center_px, self.erf.axes.spacing
+        distance = np.hypot(high * (rows[:, None] - center[0]), wide * (columns[None, :] - center[1]))
+        step = max(side * whole / shown for side, (whole, shown) in zip((high, wide), spaces, strict=True))
+        return np.asarray(np.abs(distance - radius.value) <= step / 2)
 
 
 class Gallery:
