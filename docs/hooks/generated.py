@@ -228,7 +228,8 @@ def _fields(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         yield f"{prefix}{name}", _type(inner)
         for each in inner.get("anyOf", [inner]):
             yield from _fields(each, f"{prefix}{name}.")
-            yield from _fields(each.get("items", {}), f"{prefix}{name}[].")
+            if isinstance(each.get("items"), dict):  # of a tuple there are no further items
+                yield from _fields(each["items"], f"{prefix}{name}[].")
             if isinstance(each.get("additionalProperties"), dict):
                 yield from _fields(each["additionalProperties"], f"{prefix}{name}.NAME.")
 

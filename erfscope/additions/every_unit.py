@@ -30,7 +30,8 @@ from erfscope.measures import MEASURES, Geometry, Prepared, value_of
 from erfscope.model_errors import model_failed
 from erfscope.precision import float32_precision
 from erfscope.results.from_sums import noise_floor
-from erfscope.results.result import MEASURED, Positions, Result
+from erfscope.results.positions import MEASURED, Positions
+from erfscope.results.result import Result
 
 #: Cells of the geometries that are kept at most: one for all units whose fields lie inside, and some for those at the
 #: border. Three numbers each, 100 MB in all.

@@ -21,7 +21,8 @@ from erfscope.figures.panels import with_unit
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.printable import number
-from erfscope.results.result import MEASURED, Positions, Result
+from erfscope.results.positions import MEASURED, Positions
+from erfscope.results.result import Result
 from erfscope.view.words import cells, lengths_text, names, unit_text
 
 #: More units than this in a row would be smaller than their letters.

@@ -14,7 +14,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from erfscope.maps.accumulator import GROUPS, Over
 from erfscope.maps.trust import Trust
 from erfscope.measures.table import Kind, Value
-from erfscope.results.result import BorderEffect, Result
+from erfscope.results.positions import BorderEffect
+from erfscope.results.result import Result
 from erfscope.results.timing import Timing
 
 Count = Annotated[int, Meta(ge=0)]

@@ -21,8 +21,9 @@ from erfscope.parallel.process_group import Shard
 from erfscope.results.comparability import partners
 from erfscope.results.json_values import convert, plain, to_json
 from erfscope.results.partial import PartialSums
+from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.report import Report
-from erfscope.results.result import MEASURED, Positions, Result, UnitRecord, image_cell, with_provenance
+from erfscope.results.result import Result, UnitRecord, image_cell, with_provenance
 from erfscope.storage.documents import (
     SAME,
     StoredDifference,

@@ -15,7 +15,8 @@ from erfscope.maps.hops import HopProfile
 from erfscope.maps.trust import LINEAR_WITHIN, Trust
 from erfscope.printable import brief, number, with_error
 from erfscope.results.json_values import fields
-from erfscope.results.result import MEASURED, Halo, InputRecord, Positions, Result, SamplingPoints
+from erfscope.results.positions import MEASURED, Positions
+from erfscope.results.result import Halo, InputRecord, Result, SamplingPoints
 from erfscope.results.timing import Timing
 from erfscope.view.cells import measure_cell, plain_cell
 from erfscope.view.table import Cell

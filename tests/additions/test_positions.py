@@ -21,7 +21,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import sides
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
-from erfscope.results.result import BorderEffect
+from erfscope.results.positions import BorderEffect
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

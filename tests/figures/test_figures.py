@@ -46,8 +46,9 @@ from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.radial_curve import radial_profile
 from erfscope.model_facts import Weights
+from erfscope.results.positions import Positions
 from erfscope.results.report import Report
-from erfscope.results.result import InputRecord, Positions, Result, UnitRecord
+from erfscope.results.result import InputRecord, Result, UnitRecord
 from erfscope.storage.files import map_bytes
 from erfscope.view.table import escaped
 
