@@ -49,8 +49,7 @@ INSTEAD: dict[tuple[str, str], dict[str, Any]] = {
 #: What the comments above fields do not say.
 ABOUT = {
     "in_plane": (
-        "Whether sizes and shares are of the map summed over the first of three axes, distances being over the other"
-        " two."
+        "Whether sizes and shares are of a clip's map summed over time, distances being over rows and columns."
     ),
     "differences": (
         "Measures minus those of the result whose id is `to`, with the standard error of the difference over the same"

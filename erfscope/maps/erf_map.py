@@ -41,7 +41,8 @@ class ErfMap:
     #: What the axes are, which decides what distances are taken over and what they are in; if left out those of a
     #: sequence, an image or a clip.
     axes: Axes = NO_AXES
-    #: First and last cell of the unit's own step along the axis of time; None for one stride around its centre.
+    #: First and last cell of the unit's own step along the axis of time; None if it is not known, as without such an
+    #: axis.
     own_time: tuple[float, float] | None = None
     #: Where the numbers come from: model, weights, layer, unit, convention, images, seed, versions.
     provenance: Mapping[str, object] = field(default_factory=dict)

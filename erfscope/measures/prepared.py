@@ -55,9 +55,13 @@ class Geometry:
                 for part, center in zip(self.window, self.center_px, strict=True)
             ]
         )
-        #: Along the axis of time, measured or not, the unit's centre and the spacing, and the first and the last cell
-        #: of the unit's own step; None where there is no such axis, and for units without a place.
-        self.time_axis, self.own_time = _in_time(erf)
+        #: Along the axis of time, measured or not, the unit's centre and the spacing; None where there is no such axis,
+        #: and for units without a place.
+        self.time_axis: tuple[float, float] | None = None
+        if TIME in erf.axes.names and erf.center_px:
+            axis = erf.axes.names.index(TIME)
+            self.time_axis = erf.center_px[axis], erf.axes.spacing[axis]
+        self.own_time = erf.own_time
 
     def around(self, offset: Sequence[float]) -> Geometry:
         """The same cells around a place that is so far from the unit's centre, in the unit of the spacing."""
@@ -134,15 +138,6 @@ class Geometry:
             highs = [high, math.ceil(center) + 2, *(filled[-1:] + 1)]
             parts.append(slice(max(int(min(lows)), 0), min(int(max(highs)), size)))
         return tuple(parts)
-
-
-def _in_time(erf: ErfMap) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
-    """The centre of a map's unit and the spacing along the axis of time, and the unit's own step."""
-    if TIME not in erf.axes.names or not erf.center_px:
-        return None, None
-    axis = erf.axes.names.index(TIME)
-    center, half = erf.center_px[axis], (max(erf.stride_px[axis], 1.0) - 1) / 2
-    return (center, erf.axes.spacing[axis]), erf.own_time or (center - half, center + half)
 
 
 class Prepared:

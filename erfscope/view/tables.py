@@ -136,7 +136,7 @@ def full_table(view: ReportView, measures: Sequence[str], compared: Sequence[str
     """Every number in full, a column for each."""
     numbers = [column for name in measures for column in (name, f"{name}_se")]
     changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
-    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", "se_over"]
+    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", "unit", "se_over"]
     columns = _named(*fixed, *numbers, *changes, "findings", "error")
     return Table(columns=columns, rows=rows_of(_values(row, measures, compared) for row in view.rows))
 
@@ -152,7 +152,7 @@ def _conditions(row: Row) -> list[str]:
 def _values(row: Row, measures: Sequence[str], compared: Sequence[str]) -> list[Value]:
     result = row.result
     values: list[Value] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
-    values += [str(result.is_in_plane).lower() if result.measures else None]
+    values += [str(result.is_in_plane).lower(), result.axes.unit] if result.measures else [None, None]
     values += [result.se_over if any(measure.se is not None for measure in result.measures.values()) else None]
     for cell in [row.cells[name] for name in measures] + [row.cells[name].difference for name in compared]:
         values += [None, None] if cell is None else [cell.value, cell.error and cell.error.value]

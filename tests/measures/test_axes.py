@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 
 import numpy as np
@@ -276,3 +278,47 @@ def test_sizes_are_in_the_units_that_files_state(tmp_path):
     assert erfscope.analyze(net, **asked, sample_rate=8000)["r50"].value == pytest.approx(sound["r50"].value)
     with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples in a second, .*16000 samples.*resample"):
         erfscope.analyze(net, **asked, sample_rate=16000)
+
+
+def test_csv_says_what_lengths_are_in():
+    net, x = random_stack(0)
+    asked = [{"spacing": (2.5, 1.0, 1.0), "unit_name": "mm"}, {}, {"axes": "thw"}]
+    report = erfscope.Report(results=tuple(erfscope.analyze(net, images=x, **options) for options in asked))
+    rows = list(csv.DictReader(io.StringIO(report.table(format="csv"))))
+    assert [(row["unit"], row["in_plane"]) for row in rows] == [("mm", "false"), ("voxels", "false"), ("px", "true")]
+
+
+class VolumeUNet(nn.Module):
+    """Three levels of two convolutions each way, as of Cicek et al. 2016, with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(self.two(2 if level else 1) for level in range(4))
+        self.up = nn.ModuleList(nn.ConvTranspose3d(2, 2, 2, 2) for _ in range(3))
+        self.join = nn.ModuleList(self.two(4) for _ in range(3))
+
+    @staticmethod
+    def two(channels: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv3d(channels, 2, 3, 1, 1), nn.ReLU(), nn.Conv3d(2, 2, 3, 1, 1), nn.ReLU())
+
+    def forward(self, x):
+        beside = []
+        for level, block in enumerate(self.down):
+            x = block(x)
+            if level < 3:
+                beside.append(x)
+                x = nn.functional.max_pool3d(x, 2)
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([up(x), beside.pop()], 1))
+        return x
+
+
+@pytest.mark.slow
+def test_a_unet_of_volumes_has_its_published_field_and_halo():
+    """From unit x, a multiple of 8, to the left: two convolutions to x - 2, which lies in cell x / 2 - 1 of the level
+    below; from there to x / 2 - 3, in cell x / 4 - 2; to x / 4 - 4, in x / 8 - 2; at the bottom to x / 8 - 4, which
+    begins at x / 4 - 8; to x / 4 - 10, x / 2 - 22 and x - 46."""
+    options = {"input_size": (96, 96, 96), "in_chans": 1}
+    plan = erfscope.tile(VolumeUNet(), **options, tile=48)
+    assert (plan.possible, plan.halo, plan.alignment) == (True, ((46, 46),) * 3, (8, 8, 8))
+    assert erfscope.theoretical(VolumeUNet(), **options).size_px == (92, 92, 92)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfscope.environment import OPENCV_FIX
+from erfscope.geometry.axes import DEPTH
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import size_text
 from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
@@ -178,7 +179,9 @@ class Gallery:
         if len(spaces) > 1 or len(zooms) > 1:
             parts.append("maps are not to one scale")
         if any(result.is_in_plane for result in self.results):
-            parts.append(f"maps of three axes are summed over the first, rings are {IN_PLANE}")
+            parts.append(f"maps of clips are summed over time, rings are {IN_PLANE}")
+        if any(DEPTH in result.axes.names for result in self.results):
+            parts.append("maps of volumes are summed over depth, rings are those of the volume")
         more = len(self.results) - MOST
         if more > 0:
             parts.append(f"{more} more map{'s' * (more != 1)}: -o DIR writes all of them")
