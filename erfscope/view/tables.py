@@ -136,7 +136,7 @@ def full_table(view: ReportView, measures: Sequence[str], compared: Sequence[str
     """Every number in full, a column for each."""
     numbers = [column for name in measures for column in (name, f"{name}_se")]
     changes = [column for name in compared for column in (f"{name}_diff", f"{name}_diff_se")]
-    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", "unit", "se_over"]
+    fixed = [*CONDITIONS, "wrt", "insert", "alpha", *STRUCTURE, "in_plane", "length_unit", "se_over"]
     columns = _named(*fixed, *numbers, *changes, "findings", "error")
     return Table(columns=columns, rows=rows_of(_values(row, measures, compared) for row in view.rows))
 

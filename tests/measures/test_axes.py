@@ -285,7 +285,11 @@ def test_csv_says_what_lengths_are_in():
     asked = [{"spacing": (2.5, 1.0, 1.0), "unit_name": "mm"}, {}, {"axes": "thw"}]
     report = erfscope.Report(results=tuple(erfscope.analyze(net, images=x, **options) for options in asked))
     rows = list(csv.DictReader(io.StringIO(report.table(format="csv"))))
-    assert [(row["unit"], row["in_plane"]) for row in rows] == [("mm", "false"), ("voxels", "false"), ("px", "true")]
+    assert [(row["length_unit"], row["in_plane"]) for row in rows] == [
+        ("mm", "false"),
+        ("voxels", "false"),
+        ("px", "true"),
+    ]
 
 
 class VolumeUNet(nn.Module):
