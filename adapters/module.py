@@ -350,6 +350,8 @@ class _Tap:
         self._shape = tuple(tensor.shape)
         if self._layout is None:
             return
+        if not tensor.requires_grad and tensor.is_floating_point() and torch.is_grad_enabled():
+            tensor.requires_grad_()  # what token ids are embedded in
         # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
         reference = Reference(edge=edge, layout=self._layout, shape=self._shape)

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import preprocess
-from erfscope.adapters.several_inputs import ExampleInputs, example_inputs_of
+from erfscope.adapters.several_inputs import ExampleInputs, example_inputs_of, time_first
 from erfscope.adapters.sources import exported
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.sources.sources import build
@@ -26,7 +26,7 @@ from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.axes import FRAMES_FIRST, asked_axes
+from erfscope.geometry.axes import TIME_FIRST, asked_axes
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.geometry.names import IMAGE
@@ -170,7 +170,8 @@ def wrap(
         inputs: Examples of the arguments of a model that takes several, by the names of its parameters. Each floating
             (B, C, *space) among them is an input of the size and the channels that it has, ``"input:NAME"``, in whose
             place images are put; all others are passed through as they are given, as are those with a side of at most
-            four cells, matrices of cameras and coordinates of points, beside larger ones.
+            four cells, matrices of cameras and coordinates of points, beside larger ones. Where none is floating, the
+            input is the first (B, T) of token ids: measure with respect to their embedding, ``wrt=``.
         example_inputs: The same by position, as ``torch.export`` takes them.
         transform: Image -> tensor (C, H, W); otherwise images are resized, cropped and normalised. As ``mean`` and
             ``std``, a mapping by the names of several inputs.
@@ -183,10 +184,10 @@ def wrap(
             operations.
         prefix_tokens: With ``"NLC"``: how many tokens come before those of the map.
         name: Name of the model in results; its class name if None.
-        **axes: What the axes of the input are: ``axes`` ("thw" for a clip, "dhw" for a volume, "btchw" for a clip whose
-            frames the model takes before the channels), ``spacing`` (side of a cell along each axis of space) in
-            ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence. Of three axes "thw" is assumed where there
-            are three channels, else "dhw".
+        **axes: What the axes of the input are: ``axes`` ("thw" for a clip, "dhw" for a volume, "btchw" for a clip and
+            "btc" for a sequence that the model takes with the channels behind the time), ``spacing`` (side of a cell
+            along each axis of space) in ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence. Of three axes
+            "thw" is assumed where there are three channels, else "dhw".
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
@@ -254,24 +255,22 @@ def _adapter(
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
     if source.example_inputs is not None:
         made_by = source.adapter or ModuleAdapter
-        options["inputs"] = _example_inputs(source, asked, transform, forward or source.forward)
+        options["inputs"] = _example_inputs(source, asked, transform, forward or source.forward, axes.get("axes"))
         options["preprocess"] = options["inputs"].preprocess
         source = replace(source, notes=(*source.notes, *options["inputs"].notes))
     elif source.config is not None:
         options["preprocess"] = preprocess(source.config, _for(transform, IMAGE))
     adapter = made_by(module, spec=source.spec, weights=source.weights, notes=source.notes, **options)
-    if axes.get("axes") == FRAMES_FIRST:
-        if source.example_inputs is not None:
-            raise ErfscopeError(f"axes {FRAMES_FIRST} is for models of one input; turn the others in forward=")
-        adapter.forward = partial(_on_frames_first, adapter.forward)
+    if axes.get("axes") in TIME_FIRST and source.example_inputs is None:
+        adapter.forward = partial(_on_time_first, adapter.forward)
     if _given(axes):
         adapter.preprocess = _described(adapter.preprocess, axes)
     return adapter
 
 
-def _on_frames_first(forward: Callable[..., Any], module: nn.Module, x: Tensor) -> Any:
-    """Call a model of (B, T, C, H, W) on (B, C, T, H, W)."""
-    return forward(module, x.transpose(1, 2))
+def _on_time_first(forward: Callable[..., Any], module: nn.Module, x: Tensor) -> Any:
+    """Call a model of (B, T, C, ...) on (B, C, T, ...)."""
+    return forward(module, time_first(x))
 
 
 #: Options that say what the axes are.
@@ -298,6 +297,7 @@ def _example_inputs(
     asked: SourceOptions,
     transform: Transform | Mapping[str, Transform] | None,
     forward: Callable[..., Any] | None,
+    axes: str | None,
 ) -> ExampleInputs:
     """Read the arguments of a model that takes several, each map with its own size."""
     module, spec, named = source.module, source.spec, list[str]()
@@ -314,7 +314,7 @@ def _example_inputs(
             raise ErfscopeError(f"the input {name}: {error.reason}") from error
         return preprocess(config, _for(transform, name))
 
-    found = example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps)
+    found = example_inputs_of(module, spec, source.example_inputs, forward=forward, steps=steps, axes=axes)
     _refuse_other_names({"mean": asked.mean, "std": asked.std, "transform": transform}, named)
     own = found.preprocess.size
     if asked.in_chans is not None or (asked.input_size is not None and not is_size(asked.input_size, own)):

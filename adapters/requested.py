@@ -56,12 +56,13 @@ def _opened(
     """The label that a spec gives a model, and its adapter."""
     building, images = dict(request.building), request.images
     if isinstance(images, Tensor):
-        if images.dim() < 3:
+        # Token ids are (B, T).
+        if images.dim() < 3 and not (images.dim() == 2 and images.dtype == torch.long):
             raise ErfscopeError(
                 f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor is (B, C, *space), with a"
                 f" channel axis: give images[:, None]; {WITHOUT_CHANNELS}"
             )
-        size = size or tuple(images.shape[2:])
+        size = size or tuple(images.shape[min(2, images.dim() - 1) :])
         if not isinstance(model, ModuleAdapter):
             building.setdefault("in_chans", images.shape[1])
     if isinstance(model, str):

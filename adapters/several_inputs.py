@@ -7,13 +7,17 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.containers import map_tensors, tensors_in
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.axes import NAMES, TIME_FIRST, TOKENS, Axes
 from erfscope.geometry.names import IMAGE, ONE_INPUT
 from erfscope.geometry.unit import size_text
 from erfscope.model_facts import Preprocess
@@ -37,12 +41,15 @@ class ExampleInputs:
     """One set of arguments of a model.
 
     A floating (B, C, *space) is a map: the model is differentiated with respect to it, and images take its place.
-    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Everything else is passed
-    through as it is given, its first row for each image where its rows are the batch's."""
+    Beside larger ones a (B, N, 4, 4) or (B, N, P, 2), as of cameras or points, is none. Where none is floating, the
+    first (B, T) of integers is one of token ids, (B, 1, T). Everything else is passed through as it is given, its first
+    row for each image where its rows are the batch's."""
 
     arguments: Arguments
-    #: Maps by the name of the reference: "image" for the only one.
+    #: Maps by the name of the reference, (B, C, *space): "image" for the only one.
     maps: Mapping[str, Tensor]
+    #: A map as the model takes it.
+    taken: Callable[[Tensor], Tensor]
     #: What the others are, by name.
     passed: Mapping[str, str]
     #: How the model is called: (module, *arguments).
@@ -92,7 +99,7 @@ class ExampleInputs:
 
         def value(tensor: Tensor) -> Tensor:
             if id(tensor) in given:
-                return given[id(tensor)]
+                return self.taken(given[id(tensor)])
             if tensor.dim() and len(tensor) == batch:
                 tensor = tensor[:1].expand(len(like), *tensor.shape[1:])
             return tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
@@ -102,7 +109,13 @@ class ExampleInputs:
 
 
 def example_inputs_of(
-    module: nn.Module, name: str, given: Any, *, forward: Callable[..., Any] | None, steps: Steps
+    module: nn.Module,
+    name: str,
+    given: Any,
+    *,
+    forward: Callable[..., Any] | None,
+    steps: Steps,
+    axes: str | None = None,
 ) -> ExampleInputs:
     """Read a set of example inputs of a model.
 
@@ -112,6 +125,7 @@ def example_inputs_of(
         given: Its arguments, by keyword in a mapping, else by position.
         forward: How it is called: (module, *arguments); by default ``module(*arguments)``.
         steps: How images become a map.
+        axes: What the user calls the axes of the maps.
 
     Raises:
         ErfscopeError: arguments that the model does not take, none of them a map, or maps of different batch sizes or
@@ -128,34 +142,95 @@ def example_inputs_of(
     floating = {each: tensor for each, tensor in named.items() if tensor.is_floating_point()}
     planes = {each: tensor for each, tensor in floating.items() if tensor.dim() in (4, 5)}
     large = {each: tensor for each, tensor in planes.items() if min(tensor.shape[-2:]) > MATRIX}
-    found = large or planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
+    given_maps = large or planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
+    ids = {} if given_maps else _token_ids(module, named)
+    read, taken = TOKEN_IDS if ids else CHANNELS_LAST if axes in TIME_FIRST else AS_GIVEN
+    found = {each: read(tensor) for each, tensor in (given_maps or ids).items()}
     _refuse_unlike(name, named, found)
+    by_id = {id(named[each]): tensor for each, tensor in found.items()}
     whole = IMAGE if len(found) == 1 else ""
     parts = {
         whole or ONE_INPUT + each: steps(each, tuple(tensor.shape[1:]), is_only=bool(whole))
         for each, tensor in found.items()
     }
+    if ids:
+        parts = {whole: _of_ids(module, part) for whole, part in parts.items()}
     return ExampleInputs(
-        arguments=arguments,
+        arguments=map_tensors(arguments, lambda tensor: by_id.get(id(tensor), tensor)),
+        taken=taken,
         maps={whole or ONE_INPUT + each: tensor for each, tensor in found.items()},
         passed={ONE_INPUT + each: _text(tensor) for each, tensor in named.items() if each not in found},
         forward=forward or _call,
         preprocess=parts[whole] if whole else _together(parts),
-        notes=tuple(_turned(each, *tensor.shape[1:]) for each, tensor in found.items() if _may_be_turned(tensor)),
+        notes=tuple(_turned(each, *tensor.shape[1:]) for each, tensor in found.items() if _may_be_turned(tensor))
+        if axes is None and not ids
+        else (),
     )
 
 
+def time_first(tensor: Tensor) -> Tensor:
+    """(B, C, T, ...) of (B, T, C, ...), and back."""
+    return tensor.transpose(1, 2)
+
+
+def _as_given(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _one_channel(ids: Tensor) -> Tensor:
+    return ids[:, None].to(torch.get_default_dtype())
+
+
+def _as_ids(tensor: Tensor) -> Tensor:
+    if tensor.dtype.itemsize < 4:
+        raise ErfscopeError(f"{tensor.dtype} does not hold token ids: call .float() on the model")
+    return tensor[:, 0].long()
+
+
+#: A map (B, C, *space) of what the model takes, and back.
+AS_GIVEN = (_as_given, _as_given)
+CHANNELS_LAST = (time_first, time_first)
+TOKEN_IDS = (_one_channel, _as_ids)
+
+
+def _token_ids(module: nn.Module, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The first (B, T) of integers, of a model that embeds tokens."""
+    is_text = any(isinstance(each, nn.Embedding) for each in module.modules())
+    whole = (torch.int32, torch.int64)
+    ids = [(each, tensor) for each, tensor in named.items() if tensor.dim() == 2 and tensor.dtype in whole]
+    return dict(ids[:1]) if is_text else {}
+
+
+def _of_ids(module: nn.Module, part: Preprocess) -> Preprocess:
+    """How synthetic grey levels become token ids: spread over the first embedding's rows."""
+    rows = next(each for each in module.modules() if isinstance(each, nn.Embedding)).num_embeddings
+    return replace(
+        part,
+        axes=Axes.named(NAMES["t"], TOKENS),
+        normalise=partial(_spread, rows - 1),
+        scale_text=f"spread over {rows} tokens",
+        assumed=(),
+    )
+
+
+def _spread(last: int, pixels: NDArray[np.uint8]) -> Tensor:
+    """uint8 (B, T, 1) -> ids (B, 1, T) from 0 to ``last``."""
+    return torch.from_numpy(np.array(pixels)).movedim(-1, 1).to(torch.float64).mul_(last / 255).round_()
+
+
 def _may_be_turned(tensor: Tensor) -> bool:
-    """Whether an image of a batch may be frames or views by channels, (B, T, C, H, W)."""
-    return tensor.dim() == 5 and tensor.shape[2] in (1, 3) and tensor.shape[1] not in (1, 3)
+    """Whether an image of a batch may be steps, frames or views by channels, (B, T, C, ...)."""
+    return tensor.dim() == 3 or (tensor.dim() == 5 and tensor.shape[2] in (1, 3) and tensor.shape[1] not in (1, 3))
 
 
 def _turned(name: str, channels: int, depth: int, *plane: int) -> str:
+    if not plane:
+        text = f"{name} is read as (B, C, T): {channels} channels of {depth} steps"
+        return f"{text}; if it holds {channels} steps of {depth} channels, (B, T, C), add axes='btc' (--axes btc)"
     space = "x".join(map(str, (depth, *plane)))
     return (
         f"{name} is read as (B, C, T, H, W): {channels} channels of {space}. If these are {channels} frames or views of"
-        f" {depth} channel{'s' * (depth > 1)}, give them in that order and turn them back in forward=lambda m, x: m(x"
-        ".transpose(1, 2))"
+        f" {depth} channel{'s' * (depth > 1)}, (B, T, C, H, W), add axes='btchw' (--axes btchw)"
     )
 
 

@@ -21,6 +21,7 @@ from erfscope.api.blocks import variant_of
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.names import input_name
 from erfscope.geometry.unit import Trf, UnitWord
 from erfscope.geometry.unit_kind import kind_of
@@ -146,6 +147,8 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
     """The images of one input."""
     samples = request.settings.samples
     if isinstance(images, Tensor):
+        if preprocess.axes.cell == TOKENS and images.dtype == torch.long:
+            images = images[:, None].to(torch.float64)
         feed = TensorFeed(images if samples is None else images[:samples])
         wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
         if found != wanted:

@@ -17,7 +17,8 @@ from erfscope.engine.plan import Plan, RunReport, Sums, axes_of, map_of, shown_a
 from erfscope.environment import versions
 from erfscope.errors import ErfscopeError
 from erfscope.finding import Finding
-from erfscope.geometry.names import input_name
+from erfscope.geometry.axes import TOKENS
+from erfscope.geometry.names import input_name, is_input
 from erfscope.geometry.unit import Trf, sides
 from erfscope.geometry.unit_kind import split_kind
 from erfscope.graph.record import UNRECORDED
@@ -201,6 +202,8 @@ def _zero_cause(plan: Plan) -> str | None:
     """The operation that lets no gradient through to the unit, and what to do; None where there is none."""
     if plan.model.recording.graph.by == UNRECORDED:
         return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
+    if is_input(plan.question.wrt) and plan.model.adapter.preprocess.axes.cell == TOKENS:
+        return "token ids have no gradient; measure with respect to what embeds them: wrt=NAME (--wrt NAME)"
     if (cut := gradient_cut(plan.model.recording, plan.question.layer, plan.question.wrt)) is None:
         return None
     operation, is_switched_off = cut

@@ -213,8 +213,9 @@ def shown_as(plan: Plan) -> Preprocess:
 
 def axes_of(plan: Plan, number: int) -> Axes:
     """Return the axes of the reference of one unit."""
-    own = shown_as(plan).axes
-    return own if is_input(plan.question.wrt) else own.inner(len(plan.trfs[number].reference_px))
+    shown = shown_as(plan)
+    own = shown.axes
+    return own if is_input(plan.question.wrt) else own.inner(plan.trfs[number].reference_px, shown.size)
 
 
 #: Methods that run changed copies of one image in one batch.

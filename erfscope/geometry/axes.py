@@ -13,19 +13,21 @@ from erfscope.errors import ErfscopeError
 from erfscope.printable import brief
 
 TIME, DEPTH, ROW, COL = "time", "depth", "row", "col"
-#: What a user calls the axes of an input -> their names; frames that stand before the channels are the model's own
-#: order, and the input's is (B, C, T, H, W) all the same.
-FRAMES_FIRST = "btchw"
+#: Models that take frames or steps before the channels, (B, T, C, ...): the input's axes are (B, C, T, ...) all the
+#: same.
+TIME_FIRST = ("btc", "btchw")
+#: What a user calls the axes of an input -> their names.
 NAMES = {
     "t": (TIME,),
     "hw": (ROW, COL),
     "thw": (TIME, ROW, COL),
     "dhw": (DEPTH, ROW, COL),
-    FRAMES_FIRST: (TIME, ROW, COL),
+    "btc": (TIME,),
+    "btchw": (TIME, ROW, COL),
 }
 #: What the cells of a reference are called, and the steps of a clip's time.
 CELL = {(TIME,): "samples", (DEPTH, ROW, COL): "voxels"}
-PX, CELLS, FRAMES, MS = "px", "cells", "frames", "ms"
+PX, CELLS, FRAMES, MS, TOKENS = "px", "cells", "frames", "ms", "tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +56,12 @@ class Axes:
         """Those of an input of so many axes that nothing is known of: a sequence, an image or a clip."""
         return cls.named({1: NAMES["t"], 2: NAMES["hw"]}.get(rank, NAMES["thw"]))
 
-    def inner(self, rank: int) -> Axes:
-        """Those of a feature map of so many axes: counted in its cells."""
-        names = self.names if rank == len(self.names) else Axes.of_rank(rank).names
+    def inner(self, space: Sequence[float], size: Sequence[int]) -> Axes:
+        """Those of a feature map in an input of this size: counted in its cells, which are tokens where there is
+        one for each."""
+        if self.cell == TOKENS and tuple(space) == tuple(size):
+            return self
+        names = self.names if len(space) == len(self.names) else Axes.of_rank(len(space)).names
         return Axes.named(names, CELLS)
 
     def stated(self, spacing: Sequence[float] | None, unit: str) -> Axes:

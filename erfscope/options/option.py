@@ -184,8 +184,8 @@ class Building(TypedDict, total=False):
     axes: Annotated[
         str | None,
         Option(
-            "What the axes of the input are: {words}; btchw for frames before channels. Default: by their number and"
-            " the channels.",
+            "What the axes of the input are: {words}; btc and btchw for steps and frames before channels. Default: by"
+            " their number and the channels.",
             MODEL,
             metavar="NAME",
             words=tuple(AXES),

@@ -302,7 +302,7 @@ class Result:
         """The axes of the reference: what they are called, and what distances are in."""
         space = self.trf.reference_px if self.trf is not None else () if self.unit is None else self.unit.center_px
         own = self.input_axes
-        return own if is_input(self.wrt) else own.inner(len(space) or 2)
+        return own if is_input(self.wrt) else own.inner(space or (1, 1), self.input.size)
 
     @property
     def sides(self) -> Sides:

@@ -60,6 +60,17 @@ def _taps_of(dim: int, size: int, entries: IntArray) -> Taps:
     return picks(dim, size, entries)
 
 
+@rule("embedding")
+def embedding(call: Call) -> list[Edge] | None:
+    """Rows of a table, by index: their numbers are a new last dimension."""
+    ids, table = call.args["indices"], call.args["weight"]
+    rank = len(shape_of(ids))
+    return [
+        Edge(source=ids, steps=(Dims(tuple(range(rank)), call.shape),)),
+        Edge(source=table, steps=(Dims((Whole(), rank), call.shape),), secondary=True),
+    ]
+
+
 @move("repeat_interleave")
 def repeat_interleave(call: Call) -> list[Edge] | None:
     """Every index several times."""

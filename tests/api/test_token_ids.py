@@ -1,0 +1,91 @@
+"""Models of token ids are measured with respect to what embeds them, those of (B, T, C) as of (B, C, T)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import erfscope
+
+LENGTH, UNIT = 12, 9
+
+
+class Text(nn.Module):
+    """A causal language model: embedding, positions, one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(50, 8), nn.Embedding(LENGTH, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embed(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
+        return self.layer(x, src_mask=mask)
+
+
+def text() -> tuple[Text, Tensor]:
+    torch.manual_seed(0)
+    return Text().double().eval(), torch.randint(50, (3, LENGTH))
+
+
+def by_autograd(model: Text, ids: Tensor) -> np.ndarray:
+    """The map of a unit with respect to the embedding, by its definition."""
+    at = model.embed(ids).detach().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.embed, "forward", lambda _: at)
+        out = model(ids)
+    power = sum(torch.autograd.grad(out[:, UNIT, c].sum(), at, retain_graph=True)[0].square().sum(-1) for c in range(8))
+    amplitude = (power / power.sum(1, keepdim=True)).mean(0).sqrt()
+    return (amplitude / amplitude.sum()).numpy()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_ids_are_measured_with_respect_to_their_embedding(plain):
+    model, ids = text()
+    examples = {"input_ids": ids[:1], "attention_mask": torch.ones(1, LENGTH, dtype=torch.long)}
+    adapter = erfscope.wrap(model, inputs=examples)
+    found = erfscope.analyze(adapter, images=ids, wrt="embed", unit=UNIT, draws="all", plain=plain)
+    values = found.map.values.ravel()
+    assert np.abs(values / values.sum() - by_autograd(model, ids)).sum() < 1e-12
+    assert values[UNIT + 1 :].sum() == 0
+    assert (found.axes.unit, found["future_share"].value, found.timing.causal_by_map) == ("tokens", 0, True)
+    assert all(not parameter.grad_fn and parameter.grad is None for parameter in model.parameters())
+
+
+def test_synthetic_ids_are_spread_over_the_vocabulary():
+    model, _ = text()
+    adapter = erfscope.wrap(model, example_inputs=(torch.zeros(1, LENGTH, dtype=torch.long),))
+    assert erfscope.analyze(adapter, wrt="embed", unit=UNIT, samples=4, measures="r50").ok
+    grey = np.array([0, 128, 255], dtype=np.uint8).reshape(1, 3, 1)
+    assert adapter.preprocess.normalise(grey).tolist() == [[[0, 25, 49]]]
+
+
+def test_ids_themselves_have_no_gradient_and_no_half_precision():
+    model, ids = text()
+    found = erfscope.sweep(erfscope.wrap(model, example_inputs=ids[:1]), images=ids, unit=UNIT)[0]
+    assert "token ids have no gradient; measure with respect to what embeds them" in found.error
+    with pytest.raises(erfscope.ErfscopeError, match=r"call \.float\(\) on the model"):
+        erfscope.analyze(erfscope.wrap(model.bfloat16(), example_inputs=ids[:1]), images=ids, wrt="embed")
+
+
+def test_channels_behind_the_time_are_turned():
+    torch.manual_seed(0)
+    net = nn.Conv1d(6, 4, 3, padding=1).double()
+
+    def behind(_: nn.Module, x: Tensor) -> Tensor:
+        return net(x.transpose(1, 2))
+
+    x = torch.randn(2, 6, 20).double()
+    options = {"images": x, "unit": 5, "draws": "all"}
+    before = erfscope.analyze(erfscope.wrap(net, in_chans=6, input_size=20), **options)
+    alone = erfscope.wrap(net, forward=behind, in_chans=6, input_size=20, axes="btc")
+    example = erfscope.wrap(net, forward=behind, example_inputs=torch.zeros(1, 20, 6), axes="btc")
+    for adapter in (alone, example):
+        found = erfscope.analyze(adapter, **options)
+        assert np.array_equal(found.map.values, before.map.values)
+        assert not [each.text for each in found.findings if "axes" in each.text]
+    unsaid = erfscope.wrap(net, example_inputs=torch.zeros(1, 6, 20))
+    assert "read as (B, C, T): 6 channels of 20 steps" in unsaid.notes[0]
