@@ -156,7 +156,8 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
     limit = samples if request.settings.until_se is None else samples or UNTIL_SE_LIMIT
     if images is None:
         kind = request.synthetic or "leaves"
-        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, size=preprocess.size, channels=preprocess.channels)
+        shape: Any = {"size": preprocess.size, "channels": preprocess.channels, "noun": preprocess.axes.noun}
+        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, **shape)
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
         values = open_values(paths, samples=limit, seed=seed, preprocess=preprocess)

@@ -101,8 +101,8 @@ class _All:
         if self.exceeding:
             first = self.exceeding[0].name
             yield (
-                f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new pixels at"
-                " this size"
+                f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new"
+                f" {self.table.axes.one_cell}s at this size"
             )
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
@@ -132,7 +132,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     """Everything about one unit, by name; every unit of a layer has the same names."""
     trf, word = row.trf, _unit_of(table)
     wrt = row.wrt or table.wrt
-    reference = "the image" if wrt == IMAGE else wrt
+    reference = f"the {table.axes.noun}" if wrt == IMAGE else wrt
     facts = {
         "layer": row.name + (" (a stage)" if row.stage else ""),
         "map": size_text(row.shape),
@@ -159,7 +159,9 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
             else "; the centre is not exact"
         )
     if not all(other.trf.all_paths for other in table.rows):
-        facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
+        facts["paths"] = (
+            "all pass the reference" if trf.all_paths else f"some from the {table.axes.noun} avoid {table.wrt}"
+        )
     return facts
 
 
@@ -182,7 +184,7 @@ def _is_mixed(row: LayerRow) -> bool:
 
 
 def _unit_of(table: LayerTable) -> str:
-    return table.cell if is_input(table.wrt) else f"cells of {table.wrt}"
+    return table.axes.cells if is_input(table.wrt) else f"cells of {table.wrt}"
 
 
 def _place(values: Sequence[float]) -> str:
