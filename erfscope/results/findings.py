@@ -225,11 +225,15 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
 
 
 def _middle(erf: ErfMap) -> list[tuple[float, float]]:
-    """Where a peak is expected along each axis, first and last: at the unit's centre, and along time from there to its
-    own step, since the centre of what a causal unit reads lies far before that."""
-    own = {TIME: erf.own_time or ()}
-    every = ((center, *own.get(name, ())) for name, center in zip(erf.axes.names, erf.center_px, strict=True))
-    return [(min(places), max(places)) for places in every]
+    """Where a peak may be along each axis, first and last: at the unit's centre, but along time anywhere in the TRF
+    where the centre is not in the unit's own step, as that of a causal unit, which is all behind it."""
+    assert erf.trf is not None
+    middle = [(center, center) for center in erf.center_px]
+    if erf.own_time is not None and TIME in erf.axes.names:
+        axis, (first, last) = erf.axes.names.index(TIME), erf.own_time
+        if not first <= erf.center_px[axis] <= last:
+            middle[axis] = erf.trf.box_px[axis]
+    return middle
 
 
 def _off_centre(erf: ErfMap, average: MapAccumulator, r50: object) -> bool:

@@ -17,7 +17,7 @@ from erfscope.view.words import sides_of, square_text
 
 #: What the names of tiles mean.
 NAMES = {
-    "asked": "asked: tile of --tile, 256 {cells} unless it is given",
+    "asked": "asked: tile of --tile, {default} unless it is given",
     "largest": "largest: tile that fits --memory",
     "least": "least: tile that fits --memory and computes least for the whole {noun}",
 }
@@ -116,8 +116,9 @@ def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None,
     yield f"crop: what is run for a tile of {tile} (--tile N for another), with its halo{steps}"
     yield f"scale: units of the output for each {cell} of the input; offset: the {cell} at which the output begins"
     if costs:
+        default = sides_of(cut, (256,) * len(plan.axes), square=True)
         yield from (
-            NAMES[name].format(cells=cut.cells, noun=cut.noun) for each in costs for name in each.names if name in NAMES
+            NAMES[name].format(default=default, noun=cut.noun) for each in costs for name in each.names if name in NAMES
         )
         whole = f"of all tiles of the {cut.noun}" if image_size is not None else f"of a tile inside the {cut.noun}"
         yield f"wasted: share of the computing, {whole}, that gives no new output"
@@ -163,7 +164,9 @@ def axes_table(plan: TilePlan) -> Table:
 
 def costs_table(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None) -> Table:
     """The tiles that can be taken and what each costs; how many an image needs, where its size is given."""
-    names = ["tile", *(f"{name}, {plan.input_axes.cells}" for name in ("side", "step", "crop")), "wasted", "memory"]
+    # Of a clip the first number is in frames, as in the table of the axes.
+    unit = "" if plan.input_axes.has_frames else f", {plan.input_axes.cell}"
+    names = ["tile", *(name + unit for name in ("side", "step", "crop")), "wasted", "memory"]
     lines = []
     for each in costs:
         sides = map(square_text, (each.tile, each.step, each.crop))

@@ -51,8 +51,6 @@ IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over rows and columns, on the map summed over time"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
-#: What they are over.
-OVER = {"images": "images", "draws": "random draws (other images are not in it)"}
 #: What the places of a unit's index are along each axis.
 PLACES = {TIME: "frame", DEPTH: "plane", ROW: "row", COL: "column"}
 
@@ -189,6 +187,11 @@ def images_text(result: Result) -> str:
     return text + (f", {lost} unusable" if lost else "")
 
 
+def over_text(results: Sequence[Result], over: str) -> str:
+    """What errors are over, of :attr:`Result.se_over`: ``images``, or draws without other images."""
+    return nouns(results) if over == "images" else f"random draws (other {nouns(results)} are not in it)"
+
+
 def nouns(results: Sequence[Result]) -> str:
     """What the inputs of several results are called: ``images``, ``volumes``; ``inputs`` where they differ."""
     found = {result.input.noun for result in results}
@@ -204,7 +207,7 @@ def square_text(sides: Sequence[float]) -> str:
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)
 
 
-def sides_of(axes: Axes, sides: Sequence[int], *, square: bool = False) -> str:
+def sides_of(axes: Axes, sides: Sequence[float], *, square: bool = False) -> str:
     """Sides with what they are in: ``16x24x24 voxels``; of a clip ``9 frames x 32x32 px``.
 
     Args:
@@ -212,10 +215,13 @@ def sides_of(axes: Axes, sides: Sequence[int], *, square: bool = False) -> str:
         sides: Of an input, or a field on it.
         square: Whether equal sides are written once.
     """
-    text = square_text if square else size_text
-    if not axes.has_frames or len(sides) != len(axes.names):
-        return f"{text(sides)} {axes.cell}"
-    return f"{text(sides[:1])} {FRAMES} x {text(sides[1:])} {axes.cell}"
+    before = f"{_counted(sides[:1], FRAMES, square=square)} x " if axes.has_frames and len(sides) > 1 else ""
+    return before + _counted(sides[bool(before) :], axes.cell, square=square)
+
+
+def _counted(sides: Sequence[float], cells: str, *, square: bool) -> str:
+    text = square_text(sides) if square else size_text([brief(side) for side in sides])
+    return f"{text} {cells.removesuffix('s') if text == '1' else cells}"
 
 
 def whole_text(wrt: str) -> str:

@@ -276,7 +276,7 @@ def test_sizes_are_in_the_units_that_files_state(tmp_path):
     sound = erfscope.analyze(net, **asked)
     assert sound.axes.text == "time 0.125 ms"
     assert erfscope.analyze(net, **asked, sample_rate=8000)["r50"].value == pytest.approx(sound["r50"].value)
-    with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples in a second, .*16000 samples.*resample"):
+    with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples per second, .*16000 samples.*resample"):
         erfscope.analyze(net, **asked, sample_rate=16000)
 
 

@@ -219,7 +219,7 @@ def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_re
     write_nifti(tmp_path / "c.nii", numbers(*SPACE), zooms=(1, 2, 4))
     feed = opened(*(tmp_path / name for name in ("a.npy", "b.nii", "c.nii")))
     assert feed.batch([0, 1]).shape == (2, 1, *SIZE)
-    with pytest.raises(ErfscopeError, match=r"voxels of '.*b.nii' are 3 x 2 x 1 mm and those of '.*c.nii' 4 x 2 x 1"):
+    with pytest.raises(ErfscopeError, match=r"b.nii' has voxels of 3 x 2 x 1 mm and '.*c.nii' voxels of 4 x 2 x 1"):
         feed.batch([2])
 
 
@@ -252,7 +252,9 @@ def test_sound_of_two_rates_is_to_be_resampled(tmp_path):
     pytest.importorskip("soundfile")
     for rate in (8000, 44100):
         write_wav(tmp_path / f"{rate}.wav", np.ones((50, 1)), rate)
-    with pytest.raises(ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100; resample"):
+    with pytest.raises(
+        ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100 samples per second; resample"
+    ):
         opened(tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
 
 

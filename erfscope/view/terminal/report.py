@@ -116,7 +116,7 @@ def _answer(result: Result) -> str:
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
         pixels = " and ".join(number(float(radius) * pixel) for radius in radii.values())
-        sentence += f"; that is {pixels} image px{plane}"
+        sentence += f"; that is {pixels} {result.input.noun} {result.input_axes.cell}{plane}"
     return f"{sentence}; {words.field_text(result)}." + (f" {errors[:1].upper()}{errors[1:]}." if errors else "")
 
 
