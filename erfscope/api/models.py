@@ -131,8 +131,8 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
     if any(map(are_paths, own.values())):
         limit = settings.samples if settings.until_se is None else settings.samples or UNTIL_SE_LIMIT
         paths = {name: each for name, each in own.items() if are_paths(each)}
-        ranks = {short: len(part.size) for short, part in zip(names, preprocess.parts.values(), strict=True)}
-        suffixes = {name: suffixes_of(ranks[name]) for name in paths}
+        axes = {short: part.axes for short, part in zip(names, preprocess.parts.values(), strict=True)}
+        suffixes = {name: suffixes_of(axes[name]) for name in paths}
         own |= paired_files(paths, samples=limit, seed=settings.seed, suffixes=suffixes)
     feeds = {
         # Synthetic images are others for each: what differs between inputs would vanish else.
@@ -169,7 +169,7 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
             seed=seed,
             crop=preprocess.crop,
             channels=preprocess.channels,
-            suffixes=suffixes_of(len(preprocess.size)),
+            suffixes=suffixes_of(preprocess.axes),
         )
     else:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4

@@ -61,8 +61,7 @@ class InputRecord:
     @property
     def noun(self) -> str:
         """What one input is called: image, volume, clip or sequence, and sound from files of it."""
-        own = self.axes or Axes.of_rank(len(self.size) or 2)
-        return self.source if self.source in ("image", "sound") else own.noun
+        return "sound" if self.source == "sound" else (self.axes or Axes.of_rank(len(self.size) or 2)).noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

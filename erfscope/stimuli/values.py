@@ -209,8 +209,10 @@ def open_values(
             that is missing. A damaged file raises in :meth:`ValuesFeed.batch`, not here.
     """
     rank = len(preprocess.size)
-    noun = "sounds" if rank == 1 else "volumes"
-    files, source, is_one = chosen_files(paths, samples=samples, seed=seed, suffixes=suffixes_of(rank), noun=noun)
+    noun = "sounds" if rank == 1 else f"{preprocess.axes.noun}s"
+    files, source, is_one = chosen_files(
+        paths, samples=samples, seed=seed, suffixes=suffixes_of(preprocess.axes), noun=noun
+    )
     for file in files:
         _refuse_kind(file, preprocess)
     pictures = [file for file in files if not is_values(file)]
