@@ -230,9 +230,8 @@ def whole_text(wrt: str) -> str:
 
 
 def cells_text(result: Result) -> str:
-    """The unit of places: ``px`` of an image, ``frames, px`` of a clip, ``voxels``, ``samples``, or ``cells`` of the
-    reference."""
-    return result.axes.cells
+    """The unit of places: ``px`` of an image, ``voxels``, ``samples``, or ``cells`` of the reference."""
+    return result.axes.cell
 
 
 def lengths_text(result: Result) -> str:
