@@ -224,28 +224,21 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         yield Finding(code="several_outputs", text=text)
 
 
-def _middle(erf: ErfMap) -> list[tuple[float, float]]:
-    """Where a peak may be along each axis, first and last: at the unit's centre, but along time anywhere in the TRF
-    where the centre is not in the unit's own step, as that of a causal unit, which is all behind it."""
-    assert erf.trf is not None
-    middle = [(center, center) for center in erf.center_px]
-    if erf.own_time is not None and TIME in erf.axes.names:
-        axis, (first, last) = erf.axes.names.index(TIME), erf.own_time
-        if not first <= erf.center_px[axis] <= last:
-            middle[axis] = erf.trf.box_px[axis]
-    return middle
-
-
 def _off_centre(erf: ErfMap, average: MapAccumulator, r50: object) -> bool:
     """Whether an interior unit's map peaks more than a stride from its centre, by more than noise: by the jackknife's
     error of how much more the peak has than the cells within a stride; with few groups, where it is more than half
-    of r50 away. Borders pull the peaks of others."""
+    of r50 away. Borders pull the peaks of others. Along time a unit whose centre is more than a stride from its own step, as
+    of one that is causal may peak anywhere in its TRF."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
     cells, strides = np.abs(erf.values), [max(stride, 1.0) for stride in erf.stride_px]
     peak = np.unravel_index(int(cells.argmax()), cells.shape)
-    middle = _middle(erf)
+    middle = [(center, center) for center in erf.center_px]
+    if erf.own_time is not None:
+        axis, (first, last) = erf.axes.names.index(TIME), erf.own_time
+        if not first - strides[axis] <= erf.center_px[axis] <= last + strides[axis]:
+            middle[axis] = trf.box_px[axis]
     away = [max(first - p, p - last, 0.0) for p, (first, last) in zip(peak, middle, strict=True)]
     if not inside or all(d <= stride for d, stride in zip(away, strides, strict=True)):
         return False

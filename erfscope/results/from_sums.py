@@ -35,7 +35,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         part: The sums, over some images or all.
         findings: Those that do not follow from the map.
     """
-    average = part.average
+    average, noun = part.average, result.input.noun
     status, error = status_of(result, part)
     erf = None
     if average.groups and result.trf is not None:
@@ -47,7 +47,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         n_images=part.seen,
         n_dead=len(lost),
         dead=tuple(part.names[index] for index in lost[:20]),
-        text=_text(part, result.input.noun),
+        text=_text(part, noun),
     )
     masses = average.masses or {}
     result = replace(result, status=status, error=error, input=source, se_over=average.over, masses=masses)
@@ -57,7 +57,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, average, wrt=result.wrt, noun=result.input.noun, leaked=leaked)
+    shown = of_map(erf, average, wrt=result.wrt, noun=noun, leaked=leaked)
     found = replace(
         result,
         map=erf,
@@ -67,7 +67,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
-        findings=(*_incomplete(part, result.input.noun), *_lost_images(part, result.input.noun), *shown, *findings),
+        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)
     return found if average.nbytes <= KEPT else replace(found, sums=None)
@@ -135,18 +135,19 @@ def disagreement(trust: Trust, noun: str = "image") -> str:
 
 def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     """ok, degenerate or error, and why."""
-    average, seen, noun = part.average, part.seen, result.input.noun
+    average, seen = part.average, part.seen
     if average.groups == 0 and len(average.zero_gradient_images) > len(average.nan_images):
         hint = "" if average.convention.random else ", or --convention jacobian"
         why = f": {part.zero_cause}" if part.zero_cause else f"; try another layer or unit{hint}"
-        return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen, noun)}{why}"
-    if average.groups == 0 and average.nan_images:
         return (
-            "error",
-            f"gives NaN for {_count(average.nan_images, seen, noun)}: {part.nan_cause or 'a gradient is not finite'}",
+            "degenerate",
+            f"the gradient is zero for {_count(average.zero_gradient_images, seen, result.input.noun)}{why}",
         )
+    if average.groups == 0 and average.nan_images:
+        lost = _count(average.nan_images, seen, result.input.noun)
+        return "error", f"gives NaN for {lost}: {part.nan_cause or 'a gradient is not finite'}"
     if average.groups == 0:
-        return "error", f"none of the {seen} {noun}s could be read"
+        return "error", f"none of the {seen} {result.input.noun}s could be read"
     if part.ratio is not None and part.ratio < noise_floor(result.amp_dtype or result.dtype):
         text = f"the gradient is {part.ratio:.1e} of a random-sign draw's where channels have cancelled"
         return "degenerate", f"{text}: rounding noise, not an ERF; use --convention jacobian"
