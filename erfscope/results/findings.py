@@ -227,8 +227,8 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
 def _off_centre(erf: ErfMap, average: MapAccumulator, r50: object) -> bool:
     """Whether an interior unit's map peaks more than a stride from its centre, by more than noise: by the jackknife's
     error of how much more the peak has than the cells within a stride; with few groups, where it is more than half
-    of r50 away. Borders pull the peaks of others. Along time a unit whose centre is more than a stride from its own step, as
-    of one that is causal may peak anywhere in its TRF."""
+    of r50 away. Borders pull the peaks of others. Along time a unit whose centre is more than a stride from its own
+    step, as that of a causal one is, may peak anywhere in its TRF."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
