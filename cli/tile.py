@@ -45,7 +45,8 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     default="256",
     show_default=True,
     metavar="N|HxW",
-    help="Side of each tile's output, in input pixels; what is cropped for it is larger by the halo.",
+    help="Side of each tile's output, in pixels, voxels or samples of the input; what is cropped for it is larger by"
+    " the halo.",
     panel=TILES,
 )
 @click.option(

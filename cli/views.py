@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -18,6 +18,8 @@ from erfscope.gate.verdict import CheckReport, Line
 from erfscope.measures import MEASURES, Measure
 from erfscope.printable import printable
 from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.view.cells import unit_of
 from erfscope.view.sentences import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT, methods_sentence
 from erfscope.view.words import WIDER
 
@@ -110,7 +112,7 @@ def explanation(report: Report | None) -> RenderableType:
             *_heading("Measures"),
             Text(f"{SYMBOLS} {THREE_AXES}"),
             Text(RATIOS),
-            *_measures([MEASURES[name] for name in MEASURES if name in used]),
+            *_measures([MEASURES[name] for name in MEASURES if name in used], list(report or ())),
             Text(),
             Text(ERRORS),
         ]
@@ -135,13 +137,15 @@ def _convention(convention: Convention) -> Iterator[RenderableType]:
     yield _indented(f"not for {convention.not_for}", style="dim")
 
 
-def _measures(measures: list[Measure]) -> Iterator[RenderableType]:
+def _measures(measures: list[Measure], results: Sequence[Result]) -> Iterator[RenderableType]:
     """One entry each; what several must not be used for stands once, below the last of them."""
     alike: list[str] = []
     for place, measure in enumerate(measures):
+        units = {unit_of(measure.name, result) for result in results}
+        unit = units.pop() if len(units) == 1 else measure.unit
         yield _entry(
             measure.name,
-            f"in {measure.unit}, {WIDER[measure.wider]}" if measure.unit else WIDER[measure.wider],
+            f"in {unit}, {WIDER[measure.wider]}" if measure.unit else WIDER[measure.wider],
             measure.source,
         )
         yield _indented(measure.formula)

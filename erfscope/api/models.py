@@ -132,8 +132,8 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
     if any(map(are_paths, own.values())):
         limit = settings.samples if settings.until_se is None else settings.samples or UNTIL_SE_LIMIT
         paths = {name: each for name, each in own.items() if are_paths(each)}
-        ranks = {short: len(part.size) for short, part in zip(names, preprocess.parts.values(), strict=True)}
-        suffixes = {name: suffixes_of(ranks[name]) for name in paths}
+        axes = {short: part.axes for short, part in zip(names, preprocess.parts.values(), strict=True)}
+        suffixes = {name: suffixes_of(axes[name]) for name in paths}
         own |= paired_files(paths, samples=limit, seed=settings.seed, suffixes=suffixes)
     feeds = {
         # Synthetic images are others for each: what differs between inputs would vanish else.
@@ -159,7 +159,8 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
     limit = samples if request.settings.until_se is None else samples or UNTIL_SE_LIMIT
     if images is None:
         kind = request.synthetic or "leaves"
-        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, size=preprocess.size, channels=preprocess.channels)
+        shape: Any = {"size": preprocess.size, "channels": preprocess.channels, "noun": preprocess.axes.noun}
+        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, **shape)
     elif are_paths(images):
         paths = [images] if isinstance(images, str | Path) else list(images)
         values = open_values(paths, samples=limit, seed=seed, preprocess=preprocess)
@@ -171,7 +172,7 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
             seed=seed,
             crop=preprocess.crop,
             channels=preprocess.channels,
-            suffixes=suffixes_of(len(preprocess.size)),
+            suffixes=suffixes_of(preprocess.axes),
         )
     else:
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4

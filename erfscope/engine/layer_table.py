@@ -65,7 +65,7 @@ def layer_table(
         rows=tuple(rows),
         notes=(*_notes(list(unseen), wrt), *filter(None, [model.needed_numbers()])),
         without_place=tuple(_without_place(model)) if layer is None else (),
-        cell=model.adapter.preprocess.axes.cell,
+        axes=model.adapter.preprocess.axes,
     )
 
 

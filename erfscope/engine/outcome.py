@@ -234,9 +234,10 @@ def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
     r50 = half_mass_radius(map_of(plan, sums, number), average)
     reached = r50.se / r50.value if r50.se is not None and isinstance(r50.value, float) and r50.value > 0 else None
     if reached is None or reached > target:
+        noun = _input_record(plan).noun
         state = "is unknown" if reached is None else f"is {reached:.2%}"
         text = (
-            f"the relative standard error of r50 {state} after all {sums.seen} images there are; {target:.2%} was"
+            f"the relative standard error of r50 {state} after all {sums.seen} {noun}s there are; {target:.2%} was"
             " asked for"
         )
         yield Finding(code="until_se", text=text)

@@ -19,8 +19,8 @@ from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
 from erfscope.tiling import HaloBudget, Seam, TilePlan
-from erfscope.view.extras import AXES, halo_text
-from erfscope.view.words import square_text
+from erfscope.view.extras import halo_text
+from erfscope.view.words import sides_of, square_text
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.
@@ -59,7 +59,11 @@ def tile_figure(
     """
     if not plan.axes:
         raise ErfscopeError(f"{plan.model} has no halo to draw: {plan.blockers[0]}")
-    words = [] if plan.possible else [f"tiles differ from the whole image: {plan.blockers[0].partition('; ')[0]}"]
+    words = (
+        []
+        if plan.possible
+        else [f"tiles differ from the whole {plan.input_axes.noun}: {plan.blockers[0].partition('; ')[0]}"]
+    )
     with drawing():
         count = 1 + (budget is not None) + bool(seams)
         figure = sheet(ONE_COLUMN if count == 1 else TWO_COLUMNS)
@@ -68,14 +72,16 @@ def tile_figure(
         keys = _tile(panels[0], plan, budget)
         if budget is not None:
             keys += _shares(panels[1], plan, budget, tolerance)
-            words.append("share: of the unit at the border that loses most; bands: ± standard error over images")
+            over = f"{plan.input_axes.noun}s"
+            words.append(f"share: of the unit at the border that loses most; bands: ± standard error over {over}")
             if tolerance is not None:
-                words.append(
-                    f"halo {halo_text(budget.shortest(plan, tolerance))} cuts off less than {tolerance:g} on each side"
-                )
+                shortest = halo_text(budget.shortest(plan, tolerance), plan.input_axes)
+                words.append(f"halo {shortest} cuts off less than {tolerance:g} on each side")
         if seams:
             keys += _seams(panels[-1], plan, budget, seams)
-            words.append("error at seams: tiles minus the whole image, over the output's standard deviation")
+            words.append(
+                f"error at seams: tiles minus the whole {plan.input_axes.noun}, over the output's standard deviation"
+            )
             words.append(
                 "crops are whole steps of the alignment, so that a halo between two steps counts as the longer"
             )
@@ -108,13 +114,17 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
             at = list(middle)
             at[number] = edge + sign * halo / 2
             ax.text(at[1], at[0], str(halo), **NUMBER)
-    ax.set(xlim=spans["crop"][1], ylim=spans["crop"][0][::-1], xlabel="input px from a multiple of the alignment")
+    ax.set(
+        xlim=spans["crop"][1],
+        ylim=spans["crop"][0][::-1],
+        xlabel=f"input {plan.input_axes.cells} from a multiple of the alignment",
+    )
     ax.set_aspect("equal" if len(axes) > 1 else "auto", anchor="N")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
     labels = [
-        f"valid part {square_text(plan.tile)} px",
-        f"halo {halo_text(plan.halo)}",
-        f"crop {square_text(plan.crop)} px",
+        f"valid part {sides_of(plan.input_axes, plan.tile, square=True)}",
+        f"halo {halo_text(plan.halo, plan.input_axes)}",
+        f"crop {sides_of(plan.input_axes, plan.crop, square=True)}",
     ]
     keys = [
         Line2D(
@@ -123,7 +133,9 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
         for label, look in zip(labels, (VALID, HALO, CROP), strict=True)
     ]
     drawn = f", a line for every {every}" if every > 1 else ""
-    keys.append(Line2D([], [], label=f"alignment {square_text(plan.alignment)} px{drawn}", **GRID))
+    keys.append(
+        Line2D([], [], label=f"alignment {sides_of(plan.input_axes, plan.alignment, square=True)}{drawn}", **GRID)
+    )
     if budget is not None and budget.corner is not None:
         erf = np.atleast_2d(budget.corner.sum(tuple(range(budget.corner.ndim - len(axes)))))
         (top, _), (left, _) = spans["halo"]
@@ -153,7 +165,7 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
         low, high = np.clip(share - se, floor, None), share + se
         ax.fill_between(halos, low, high, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
         ax.axvline(exact, gid=f"exact {row} {side}", color=look["color"], linestyle=look["linestyle"], linewidth=0.7)
-        name = f"{AXES[len(plan.axes)][row]} {('before', 'after')[side]}, exact {exact} px (vertical)"
+        name = f"{plan.input_axes.names[row]} {('before', 'after')[side]}, exact {exact} (vertical)"
         keys.append(Line2D([], [], label=name, **look))
     if tolerance is not None:
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
@@ -161,7 +173,9 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.set(
-        xlim=(0, 1.04 * max(1, *map(max, plan.halo))), xlabel="halo (px)", ylabel="share of the ERF cut off, log axis"
+        xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
+        xlabel=f"halo ({plan.input_axes.cells})",
+        ylabel="share of the ERF cut off, log axis",
     )
     return keys
 
@@ -183,5 +197,9 @@ def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[
     bottom = max(ROUNDING, 0.5 * min(curves["RMS"]))
     scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    ax.set(xlim=(0, 1.04 * max(1, *map(max, plan.halo))), xlabel="halo (px)", ylabel="error, log axis")
+    ax.set(
+        xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
+        xlabel=f"halo ({plan.input_axes.cells})",
+        ylabel="error, log axis",
+    )
     return keys

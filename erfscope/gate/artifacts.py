@@ -9,11 +9,10 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.verdict import CheckReport, Verdict
-from erfscope.geometry.unit import size_text
 from erfscope.results.result import slug
 from erfscope.storage.files import map_bytes
 from erfscope.storage.writing import write_bytes
-from erfscope.view.words import RADII, cells_text
+from erfscope.view.words import RADII, lengths_text, sides_of
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
@@ -64,9 +63,9 @@ def _figure(verdict: Verdict) -> bytes:
     entry = verdict.expected if verdict.measures else None
     stored = {} if entry is None else {name: entry.measures.get(name) for name in RADII}
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
-    drawn = [f"{name} {radius:.4g} {cells_text(verdict.result)}" for name, radius in expected.items()]
+    drawn = [f"{name} {radius:.4g} {lengths_text(verdict.result)}" for name, radius in expected.items()]
     field = _changed_field(verdict)
-    drawn += [] if field is None else [f"TRF {size_text(field)} {cells_text(verdict.result)}"]
+    drawn += [] if field is None else [f"TRF {sides_of(verdict.result.axes, field)}"]
     words = f"dotted, green: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
     return figure_bytes(
         panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field),

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, BaselineMeasure
 from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
 from erfscope.gate.structure import StructureChange
-from erfscope.geometry.axes import DEPTH
+from erfscope.geometry.axes import Axes
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
@@ -147,8 +147,9 @@ class Verdict:
         if found.measures and not self.measures:
             values = [f"{name} {_value(each)}{unit_of(name, each)}" for name, each in found.measures.items()]
             yield Note(label="fact", text=f"found: {', '.join(values)}")
-        is_volume = DEPTH in str(found.protocol.get("options", {}).get("axes", ""))
-        if found.measures and found.structure is not None and len(found.structure.trf_px) == 3 and not is_volume:
+        recorded = str(found.protocol.get("options", {}).get("axes", ""))
+        rank = 0 if found.structure is None else len(found.structure.trf_px)
+        if found.measures and rank == 3 and Axes.of_recorded(recorded, rank).is_in_plane:
             yield Note(label="fact", text=f"sizes are {IN_PLANE}: {IN_PLANE_MEANS}")
         yield from (Note(label="fact", text=f"note: {text}") for text in self.notices)
         if self.accept:

@@ -27,6 +27,8 @@ NAMES = {
 }
 #: What the cells of a reference are called, and the steps of a clip's time.
 CELL = {(TIME,): "samples", (DEPTH, ROW, COL): "voxels"}
+#: What one input is called; others are images.
+INPUT = {(TIME,): "sequence", (TIME, ROW, COL): "clip", (DEPTH, ROW, COL): "volume"}
 PX, CELLS, FRAMES, MS, TOKENS = "px", "cells", "frames", "ms", "tokens"
 
 
@@ -65,10 +67,17 @@ class Axes:
         return Axes.named(names, CELLS)
 
     def stated(self, spacing: Sequence[float] | None, unit: str) -> Axes:
-        """The same with the spacing that a file states, of a volume or a sequence for which the user states none."""
-        if spacing is None or len(spacing) != len(self.names) or self != Axes.named(self.names):
+        """The same with the spacing that a file states, along axes that distances are taken over, if the user states
+        none."""
+        plain, kept = Axes.named(self.names), self.measured
+        if spacing is None or len(spacing) != len(self.names) or self.only(kept) != plain.only(kept):
             return self
-        return Axes(names=self.names, spacing=tuple(spacing), units=(unit,) * len(spacing), cell=self.cell)
+        each = [
+            (spacing[axis], unit) if axis in kept else own
+            for axis, own in enumerate(zip(self.spacing, self.units, strict=True))
+        ]
+        steps, units = zip(*each, strict=True)
+        return Axes(names=self.names, spacing=steps, units=units, cell=self.cell)
 
     @property
     def text(self) -> str:
@@ -82,6 +91,32 @@ class Axes:
     def recorded(self) -> dict[str, str]:
         """What results have to record of them: all, where they are not those of any input of so many axes."""
         return {} if self == Axes.of_rank(len(self.names)) else {"axes": self.text}
+
+    @property
+    def noun(self) -> str:
+        """What one input with these axes is called: image, volume, clip or sequence."""
+        return INPUT.get(self.names, "image")
+
+    @property
+    def one_cell(self) -> str:
+        """What one cell is called: pixel, voxel, sample, or what the user calls it."""
+        return "pixel" if self.cell == PX else self.cell.removesuffix("s")
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether the cells of the first axis are frames, those of the others pixels."""
+        return self.cell == PX and self.noun == "clip"
+
+    @property
+    def cells(self) -> str:
+        """What places and sizes in cells are in: ``voxels``, or ``frames, px`` of a clip."""
+        return f"{FRAMES}, {self.cell}" if self.has_frames else self.cell
+
+    @classmethod
+    def of_recorded(cls, recorded: str, rank: int) -> Axes:
+        """Axes of the names that results on an input of so many axes have :attr:`recorded`, in cells."""
+        names = [part.split()[0] for part in recorded.split(", ") if part]
+        return cls.named(names) if names else cls.of_rank(rank)
 
     @property
     def measured(self) -> tuple[int, ...]:

@@ -132,8 +132,9 @@ def _unreadable(asked: object, rank: int) -> ErfscopeError:
         )
         return ErfscopeError(f"{text}; name units here")
     indices = f"{rank} indices such as {','.join('3' * rank)}" if rank > 1 else "an index such as 3"
+    place = "r,c" if rank == 2 else ",".join("8" * rank)
     return ErfscopeError(
-        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, px:r,c or {indices}, or several; or"
+        f"cannot read the unit {asked!r}; write centre, corner, edge, grid:N, {PX}{place} or {indices}, or several; or"
         " token:N, query:N, row:N, class:N or vector, which have no place"
     )
 

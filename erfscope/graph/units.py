@@ -117,7 +117,9 @@ class UnitCenters:
         ):
             place = ",".join(f"{p:g}" for p in at)
             whole = size_text(self.sizes)
-            raise ErfscopeError(f"there is no pixel {place} in {whole}; write a number from 0 for each axis")
+            raise ErfscopeError(
+                f"there is no place {place} in an input of {whole}; write a number from 0 for each of its axes"
+            )
         space = layout.space(shape_of(node))
         nearest = [side // 2 for side in space]
         for axis, size in enumerate(self.sizes) if len(space) == len(self.sizes) else ():

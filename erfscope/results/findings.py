@@ -46,9 +46,9 @@ ESTIMATED = "estimated to a factor of 2"
 NOISE = 4.0
 
 
-def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> Iterator[Finding]:
+def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked: bool) -> Iterator[Finding]:
     """The findings on one map, most important first, with the sums that it was made from; they do not depend on the
-    measures asked for."""
+    measures asked for; ``noun`` is what an input is called."""
     trf = erf.trf
     if erf.center_px:
         yield from _of_place(erf, average)
@@ -70,10 +70,10 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, leaked: bool) -> I
         )
     if trf is not None and not trf.all_paths and not is_input(wrt):
         yield Finding(
-            code="bypassed", text=f"some paths from the image to the unit avoid {wrt}: this ERF does not show them"
+            code="bypassed", text=f"some paths from the {noun} to the unit avoid {wrt}: this ERF does not show them"
         )
     if erf.scale == "signed" and (n_images := average.n_images) < SIGNED_IMAGES:
-        floor, images = signed_noise_floor(n_images), f"{n_images} image{'s' * (n_images != 1)}"
+        floor, images = signed_noise_floor(n_images), f"{n_images} {noun}{'s' * (n_images != 1)}"
         yield Finding(
             code="noise_floor",
             text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more",
@@ -227,18 +227,24 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
 def _off_centre(erf: ErfMap, average: MapAccumulator, r50: object) -> bool:
     """Whether an interior unit's map peaks more than a stride from its centre, by more than noise: by the jackknife's
     error of how much more the peak has than the cells within a stride; with few groups, where it is more than half
-    of r50 away. Borders pull the peaks of others."""
+    of r50 away. Borders pull the peaks of others. Along time a unit whose centre is more than a stride from its own
+    step, as that of a causal one is, may peak anywhere in its TRF."""
     trf = erf.trf
     assert trf is not None
     inside = all(first >= 0 and last < size for (first, last), size in zip(trf.box_px, trf.reference_px, strict=True))
     cells, strides = np.abs(erf.values), [max(stride, 1.0) for stride in erf.stride_px]
     peak = np.unravel_index(int(cells.argmax()), cells.shape)
-    away = [abs(p - c) for p, c in zip(peak, erf.center_px, strict=True)]
+    middle = [(center, center) for center in erf.center_px]
+    if erf.own_time is not None:
+        axis, (first, last) = erf.axes.names.index(TIME), erf.own_time
+        if not first - strides[axis] <= erf.center_px[axis] <= last + strides[axis]:
+            middle[axis] = trf.box_px[axis]
+    away = [max(first - p, p - last, 0.0) for p, (first, last) in zip(peak, middle, strict=True)]
     if not inside or all(d <= stride for d, stride in zip(away, strides, strict=True)):
         return False
     if average.groups < MIN_GROUPS:
         return not isinstance(r50, float) or bool(max(away) > r50 / 2)
-    ends = [(c - stride, c + stride) for c, stride in zip(erf.center_px, strides, strict=True)]
+    ends = [(first - stride, last + stride) for (first, last), stride in zip(middle, strides, strict=True)]
     near = tuple(slice(max(math.ceil(first), 0), math.floor(last) + 1) for first, last in ends)
     gaps = [float(each[peak] - each[near].max()) for each in map(np.abs, average.leave_one_out())]
     return bool(cells[peak] - cells[near].max() > NOISE * jackknife_se(gaps))

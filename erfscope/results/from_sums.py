@@ -35,7 +35,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         part: The sums, over some images or all.
         findings: Those that do not follow from the map.
     """
-    average = part.average
+    average, noun = part.average, result.input.noun
     status, error = status_of(result, part)
     erf = None
     if average.groups and result.trf is not None:
@@ -47,7 +47,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         n_images=part.seen,
         n_dead=len(lost),
         dead=tuple(part.names[index] for index in lost[:20]),
-        text=_text(part),
+        text=_text(part, noun),
     )
     masses = average.masses or {}
     result = replace(result, status=status, error=error, input=source, se_over=average.over, masses=masses)
@@ -57,7 +57,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, average, wrt=result.wrt, leaked=leaked)
+    shown = of_map(erf, average, wrt=result.wrt, noun=noun, leaked=leaked)
     found = replace(
         result,
         map=erf,
@@ -67,7 +67,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
         hops=None if part.hops is None else profile(erf.magnitude, part.hops),
-        findings=(*_incomplete(part), *_lost_images(part), *shown, *findings),
+        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)
     return found if average.nbytes <= KEPT else replace(found, sums=None)
@@ -107,7 +107,7 @@ def with_trust(result: Result, trust: Trust) -> Result:
         )
     if not trust.disagrees:
         return result
-    text = disagreement(trust)
+    text = disagreement(trust, result.input.noun)
     result = replace(result, findings=(Finding(code="gradient_disagrees", text=text), *result.findings))
     if trust.accepted or result.status != "ok":
         return result
@@ -116,11 +116,11 @@ def with_trust(result: Result, trust: Trust) -> Result:
     )
 
 
-def disagreement(trust: Trust) -> str:
+def disagreement(trust: Trust, noun: str = "image") -> str:
     """The text of a disagreement between the gradient and forward passes."""
     if trust.moved_without_gradient:
         several = trust.moved_without_gradient != 1
-        count = f"{trust.moved_without_gradient} image{'s' * several}"
+        count = f"{trust.moved_without_gradient} {noun}{'s' * several}"
         text = f"the gradient disagrees with forward passes: it is zero for {count}, and noise moves the unit"
     else:
         assert trust.ratio is not None
@@ -139,14 +139,15 @@ def status_of(result: Result, part: PartialSums) -> tuple[Status, str | None]:
     if average.groups == 0 and len(average.zero_gradient_images) > len(average.nan_images):
         hint = "" if average.convention.random else ", or --convention jacobian"
         why = f": {part.zero_cause}" if part.zero_cause else f"; try another layer or unit{hint}"
-        return "degenerate", f"the gradient is zero for {_count(average.zero_gradient_images, seen)}{why}"
-    if average.groups == 0 and average.nan_images:
         return (
-            "error",
-            f"gives NaN for {_count(average.nan_images, seen)}: {part.nan_cause or 'a gradient is not finite'}",
+            "degenerate",
+            f"the gradient is zero for {_count(average.zero_gradient_images, seen, result.input.noun)}{why}",
         )
+    if average.groups == 0 and average.nan_images:
+        lost = _count(average.nan_images, seen, result.input.noun)
+        return "error", f"gives NaN for {lost}: {part.nan_cause or 'a gradient is not finite'}"
     if average.groups == 0:
-        return "error", f"none of the {seen} images could be read"
+        return "error", f"none of the {seen} {result.input.noun}s could be read"
     if part.ratio is not None and part.ratio < noise_floor(result.amp_dtype or result.dtype):
         text = f"the gradient is {part.ratio:.1e} of a random-sign draw's where channels have cancelled"
         return "degenerate", f"{text}: rounding noise, not an ERF; use --convention jacobian"
@@ -159,41 +160,41 @@ def noise_floor(dtype: str) -> float:
     return min(1e3 * torch.finfo(getattr(torch, dtype)).eps, COARSE_FLOOR)
 
 
-def _count(images: Sequence[int], seen: int) -> str:
+def _count(images: Sequence[int], seen: int, noun: str) -> str:
     if len(images) < seen:
-        return f"{len(images)} of {seen} images and none of the others can be used"
-    return "the only image" if seen == 1 else f"all {seen} images"
+        return f"{len(images)} of {seen} {noun}s and none of the others can be used"
+    return f"the only {noun}" if seen == 1 else f"all {seen} {noun}s"
 
 
-def _text(part: PartialSums) -> str:
+def _text(part: PartialSums, noun: str) -> str:
     """The text for the images: which of all of them were seen."""
     if part.shard is not None:
-        return f"shard {part.shard}, {part.seen} images of {part.text}"
+        return f"shard {part.shard}, {part.seen} {noun}s of {part.text}"
     if part.seen == part.n_all:
         return part.text
     return f"the first {part.seen} of {part.text}" + (f", enough for r50 ± {part.enough:.3g}" if part.enough else "")
 
 
-def _incomplete(part: PartialSums) -> Iterator[Finding]:
+def _incomplete(part: PartialSums, noun: str) -> Iterator[Finding]:
     """The findings on a run that is not complete."""
     if part.stopped:
-        text = f"stopped after {part.seen} of {part.wanted} images; --resume adds the others in a run with -o DIR"
+        text = f"stopped after {part.seen} of {part.wanted} {noun}s; --resume adds the others in a run with -o DIR"
         yield Finding(code="stopped", text=text)
     if part.shard is not None:
-        text = f"shard {part.shard} saw {part.seen} of {part.n_all} images; `erfscope merge` puts the shards together"
+        text = f"shard {part.shard} saw {part.seen} of {part.n_all} {noun}s; `erfscope merge` puts the shards together"
         yield Finding(code="shard", text=text)
 
 
-def _lost_images(part: PartialSums) -> Iterator[Finding]:
+def _lost_images(part: PartialSums, noun: str) -> Iterator[Finding]:
     """The findings on images that were left out of the map, with their names."""
     kinds: tuple[tuple[str, Sequence[int], str], ...] = (
         ("dead_images", part.average.zero_gradient_images, "a gradient of zero"),
         ("nan_images", part.average.nan_images, "a gradient that is not finite"),
-        ("unreadable_images", part.unreadable, "pixels that cannot be read"),
+        ("unreadable_images", part.unreadable, f"{'pixels' if noun == 'image' else 'values'} that cannot be read"),
     )
     for code, images, text in kinds:
         if images:
             names = ", ".join(part.names[index] for index in images[:3]) + (", ..." if len(images) > 3 else "")
             yield Finding(
-                code=code, text=f"{len(images)} image{'s' * (len(images) != 1)} with {text} left out: {names}"
+                code=code, text=f"{len(images)} {noun}{'s' * (len(images) != 1)} with {text} left out: {names}"
             )

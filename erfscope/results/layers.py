@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from erfscope.geometry.axes import PX
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.results.display import render
 from erfscope.results.json_values import fields, plain
@@ -45,8 +45,8 @@ class LayerTable:
     #: The units without a place of the default layer and of what the model returns, as ``--unit`` takes them, with
     #: their layer; none in a table of one layer.
     without_place: tuple[tuple[str, str], ...] = ()
-    #: What a cell of the input is called.
-    cell: str = PX
+    #: Those of the input.
+    axes: Axes = field(default_factory=lambda: Axes.of_rank(2))
 
     @property
     def has_several_inputs(self) -> bool:

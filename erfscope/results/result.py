@@ -58,6 +58,11 @@ class InputRecord:
     #: What the axes are, and how far apart the cells lie; None where nothing was measured.
     axes: Axes | None = None
 
+    @property
+    def noun(self) -> str:
+        """What one input is called: image, volume, clip or sequence, and sound from files of it."""
+        return "sound" if self.source == "sound" else (self.axes or Axes.of_rank(len(self.size) or 2)).noun
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitRecord:

@@ -143,11 +143,11 @@ def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
 
     Args:
         image: Mode "L" or "RGB".
-        crop: Image -> uint8 (H, W, C), or (H, W) for one channel.
+        crop: Image -> uint8 (H, W, C), or (H, W) for one channel; for a model of clips (T, H, W, C), equal frames.
         channels: The model's input channels.
 
     Returns:
-        uint8 (H, W, channels).
+        uint8 (H, W, channels), or (T, H, W, channels).
 
     Raises:
         ErfscopeError: the rule gives something else.
@@ -155,7 +155,7 @@ def fit(image: Image.Image, crop: Crop, *, channels: int) -> Pixels:
     pixels = np.asarray(crop(image))
     if pixels.ndim == 2:
         pixels = pixels[..., None]
-    if pixels.ndim != 3 or pixels.shape[-1] != channels or pixels.dtype != np.uint8:
+    if pixels.ndim not in (3, 4) or pixels.shape[-1] != channels or pixels.dtype != np.uint8:
         raise ErfscopeError(
             f"the model's crop gave {pixels.dtype} {pixels.shape}; for a model of {channels} channels it must give"
             f" uint8 (H, W, {channels})"

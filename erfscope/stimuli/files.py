@@ -13,7 +13,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from erfscope.errors import ErfscopeError, refuse_broken_link
+from erfscope.geometry.axes import Axes
 from erfscope.stimuli.decode import Crop, fit, read_picture, refuse_channels
 from erfscope.stimuli.picture import Pixels, Stimuli, at_least_one
 
@@ -40,9 +43,14 @@ class Found:
     named: bool
 
 
-def suffixes_of(rank: int) -> tuple[str, ...]:
-    """What a directory is searched for, for an input of so many spatial axes."""
-    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES)}.get(rank, SUFFIXES)
+#: Stands among suffixes where a directory whose own files are images counts as one file: a clip, frame by frame.
+FRAMES = "/"
+
+
+def suffixes_of(axes: Axes) -> tuple[str, ...]:
+    """What a directory is searched for, for an input with these axes."""
+    frames = (FRAMES,) if axes.noun == "clip" else ()
+    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), SUFFIXES)
 
 
 def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
@@ -51,7 +59,7 @@ def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
     Args:
         asked: A file; a directory, searched with all below it for files with one of the suffixes, hidden ones left out;
             or a pattern with ``*``, ``?``, ``[...]`` or ``**``, whose matches are filtered and searched in the same
-            way. A zarr array is a directory that counts as one file.
+            way. A zarr array is a directory that counts as one file, and so is one of frames.
         suffixes: Those that count; a file that is named itself may have any other.
 
     Returns:
@@ -69,7 +77,7 @@ def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
 
 
 def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
-    if path.is_file() or (".zarr" in suffixes and _is_zarr(path)):
+    if path.is_file() or _is_one(path, suffixes):
         return Found(asked=str(asked), files=(path,), keys=(path.as_posix(),), named=True)
     if path.is_dir():
         files = list(_below(path, set(), suffixes))
@@ -97,7 +105,7 @@ def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
     seen: set[str] = set()
     files: dict[Path, None] = {}
     for match in matches:
-        if ".zarr" in suffixes and _is_zarr(match):
+        if _is_one(match, suffixes):
             files[match] = None
         elif match.is_dir():
             files.update(dict.fromkeys(_below(match, seen, suffixes)))
@@ -138,6 +146,20 @@ def _is_zarr(path: Path) -> bool:
     )
 
 
+def frames_of(path: Path) -> list[Path]:
+    """The images in a directory itself, in the order of the numbers in their names; none of anything else."""
+    try:
+        files = [each for each in path.iterdir() if _has(each.name, SUFFIXES) and not each.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(files, key=lambda file: [part.zfill(20) for part in re.split(r"(\d+)", file.name)])
+
+
+def _is_one(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a directory counts as one file."""
+    return (".zarr" in suffixes and _is_zarr(path)) or (FRAMES in suffixes and bool(frames_of(path)))
+
+
 def _below(top: Path, seen: set[str], suffixes: tuple[str, ...]) -> Iterator[Path]:
     """Files with one of the suffixes below ``top``, sorted by path; each directory once, links to directories
     followed."""
@@ -154,11 +176,12 @@ def _below(top: Path, seen: set[str], suffixes: tuple[str, ...]) -> Iterator[Pat
         seen.add(real)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         found += [Path(folder, name) for name in names if not name.startswith(".") and _has(name, suffixes)]
-        if ".zarr" in suffixes:
-            arrays = [name for name in inner if _is_zarr(Path(folder, name))]
-            found += [Path(folder, name) for name in arrays]
-            inner[:] = [name for name in inner if name not in arrays]
-    yield from sorted((file for file in found if file.is_file() or _is_zarr(file)), key=lambda file: file.as_posix())
+        arrays = [name for name in inner if _is_one(Path(folder, name), suffixes)]
+        found += [Path(folder, name) for name in arrays]
+        inner[:] = [name for name in inner if name not in arrays]
+    yield from sorted(
+        (file for file in found if file.is_file() or _is_one(file, suffixes)), key=lambda file: file.as_posix()
+    )
 
 
 def _nearest(path: Path) -> str:
@@ -207,7 +230,9 @@ def open_images(
             channels.
     """
     refuse_channels(channels)
-    files, source, is_one = chosen_files(paths, samples=samples, seed=seed, suffixes=suffixes, noun="images")
+    files, source, is_one = chosen_files(
+        paths, samples=samples, seed=seed, suffixes=suffixes, noun="clips" if FRAMES in suffixes else "images"
+    )
     return Stimuli(
         kind="image",
         names=tuple(map(str, files)),
@@ -368,11 +393,26 @@ def _describe(found: Sequence[Found], files: Sequence[Path], noun: str, known: i
 
 
 def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixels:
+    if frames := frames_of(files[index]):
+        return _clip(files[index], frames, crop, channels)
     picture = read_picture(files[index], channels=channels)
     try:
         return fit(picture, crop, channels=channels)
     except ErfscopeError as error:
         raise ErfscopeError(f"cannot use {str(files[index])!r}: {error}") from error
+
+
+def _clip(folder: Path, frames: Sequence[Path], crop: Crop, channels: int) -> Pixels:
+    """The middle of a directory of frames, (T, H, W, C)."""
+    length = len(_draw(frames[:1], crop, channels, 0))
+    first = (len(frames) - length) // 2
+    if first < 0:
+        raise ErfscopeError(
+            f"{str(folder)!r} is a clip of {len(frames)} frames, and the input has {length}; give more frames or a"
+            f" smaller input; a pattern such as '{folder / '*'}' shows each image as a clip of equal frames"
+        )
+    shown = range(first, first + length)
+    return np.stack([_draw(frames, crop, channels, at)[0] for at in shown])
 
 
 def sha256_of(files: Sequence[Path]) -> str:

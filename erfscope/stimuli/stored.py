@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError
 from erfscope.silence import silenced
-from erfscope.stimuli.files import SOUNDS, VOLUMES
+from erfscope.stimuli.files import SOUNDS, VOLUMES, frames_of
 
 TIFF = (".tif", ".tiff")
 #: Codecs of zarr arrays that turn bytes into numbers and do nothing else: pickles among them would run code.
@@ -55,7 +55,7 @@ def is_values(path: Path) -> bool:
     size."""
     name = path.name.lower()
     if not name.endswith(TIFF):
-        return name.endswith((*VOLUMES, *SOUNDS)) or path.is_dir()
+        return name.endswith((*VOLUMES, *SOUNDS)) or (path.is_dir() and not frames_of(path))
     from PIL import Image
 
     try:

@@ -220,7 +220,9 @@ class Kind:
     rank: int = 0
 
 
-def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], channels: int) -> Stimuli:
+def synthetic(
+    kind: str, *, samples: int, seed: int, size: tuple[int, ...], channels: int, noun: str = "image"
+) -> Stimuli:
     """Images drawn by a rule.
 
     Image i depends on (kind, seed, i, size, channels) alone, not on how many are drawn or in which order. ``constant``
@@ -238,6 +240,7 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
         seed: Any integer.
         size: The model's input size, one to three axes.
         channels: The model's input channels.
+        noun: What an input is called.
 
     Returns:
         The images, uint8 (*size, channels) each.
@@ -264,7 +267,7 @@ def synthetic(kind: str, *, samples: int, seed: int, size: tuple[int, ...], chan
         kind=kind,
         names=tuple(f"{kind}[{index}]" for index in range(samples)),
         source=(
-            f"{samples} synthetic image{'' if samples == 1 else 's'} ({KINDS[kind].words}, version {version}, seed"
+            f"{samples} synthetic {noun}{'' if samples == 1 else 's'} ({KINDS[kind].words}, version {version}, seed"
             f" {seed})"
         ),
         draw=partial(_draw, kind, seed, size, channels),

@@ -107,7 +107,7 @@ class ValuesFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The crop, and what scales the values."""
-        axes = own.axes if own.axes.is_in_plane else own.axes.stated(self.spacing, self.spacing_unit)
+        axes = own.axes.stated(self.spacing, self.spacing_unit)
         cropped = replace(own, resize_text=f"middle {size_text(self.model.size)} of each file", axes=axes)
         if self.is_clip:
             return cropped
@@ -209,8 +209,10 @@ def open_values(
             that is missing. A damaged file raises in :meth:`ValuesFeed.batch`, not here.
     """
     rank = len(preprocess.size)
-    noun = "sounds" if rank == 1 else "volumes"
-    files, source, is_one = chosen_files(paths, samples=samples, seed=seed, suffixes=suffixes_of(rank), noun=noun)
+    noun = "sounds" if rank == 1 else f"{preprocess.axes.noun}s"
+    files, source, is_one = chosen_files(
+        paths, samples=samples, seed=seed, suffixes=suffixes_of(preprocess.axes), noun=noun
+    )
     for file in files:
         _refuse_kind(file, preprocess)
     pictures = [file for file in files if not is_values(file)]
@@ -336,16 +338,16 @@ def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
     if stated is None or set(axes.units) != {feed.spacing_unit}:
         return
     if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
-        given, own = (_in_words(each, feed.kind) for each in (axes.spacing, stated))
+        given, own = (_in_words(each) for each in (axes.spacing, stated))
         raise ErfscopeError(
             f"{str(feed.spacing_file)!r} has {own}, and {given} were given; resample it, or leave them out"
         )
 
 
-def _in_words(spacing: Sequence[float], kind: str) -> str:
-    if kind == "sound":
-        return f"{1000 / spacing[0]:.6g} samples in a second"
-    return f"voxels of {'x'.join(f'{step:.6g}' for step in spacing)} mm"
+def _in_words(spacing: Sequence[float]) -> str:
+    if len(spacing) == 1:
+        return f"{1000 / spacing[0]:.6g} samples per second"
+    return f"voxels of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
 
 
 def _refuse_other_spacing(
@@ -355,13 +357,9 @@ def _refuse_other_spacing(
     (file, spacing), (path, found) = first, other
     if spacing is None or found is None or np.allclose(spacing, found, rtol=SAME_SPACING, atol=0):
         return
-    if len(spacing) == 1:
-        one, two = (f"{1000 / step[0]:.6g}" for step in (spacing, found))
-        text = f"{str(file)!r} has {one} samples per second and {str(path)!r} {two}; resample one of them"
-    else:
-        one, two = (" x ".join(f"{step:.4g}" for step in steps) for steps in (spacing, found))
-        text = f"the voxels of {str(file)!r} are {one} mm and those of {str(path)!r} {two} mm; resample one of them"
-    raise ErfscopeError(text)
+    raise ErfscopeError(
+        f"{str(file)!r} has {_in_words(spacing)} and {str(path)!r} {_in_words(found)}; resample one of them"
+    )
 
 
 def _counted(channels: int) -> str:

@@ -133,6 +133,11 @@ class TilePlan:
     #: Memory of the forward pass of one tile without the weights, in bytes; None where the tile was not recorded.
     memory: int | None = None
 
+    @property
+    def input_axes(self) -> Axes:
+        """What the axes of the input are, and how far apart its cells lie."""
+        return self.space or Axes.of_rank(len(self.axes) or 2)
+
     def __repr__(self) -> str:
         return f"<{render('tile_line', self)}>"
 

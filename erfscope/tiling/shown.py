@@ -9,24 +9,24 @@ from erfscope.geometry.names import IMAGE
 from erfscope.printable import brief
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
-from erfscope.view.extras import AXES, halo_text
+from erfscope.view.extras import halo_text
 from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
 from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import draw_parts
-from erfscope.view.words import square_text
+from erfscope.view.words import sides_of, square_text
 
 #: What the names of tiles mean.
 NAMES = {
-    "asked": "asked: tile of --tile, 256 px unless it is given",
+    "asked": "asked: tile of --tile, {default} unless it is given",
     "largest": "largest: tile that fits --memory",
-    "least": "least: tile that fits --memory and computes least for the whole image",
+    "least": "least: tile that fits --memory and computes least for the whole {noun}",
 }
 
 
 def tile_headline(plan: TilePlan) -> str:
     """The answer in one line: how large the overlap must be, or that no tiles are possible."""
     if not plan.possible:
-        return f"{plan.model} cannot be run on tiles: they would differ from the whole image"
+        return f"{plan.model} cannot be run on tiles: they would differ from the whole {plan.input_axes.noun}"
     return _answer(plan)
 
 
@@ -64,10 +64,10 @@ def tile_parts(
     if plan.axes:
         yield from (empty, axes_table(plan))
     if costs:
-        yield from (empty, costs_table(costs, image_size))
+        yield from (empty, costs_table(plan, costs, image_size))
     if budget is not None:
         share, short = tolerance or 0.0, budget.shortest(plan, tolerance or 0.0)
-        text = f"halo {halo_text(short)}, cuts off less than {share:g} of the ERF on each side"
+        text = f"halo {halo_text(short, plan.input_axes)}, cuts off less than {share:g} of the ERF on each side"
         yield from (empty, Note(text=text, style="bold"), budget_table(plan, budget))
     yield empty
     for text in _meanings(plan, costs, image_size, has_budget=budget is not None):
@@ -89,19 +89,17 @@ def _in_units(plan: TilePlan) -> str:
     return f"{words(before)} before, {words(after)} after, multiples of {words(axis.alignment for *_, axis in sides)}"
 
 
-def _names(plan: TilePlan) -> Sequence[str]:
-    return AXES[len(plan.axes)] if plan.space is None else plan.space.names
-
-
 def _sizes(plan: TilePlan) -> str:
-    """The images that a plan holds for."""
+    """The inputs that a plan holds for."""
+    inputs = f"{plan.input_axes.noun}s"
     left, alignment = square_text(plan.remainder), square_text(plan.alignment)
-    sides = {1: "length", 2: "height and width"}.get(len(plan.axes), "sides")
+    sides, are = ("length", "is a multiple") if len(plan.axes) == 1 else ("sides", "are multiples")
+    sides = "height and width" if len(plan.axes) == 2 else sides
     if alignment == "1":
-        return "images of any size"
+        return f"{inputs} of any {'length' if len(plan.axes) == 1 else 'size'}"
     if not any(plan.remainder):
-        return f"images whose {sides} are multiples of {alignment}"
-    return f"images whose {sides} leave {left} when divided by {alignment}"
+        return f"{inputs} whose {sides} {are} of {alignment}"
+    return f"{inputs} whose {sides} {'leaves' if len(plan.axes) == 1 else 'leave'} {left} when divided by {alignment}"
 
 
 def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, *, has_budget: bool) -> Iterator[str]:
@@ -110,22 +108,26 @@ def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None,
         yield name
         return
     yield f"{name}: valid for {_sizes(plan)}"
-    alignment = square_text(plan.alignment)
+    cut, alignment = plan.input_axes, square_text(plan.alignment)
     only = "" if alignment == "1" else f", not only at multiples of {alignment}"
     yield f"any phase: the halo needed if tiles may begin anywhere{only}"
-    steps = "" if alignment == "1" else f", in whole steps of {alignment} px"
-    yield f"crop: what is run for a tile of {square_text(plan.tile)} px (--tile N for another), with its halo{steps}"
-    yield "scale: units of the output for each pixel of the input; offset: the pixel at which the output begins"
+    steps = "" if alignment == "1" else f", in whole steps of {sides_of(cut, plan.alignment, square=True)}"
+    tile, cell = sides_of(cut, plan.tile, square=True), cut.one_cell
+    yield f"crop: what is run for a tile of {tile} (--tile N for another), with its halo{steps}"
+    yield f"scale: units of the output for each {cell} of the input; offset: the {cell} at which the output begins"
     if costs:
-        yield from (NAMES[name] for each in costs for name in each.names if name in NAMES)
-        whole = "of all tiles of the image" if image_size is not None else "of a tile inside the image"
+        default = sides_of(cut, (256,) * len(plan.axes), square=True)
+        yield from (
+            NAMES[name].format(default=default, noun=cut.noun) for each in costs for name in each.names if name in NAMES
+        )
+        whole = f"of all tiles of the {cut.noun}" if image_size is not None else f"of a tile inside the {cut.noun}"
         yield f"wasted: share of the computing, {whole}, that gives no new output"
         yield (
             "memory: tensors of one forward pass at its worst moment, from the recorded shapes of one crop, by the"
             " cells of the crop for others; without weights"
         )
     if has_budget:
-        yield "share of the ERF cut off: of the unit at the border that loses most, ± standard error over images"
+        yield f"share of the ERF cut off: of the unit at the border that loses most, ± standard error over {cut.noun}s"
         yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
 
 
@@ -139,7 +141,9 @@ def memory_text(memory: int | None) -> str:
 
 def _answer(plan: TilePlan) -> str:
     of = "" if plan.wrt == IMAGE else f"{plan.wrt}: "
-    return f"{of}halo {halo_text(plan.halo)}, tiles begin at multiples of {square_text(plan.alignment)}"
+    return (
+        f"{of}halo {halo_text(plan.halo, plan.input_axes)}, tiles begin at multiples of {square_text(plan.alignment)}"
+    )
 
 
 def _table(names: Sequence[str], lines: Iterable[Sequence[Value]]) -> Table:
@@ -152,15 +156,17 @@ def axes_table(plan: TilePlan) -> Table:
     """The plan along each axis."""
     names = ("axis", "halo\nbefore", "halo\nafter", "any\nphase", "align-\nment", "scale", "offset", "crop")
     lines = []
-    for name, axis in zip(_names(plan), plan.axes, strict=True):
+    for name, axis in zip(plan.input_axes.names, plan.axes, strict=True):
         phase = ", ".join(map(str, axis.halo_any_phase))
         lines.append((name, *axis.halo, phase, axis.alignment, f"{float(1 / axis.stride):.4g}", axis.offset, axis.crop))
     return _table(names, lines)
 
 
-def costs_table(costs: Sequence[TileCost], image_size: str | None) -> Table:
+def costs_table(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None) -> Table:
     """The tiles that can be taken and what each costs; how many an image needs, where its size is given."""
-    names = ["tile", "side, px", "step, px", "crop, px", "wasted", "memory"]
+    # Of a clip the first number is in frames, as in the table of the axes.
+    unit = "" if plan.input_axes.has_frames else f", {plan.input_axes.cell}"
+    names = ["tile", *(name + unit for name in ("side", "step", "crop")), "wasted", "memory"]
     lines = []
     for each in costs:
         sides = map(square_text, (each.tile, each.step, each.crop))
@@ -179,7 +185,7 @@ def budget_table(plan: TilePlan, budget: HaloBudget) -> Table:
         worst = int(shares.argmax())
         error = f" ± {errors[worst]:.1g}" if errors[worst] == errors[worst] else ""
         lines.append((str(halo), f"{shares[worst]:.2g}{error}", f"{budget.predicted(halo):.2g}"))
-    return _table(("halo, px", "share of the\nERF cut off", "error at seams\n(predicted)"), lines)
+    return _table((f"halo, {plan.input_axes.cells}", "share of the\nERF cut off", "error at seams\n(predicted)"), lines)
 
 
 def plan_json(

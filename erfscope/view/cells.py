@@ -104,8 +104,10 @@ def identity(result: Result) -> list[str]:
         )
     if result.unit is not None:
         about = "" if result.unit.center_exact else "about "
-        place = ",".join(map(brief, result.unit.center_px))
-        at = f" at {about}({place}) {words.cells_text(result)}" if place else ""
+        center, axes = result.unit.center_px, result.axes
+        of_frame = f"frame {brief(center[0])}, " if center and axes.has_frames else ""
+        place = ",".join(map(brief, center[bool(of_frame) :]))
+        at = f" at {about}{of_frame}({place}) {axes.cell}" if place else ""
         texts.append(f"{'' if result.unit.kind else 'unit '}{words.place_text(result)}{at}")
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
@@ -130,13 +132,14 @@ def provenance(result: Result, *, in_folder: bool) -> Iterator[tuple[str, str]]:
     yield "weights", ", ".join(filter(None, parts))
     if weights.sha256:
         yield "weights sha256", weights.sha256
-    yield "images", shown.text or f"{shown.n_images} {shown.source}"
+    noun = shown.noun
+    yield f"{noun}s", shown.text or f"{shown.n_images} {shown.source}"
     if shown.sha256:
-        yield "images sha256", shown.sha256
+        yield f"{noun}s sha256", shown.sha256
     if shown.dead:
-        yield "unusable images", words.listed_up_to(8, shown.dead)
+        yield f"unusable {noun}s", words.listed_up_to(8, shown.dead)
     yield "transform", shown.transform
-    yield "draws per image", str(shown.n_draws)
+    yield f"draws per {noun}", str(shown.n_draws)
     yield "seed", str(result.seed)
     autocast = "" if result.amp_dtype is None else f" under {result.amp_dtype} autocast"
     yield "computed in", f"{result.dtype}{autocast} on {result.device}"

@@ -131,9 +131,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """r50 and r90 of every result on one axis, in image pixels."""
+    """r50 and r90 of every result on one axis, in the unit of lengths on the input."""
 
     rows: tuple[Range, ...]
+    unit: str
     ticks: tuple[Tick, ...]
 
 
@@ -163,7 +164,10 @@ def ranges(rows: Sequence[Row]) -> Ranges | None:
         at, low, high = (100 * place / end for place in (value, max(value - se, 0.0), value + se))
         return Mark(name=name, at=at, low=low, high=high, cell=cell)
 
+    axes = {row.result.input_axes for row in found}
+    units = " or ".join(sorted({f"image {each.unit}" if each.noun == "image" else each.unit for each in axes}))
     return Ranges(
+        unit=units + (f", {words.IN_PLANE}" if all(each.is_in_plane for each in axes) else ""),
         rows=tuple(
             Range(index=row.index, label=row.name, marks=tuple(mark(*entry) for entry in entries))
             for row, entries in found.items()
@@ -173,7 +177,7 @@ def ranges(rows: Sequence[Row]) -> Ranges | None:
 
 
 def _radii(row: Row) -> Iterator[tuple[str, float, float, Cell]]:
-    """(name, radius, error, cell) in image pixels; of an inner map the JSON has no error in these."""
+    """(name, radius, error, cell) in lengths on the input; of an inner map the JSON has no error in these."""
     pixel, sizes = image_cell(row.result) or 1.0, {size.name: size for size in row.sizes}
     for name, radius in words.radii(row.result).items():
         cell = sizes[name].image_px or sizes[name].cell

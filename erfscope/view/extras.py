@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.geometry.axes import DEPTH, FRAMES, PX, TIME
+from erfscope.geometry.axes import DEPTH, FRAMES, PX, TIME, Axes
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.maps.hops import HopProfile
@@ -20,7 +20,7 @@ from erfscope.results.result import Halo, InputRecord, Result, SamplingPoints
 from erfscope.results.timing import Timing
 from erfscope.view.cells import measure_cell, plain_cell
 from erfscope.view.table import Cell
-from erfscope.view.words import lengths_text, square_text
+from erfscope.view.words import lengths_text, sides_of, square_text
 
 
 def trust_text(result: Result) -> str:
@@ -52,7 +52,7 @@ def _gradient(trust: Trust) -> str:
     if trust.ratio is None:
         if trust.moved_without_gradient:
             return "the gradient disagrees, since it is zero"
-        return "no image has a gradient, and noise moves the unit in none"
+        return "no input has a gradient, and noise moves the unit in none"
     word = "disagrees" if trust.disagrees else "agrees"
     return f"the gradient {word}, noise finds {with_error(*trust.ratio)} of its energy"
 
@@ -81,13 +81,11 @@ def _linear(trust: Trust, wrt: str) -> Iterator[str]:
     yield f"linear within {100 * LINEAR_WITHIN:g} % {reach} standard deviations of the {whole}{grey}{tenth}"
 
 
-AXES = {1: ("cells",), 2: ("rows", "columns"), 3: ("planes", "rows", "columns")}
-
-
-def halo_text(halo: Sequence[tuple[int, int]]) -> str:
-    """What tiles need beyond their own, before and after them, along each axis."""
-    before, after = zip(*halo, strict=True)
-    return f"{square_text(before)} px before, {square_text(after)} px after"
+def halo_text(halo: Sequence[tuple[int, int]], axes: Axes | None = None) -> str:
+    """What tiles need beyond their own, before and after them, along each axis of the input."""
+    axes = axes or Axes.of_rank(len(halo))
+    before, after = (sides_of(axes, sides, square=True) for sides in zip(*halo, strict=True))
+    return f"{before} before, {after} after"
 
 
 def halo_cell(halo: Halo) -> str:
@@ -145,10 +143,11 @@ def _positions(result: Result, found: Positions, where: str) -> Iterator[Extra]:
         yield Extra(head=f"one backward pass per unit, since {found.alone}")
 
 
-def _halo(_result: Result, halo: Halo, where: str) -> Iterator[Extra]:
+def _halo(result: Result, halo: Halo, where: str) -> Iterator[Extra]:
     """What makes tiles impossible, and the halo along each axis."""
     yield from (Extra(head=f"no tiles: {blocker}") for blocker in halo.blockers)
-    names = AXES.get(len(halo.px), ()) if len(set(halo.px)) > 1 else ("",)
+    axes = result.input_axes
+    names = axes.names if len(set(halo.px)) > 1 else ("",)
     items = tuple(
         (f"{name} {side}".lstrip(), Cell(text=str(px), value=px, pointer=f"{where}/px/{axis}/{number}"))
         for axis, (name, sides) in enumerate(zip(names, halo.px, strict=False))
@@ -156,7 +155,7 @@ def _halo(_result: Result, halo: Halo, where: str) -> Iterator[Extra]:
     )
     if items:
         but = "but for that, " * bool(halo.blockers)
-        head = f"{but}halo (px) of tiles that begin at multiples of {square_text(halo.alignment_px)}"
+        head = f"{but}halo ({axes.cells}) of tiles that begin at multiples of {square_text(halo.alignment_px)}"
         yield Extra(head=head, items=items)
 
 
@@ -165,22 +164,24 @@ def _sampling_points(result: Result, found: Sequence[SamplingPoints], where: str
     if not found:
         yield Extra(head="no sampling points: no recorded operation of which the unit needs few cells has any")
     for place, each in enumerate(found):
-        head = f"{each.operation} reads the first image at {len(each.points_px)} points for the unit"
+        head = f"{each.operation} reads the first {result.input.noun} at {len(each.points_px)} points for the unit"
         if result.unit is None or not result.unit.center_px:
             yield Extra(head=head)
             continue
         furthest = max(math.dist(point, result.unit.center_px) for point in each.points_px)
         furthest_cell = plain_cell(furthest, f"{where}/{place}")
-        yield Extra(head=head, items=(("furthest from the unit's centre (px)", furthest_cell),))
+        yield Extra(head=head, items=((f"furthest from the unit's centre ({result.axes.cells})", furthest_cell),))
 
 
 def _trust(result: Result, _found: Trust, _where: str) -> Iterator[Extra]:
     yield Extra(head=trust_text(result))
 
 
-def _rank_correlation(_result: Result, found: float, where: str) -> Iterator[Extra]:
+def _rank_correlation(result: Result, found: float, where: str) -> Iterator[Extra]:
     number = plain_cell(found, where)
-    yield Extra(head="rank correlation with the gradient's map of the same images", items=(("", number),))
+    yield Extra(
+        head=f"rank correlation with the gradient's map of the same {result.input.noun}s", items=(("", number),)
+    )
 
 
 def _hops(_result: Result, hops: HopProfile, where: str) -> Iterator[Extra]:

@@ -247,7 +247,7 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
 def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
     results = [row.result for row in rows]
     cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
-    lengths = {words.cells_text(r) for r in results if r.trf is not None} or {words.cells_text(r) for r in results}
+    lengths = {r.axes.cells for r in results if r.trf is not None} or {r.axes.cells for r in results}
     for name in dict.fromkeys(name for row in cells for name in row if name not in (*STRUCTURE, *measures)):
         if any(name in row and row[name].sort for row in cells):
             differs = len({row[name].text if name in row else "" for row in cells}) > 1

@@ -205,11 +205,17 @@ def _paragraph(report: Report, group: Sequence[Result]) -> str:
     first = group[0]
     measured = (
         f"Effective receptive fields were measured with {_software(report, first)} for {_units(report, group)}"
-        f" of {_models(group)}, with respect to {_reference(first)}, at an input size of"
-        f" {' x '.join(str(side) for side in first.input.size)} pixels."
+        f" of {_models(group)}, with respect to {_reference(first)}, at an input size of {_input_size(first)}."
     )
     sentences = [measured, _convention(first), _pictures(first), _error_text(first), trust_sentence(group)]
     return " ".join(filter(None, (*sentences, f"Sizes are {IN_PLANE}: {IN_PLANE_MEANS}." * first.is_in_plane)))
+
+
+def _input_size(result: Result) -> str:
+    """``16 x 24 x 24 voxels``; of a clip ``9 frames of 32 x 32 pixels``."""
+    axes, sides = result.input_axes, [str(side) for side in result.input.size]
+    frames = f"{sides.pop(0)} frames of " if axes.has_frames else ""
+    return f"{frames}{' x '.join(sides)} {axes.one_cell}s"
 
 
 def _software(report: Report, result: Result) -> str:
@@ -275,7 +281,7 @@ def _weights(weights: Weights) -> str:
 
 def _reference(result: Result) -> str:
     if result.wrt == IMAGE:
-        return "the image"
+        return f"the {result.input.noun}"
     if is_input(result.wrt):
         return f"the input {input_name(result.wrt)}"
     cells = "" if result.trf is None else f" ({' x '.join(str(side) for side in result.trf.reference_px)} cells)"
@@ -283,6 +289,7 @@ def _reference(result: Result) -> str:
 
 
 def _convention(result: Result) -> str:
+    noun = result.input.noun
     convention = CONVENTIONS.get(result.convention)
     if convention is None:
         how = "" if result.method == "gradient" else f", by the attribution method {result.method}"
@@ -295,7 +302,7 @@ def _convention(result: Result) -> str:
         contribution = f"contribution {convention.contribution_text}, g being the attribution"
         return (
             f"The maps are attributions by {result.method}{about} of {readout} ({contribution});"
-            f" {_averaged(convention)}."
+            f" {_averaged(convention, noun)}."
         )
     exact = convention.random and result.input.n_draws == "all"
     texts = [f"readout {convention.readout_text}", f"contribution {convention.contribution_text}", convention.source]
@@ -305,19 +312,22 @@ def _convention(result: Result) -> str:
     scale = "signed influence" if result.scale == "signed" else result.scale
     return (
         f"The maps follow the {convention.name} convention ({'; '.join(texts)}) and show {scale};"
-        f" {_averaged(convention)}."
+        f" {_averaged(convention, noun)}."
     )
 
 
-def _averaged(convention: Convention) -> str:
-    divided = "each image's contributions are divided by their total before images are averaged"
-    return divided if convention.per_image else "contributions are averaged over images as they are"
+def _averaged(convention: Convention, noun: str) -> str:
+    divided = f"each {noun}'s contributions are divided by their total before {noun}s are averaged"
+    return divided if convention.per_image else f"contributions are averaged over {noun}s as they are"
 
 
 def _pictures(result: Result) -> str:
     shown, convention = result.input, CONVENTIONS.get(result.convention)
     several = shown.n_images != 1
-    texts = {"file": f"1 image ({Path(shown.text).name})", "tensor": f"{shown.n_images} ready input{'s' * several}"}
+    texts = {
+        "file": f"1 {shown.noun} ({Path(shown.text).name})",
+        "tensor": f"{shown.n_images} ready input{'s' * several}",
+    }
     text = texts.get(shown.text_kind, shown.text)
     parts = [f"They were averaged over {text}" if several else f"They were computed on {text}"]
     if several and shown.resize:
@@ -327,7 +337,7 @@ def _pictures(result: Result) -> str:
             f"of which {shown.n_dead} without a usable gradient {'was' if shown.n_dead == 1 else 'were'} left out"
         )
     if convention is not None and convention.random:
-        every = " per image" if several else ""
+        every = f" per {shown.noun}" if several else ""
         draws = f"{shown.n_draws} draw{'s' * (shown.n_draws != 1)} of random signs{every} (seed {result.seed})"
         parts.append("summed exactly over all channels" if shown.n_draws == "all" else f"with {draws}")
     parts += [f"with {option.alone}" for option in option_values(result).values()]
@@ -336,29 +346,30 @@ def _pictures(result: Result) -> str:
 
 
 def _error_text(result: Result) -> str:
+    noun = result.input.noun
     groups = {len(m.leave_one_out) for m in result.measures.values() if m.se is not None}
     if not groups:
-        return "No standard errors are given, since there are fewer than four groups of images."
-    what = "draws of random signs" if result.se_over == "draws" else "groups of images"
+        return f"No standard errors are given, since there are fewer than four groups of {noun}s."
+    what = "draws of random signs" if result.se_over == "draws" else f"groups of {noun}s"
     return f"Errors are {JACKKNIFE}s over {max(groups)} {what}."
 
 
 # --- What numbers mean ----------------------------------------------------------------------------
 
 WHAT = (
-    "An effective receptive field (ERF) says how strongly each pixel moves one unit of a feature map: the gradient of a"
-    " readout of that unit with respect to the input, averaged over images. It is not a quality score: a larger one is"
-    " not better, and a smaller one not worse. It shows influence, not what the model looks for, and unlike a class"
-    " activation map it belongs to a location, not to a class."
+    "An effective receptive field (ERF) says how strongly each pixel (voxel, sample) moves one unit of a feature map:"
+    " the gradient of a readout of that unit with respect to the input, averaged over inputs. It is not a quality"
+    " score: a larger one is not better, and a smaller one not worse. It shows influence, not what the model looks"
+    " for, and unlike a class activation map it belongs to a location, not to a class."
 )
 SYMBOLS = (
     "p is the map divided by its sum (of absolute values where it is signed), never its logarithm. d is the distance to"
     " the unit's own centre; H and W are the sides of the reference. y_c is channel c of the unit, e_c a random sign,"
-    " and g_s the gradient of the readout with respect to channel s of the reference. Sizes are in px of the image, or"
-    " in cells of the map that --wrt names."
+    " and g_s the gradient of the readout with respect to channel s of the reference. Sizes are in px of the image"
+    " (voxels, samples), or in cells of the map that --wrt names."
 )
 THREE_AXES = (
-    f"Of a volume, distances are over all three axes; of a clip sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}. They"
+    f"Of a volume distances are over all three axes; of a clip sizes and shares are {IN_PLANE}: {IN_PLANE_MEANS}. They"
     " are in the unit of --spacing, --fps or --sample-rate, if there is one."
 )
 RATIOS = (
@@ -368,8 +379,8 @@ RATIOS = (
     " from the middle to the borders."
 )
 ERRORS = (
-    f"Errors are {JACKKNIFE}s over at most ten groups of images, or of draws for up to three images; fewer than four"
-    " groups give no errors. Differences are paired: they are taken over the same images, group by group. The square of"
+    f"Errors are {JACKKNIFE}s over at most ten groups of inputs, or of draws for up to three inputs; fewer than four"
+    " groups give no errors. Differences are paired: they are taken over the same inputs, group by group. The square of"
     " an error is right on average. An error from ten groups is itself uncertain by about a quarter. It is typically"
     " too small where few images dominate a size: by 5 to 20 % for context_r50 and context_r90 of attention from 10 or"
     " 20 images."

@@ -369,7 +369,7 @@ def _latex_cell(cell: Value, has_errors: bool, share: float) -> str:
 
 def _times(text: str) -> str:
     """Sizes with a sign of multiplication in place of the letter."""
-    return re.sub(r"(?<=\d)x(?=\d)", "×", text)
+    return re.sub(r"(?<=\d)x(?=\d)|(?<=frames )x(?= )", "×", text)
 
 
 WRITERS = {"csv": comma_separated, "markdown": markdown, "latex": latex, "plain": plain}

@@ -264,7 +264,7 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = dict.fromkeys(result.se_over for result in shown)
-        yield f"± is the {words.JACKKNIFE} over {words.listed(words.OVER[each] for each in over)}."
+        yield f"± is the {words.JACKKNIFE} over {words.listed(words.over_text(shown, each) for each in over)}."
     place = view.pixel_note
     place = f"{place[0].upper()}{place[1:]}." if place else ""
     yield from filter(None, (words.plane_note(shown), words.cells_note(shown), place))
@@ -277,7 +277,8 @@ def _shared(view: ReportView, columns: list[Column]) -> Iterator[str]:
     for column in view.columns:
         if column.kind == "structure" and not column.differs:
             cell = next((row.cells[column.name] for row in view.rows if row.result.ok), MISSING)
-            text = f"{column.name} {cell} {column.unit}".rstrip()
+            unit = column.unit.removesuffix("s") if cell.text == "1" else column.unit
+            text = f"{column.name} {cell} {unit}".rstrip()
             if not cell.is_missing:
                 yield {"params": f"{cell} parameters", "GMACs": f"{cell} GMACs"}.get(column.name, text)
 

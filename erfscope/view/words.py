@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from erfscope.geometry.axes import COL, DEPTH, FRAMES, ROW, TIME, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.values import MeasureValue
@@ -50,8 +51,8 @@ IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over rows and columns, on the map summed over time"
 #: What the errors of sizes are.
 JACKKNIFE = "delete-one-group jackknife standard error"
-#: What they are over.
-OVER = {"images": "images", "draws": "random draws (other images are not in it)"}
+#: What the places of a unit's index are along each axis.
+PLACES = {TIME: "frame", DEPTH: "plane", ROW: "row", COL: "column"}
 
 
 # --- Conditions -----------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def conditions(result: Result) -> dict[str, Condition]:
     return {
         "weights": weights_condition(result),
         **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
-        "input": Condition(size, f"input {size} {result.input_axes.cell}"),
+        "input": Condition(size, f"input {sides_of(result.input_axes, result.input.size)}"),
         **_named("layer", layer),
         "unit": Condition(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
@@ -157,7 +158,8 @@ def place_text(result: Result) -> str:
     index = result.unit.index
     if result.unit.kind:
         return index_text(result)
-    names = {2: ("row", "column"), 3: ("plane", "row", "column")}.get(len(index), ("index",))
+    axes = result.axes if len(result.axes.names) == len(index) else Axes.of_rank(len(index))
+    names = ("index",) if len(index) == 1 else [PLACES[name] for name in axes.names]
     return ", ".join(f"{name} {place}" for name, place in zip(names, index, strict=True))
 
 
@@ -179,11 +181,21 @@ def images_text(result: Result) -> str:
     """The number and kind of the images, and the number of unusable ones."""
     n, lost = result.input.n_images, result.input.n_dead
     kind = KINDS.get(result.input.source)
-    noun = result.input.source if result.input.source in ("volume", "sound") else "image"
-    text = f"{n}{'' if kind is None else ' synthetic'} {noun}{'' if n == 1 else 's'}" + (
+    text = f"{n}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
     return text + (f", {lost} unusable" if lost else "")
+
+
+def over_text(results: Sequence[Result], over: str) -> str:
+    """What errors are over, of :attr:`Result.se_over`: ``images``, or draws without other images."""
+    return nouns(results) if over == "images" else f"random draws (other {nouns(results)} are not in it)"
+
+
+def nouns(results: Sequence[Result]) -> str:
+    """What the inputs of several results are called: ``images``, ``volumes``; ``inputs`` where they differ."""
+    found = {result.input.noun for result in results}
+    return f"{found.pop() if len(found) == 1 else 'input'}s"
 
 
 # --- Sizes ----------------------------------------------------------------------------------------
@@ -193,6 +205,23 @@ def square_text(sides: Sequence[float]) -> str:
     """One number for a square, e.g. ``32``, and both sides of any other rectangle, e.g. ``32x16``."""
     texts = [brief(side) if isinstance(side, float) else str(side) for side in sides]
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)
+
+
+def sides_of(axes: Axes, sides: Sequence[float], *, square: bool = False) -> str:
+    """Sides with what they are in: ``16x24x24 voxels``; of a clip ``9 frames x 32x32 px``.
+
+    Args:
+        axes: What ``sides`` are along.
+        sides: Of an input, or a field on it.
+        square: Whether equal sides are written once.
+    """
+    before = f"{_counted(sides[:1], FRAMES, square=square)} x " if axes.has_frames and len(sides) > 1 else ""
+    return before + _counted(sides[bool(before) :], axes.cell, square=square)
+
+
+def _counted(sides: Sequence[float], cells: str, *, square: bool) -> str:
+    text = square_text(sides) if square else size_text([brief(side) for side in sides])
+    return f"{text} {cells.removesuffix('s') if text == '1' else cells}"
 
 
 def whole_text(wrt: str) -> str:
@@ -244,14 +273,14 @@ def main_radii(result: Result) -> dict[str, MeasureValue]:
 
 def field_text(result: Result) -> str:
     """The theoretical receptive field (TRF), as half a sentence."""
-    trf, word = result.trf, cells_text(result)
+    trf, axes = result.trf, result.axes
     name = "the theoretical receptive field (TRF)"
     if trf is None:
         return f"{name} is unknown"
     if trf.is_global:
-        local = f"; {size_text(trf.local_size_px)} {word} without it" if trf.local_size_px != trf.size_px else ""
+        local = f"; {sides_of(axes, trf.local_size_px)} without it" if trf.local_size_px != trf.size_px else ""
         return f"{name} covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
-    return f"{name} is {'' if trf.exact else 'at most '}{square_text(trf.size_px)} {word} across"
+    return f"{name} is {'' if trf.exact else 'at most '}{sides_of(axes, trf.size_px, square=True)} across"
 
 
 def field_cell(trf: Trf) -> str:
@@ -276,7 +305,7 @@ def field_lines(result: Result) -> list[str]:
     bound = "" if trf.exact else "at most "
     whole = "the input" if is_input(result.wrt) else result.wrt
     beyond = f", {'as large as' if trf.size_px == trf.reference_px else 'larger than'} {whole}" if covers else ""
-    return [f"TRF {bound}{square_text(trf.size_px)} {cells_text(result)}{beyond}"]
+    return [f"TRF {bound}{sides_of(result.axes, trf.size_px, square=True)}{beyond}"]
 
 
 def sides_text(result: Result) -> tuple[str, str]:
@@ -373,27 +402,29 @@ def error_words(results: Sequence[Result], sign: str) -> list[str]:
     over = dict.fromkeys(
         result.se_over for result in results for measure in main_radii(result).values() if measure.se is not None
     )
-    return [f"{sign} standard error over {' and '.join(over)}"] if over else list(filter(None, [no_errors(results)]))
+    named = (nouns(results) if each == "images" else each for each in over)
+    return [f"{sign} standard error over {' and '.join(named)}"] if over else list(filter(None, [no_errors(results)]))
 
 
 def no_errors(results: Sequence[Result]) -> str:
     """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
     errors = [measure.se for result in results for measure in main_radii(result).values()]
-    return "no errors: fewer than four groups of images or draws" if errors and set(errors) == {None} else ""
+    text = f"no errors: fewer than four groups of {nouns(results)} or draws"
+    return text if errors and set(errors) == {None} else ""
 
 
 def errors_note(results: Sequence[Result]) -> str:
     """Why there are no errors, or that some are over draws alone; "" for errors over images."""
     over_draws = any(r.se_over == "draws" and any(m.se is not None for m in r.measures.values()) for r in results)
-    return no_errors(results) or ("± is over random draws: other images are not in it" if over_draws else "")
+    return no_errors(results) or (f"± is over random draws: other {nouns(results)} are not in it" if over_draws else "")
 
 
 def errors_over(result: Result) -> str:
     """What ± of a result is over."""
-    images, draws = result.input.n_images - result.input.n_dead, result.input.n_draws
+    images, draws, noun = result.input.n_images - result.input.n_dead, result.input.n_draws, result.input.noun
     if result.se_over == "images":
-        return f"± over {images} images"
-    of = "one image; other images are" if images == 1 else f"the {images} images; others are"
+        return f"± over {images} {noun}s"
+    of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
     return f"± over {draws} random readouts of {of} not in it: add --samples 8"
 
 

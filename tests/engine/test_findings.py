@@ -149,3 +149,22 @@ def test_a_peak_elsewhere_is_said_where_it_is_more_than_noise(samples):
     )
     assert "off_centre_peak" in codes(elsewhere)
     assert "off_centre_peak" not in codes(noisy)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_causal_unit_may_peak_anywhere_in_what_it_reads(late):
+    """The centre of its TRF, the middle of what the kernel reaches back to, is no place where it should peak."""
+
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(1, 1, 21)
+            nn.init.constant_(self.conv.weight, 0.01)
+            self.conv.weight.data[..., -1 if late else 2] = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(nn.functional.pad(x, (20, 0)))
+
+    result = erfscope.analyze(Causal(), input_size=(80,), in_chans=1, samples=1, measures="r50")
+    assert result.map.values.argmax() == (result.unit.index[0] if late else result.unit.index[0] - 18)
+    assert "off_centre_peak" not in codes(result)

@@ -45,7 +45,7 @@ def test_a_grid_of_many_lines_is_thinned_and_its_key_says_so() -> None:
     net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1)).eval()
     figure = erfscope.tile(net, 98, in_chans=1, input_size=(128,)).figure()
     assert np.diff([line.get_xdata()[0] for line in figure.axes[0].lines]).tolist() == [3] * 33
-    assert [text.get_text() for text in figure.legends[0].texts][-1] == "alignment 1 px, a line for every 3"
+    assert [text.get_text() for text in figure.legends[0].texts][-1] == "alignment 1 sample, a line for every 3"
 
 
 def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance() -> None:

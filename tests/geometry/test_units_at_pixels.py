@@ -61,8 +61,8 @@ def test_a_receptive_field_is_asked_for_by_pixel_too():
 @pytest.mark.parametrize(
     ("unit", "words"),
     [
-        ("px:32,2", "there is no pixel 32,2 in 32x32; write a number from 0 for each axis"),
-        ("px:3", "there is no pixel 3 in 32x32"),
+        ("px:32,2", "there is no place 32,2 in an input of 32x32; write a number from 0 for each of its axes"),
+        ("px:3", "there is no place 3 in an input of 32x32"),
         ("px:a,b", "cannot read the unit 'px:a,b'; write centre, corner, edge, grid:N, px:r,c or 2 indices"),
     ],
 )

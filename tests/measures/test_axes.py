@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from scipy.optimize import brentq
 from torch import nn
 
 import erfscope
-from erfscope.geometry.axes import Axes, asked_axes
+from erfscope.geometry.axes import NAMES, Axes, asked_axes
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.storage import files
+from erfscope.view.sentences import methods_sentence
+from erfscope.view.words import sides_of
 
 VOLUME = Axes.named(("depth", "row", "col"))
 SPACED = asked_axes(VOLUME, spacing=(2.5, 1.0, 1.5), unit_name="mm")
@@ -276,7 +279,7 @@ def test_sizes_are_in_the_units_that_files_state(tmp_path):
     sound = erfscope.analyze(net, **asked)
     assert sound.axes.text == "time 0.125 ms"
     assert erfscope.analyze(net, **asked, sample_rate=8000)["r50"].value == pytest.approx(sound["r50"].value)
-    with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples in a second, .*16000 samples.*resample"):
+    with pytest.raises(erfscope.ErfscopeError, match=r"has 8000 samples per second, .*16000 samples.*resample"):
         erfscope.analyze(net, **asked, sample_rate=16000)
 
 
@@ -326,3 +329,36 @@ def test_a_unet_of_volumes_has_its_published_field_and_halo():
     plan = erfscope.tile(VolumeUNet(), **options, tile=48)
     assert (plan.possible, plan.halo, plan.alignment) == (True, ((46, 46),) * 3, (8, 8, 8))
     assert erfscope.theoretical(VolumeUNet(), **options).size_px == (92, 92, 92)
+
+
+@pytest.mark.parametrize(
+    ("name", "noun", "cell", "cells", "sides"),
+    [
+        ("hw", "image", "pixel", "px", "9 px"),
+        ("t", "sequence", "sample", "samples", "1 sample"),
+        ("thw", "clip", "pixel", "frames, px", "1 frame x 9 px"),
+        ("dhw", "volume", "voxel", "voxels", "1x9x9 voxels"),
+    ],
+)
+def test_an_input_and_its_cells_have_one_name_each(name, noun, cell, cells, sides):
+    axes = Axes.named(NAMES[name])
+    assert (axes.noun, axes.one_cell, axes.cells) == (noun, cell, cells)
+    shape = {1: (1,), 2: (9, 9), 3: (1, 9, 9)}[len(axes.names)]
+    assert sides_of(axes, shape, square=True) == sides
+    assert Axes.of_recorded(axes.recorded.get("axes", ""), len(axes.names)) == axes
+
+
+def test_what_is_printed_of_a_volume_speaks_of_no_picture():
+    net = nn.Conv3d(1, 2, 3, padding=1)
+    report = erfscope.compare([net], input_size=(5, 8, 8), in_chans=1, samples=2, spacing=(2, 1, 1), unit_name="mm")
+    plan = erfscope.tile(net, 16, input_size=(5, 8, 8), in_chans=1, axes="dhw")
+    texts = [str(report), methods_sentence(report), str(plan)]
+    assert not [word for text in texts for word in re.findall(r"(?i)\b(?:images?|pixels?|px)\b", text)]
+
+
+def test_of_a_clip_rows_and_columns_have_the_spacing_of_a_file():
+    clip = Axes.named(NAMES["thw"])
+    assert clip.stated((3.0, 2.0, 1.0), "mm").text == "time, row 2 mm, col 1 mm"
+    assert asked_axes(clip, fps=25).stated((3.0, 2.0, 1.0), "mm").text == "time 40 ms, row 2 mm, col 1 mm"
+    own = asked_axes(clip, spacing=(4, 4), unit_name="mm")
+    assert own.stated((3.0, 2.0, 1.0), "mm") == own

@@ -20,8 +20,9 @@ from torch import nn
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.axes import NAMES, Axes
 from erfscope.model_facts import Preprocess
-from erfscope.stimuli import stored, values
+from erfscope.stimuli import open_images, stored, values
 from erfscope.stimuli.feed import Prefetcher
 from erfscope.stimuli.files import paired_files, suffixes_of
 from erfscope.stimuli.values import ValuesFeed, open_values, read_values
@@ -208,8 +209,8 @@ def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
     assert feed.batch([0, 1, 2]).shape[0] == 3
     with pytest.raises(ErfscopeError) as error:
         opened(tmp_path / "a.nii", tmp_path / "c.nii")
-    assert "a.nii' are 3 x 2 x 1 mm and those of" in str(error.value)
-    assert "c.nii' 4 x 2 x 1 mm; resample" in str(error.value)
+    assert "a.nii' has voxels of 3 x 2 x 1 mm and" in str(error.value)
+    assert "c.nii' voxels of 4 x 2 x 1 mm; resample" in str(error.value)
 
 
 def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
@@ -219,7 +220,7 @@ def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_re
     write_nifti(tmp_path / "c.nii", numbers(*SPACE), zooms=(1, 2, 4))
     feed = opened(*(tmp_path / name for name in ("a.npy", "b.nii", "c.nii")))
     assert feed.batch([0, 1]).shape == (2, 1, *SIZE)
-    with pytest.raises(ErfscopeError, match=r"voxels of '.*b.nii' are 3 x 2 x 1 mm and those of '.*c.nii' 4 x 2 x 1"):
+    with pytest.raises(ErfscopeError, match=r"b.nii' has voxels of 3 x 2 x 1 mm and '.*c.nii' voxels of 4 x 2 x 1"):
         feed.batch([2])
 
 
@@ -252,7 +253,9 @@ def test_sound_of_two_rates_is_to_be_resampled(tmp_path):
     pytest.importorskip("soundfile")
     for rate in (8000, 44100):
         write_wav(tmp_path / f"{rate}.wav", np.ones((50, 1)), rate)
-    with pytest.raises(ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100; resample"):
+    with pytest.raises(
+        ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100 samples per second; resample"
+    ):
         opened(tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
 
 
@@ -456,7 +459,12 @@ def test_files_of_several_inputs_are_paired_without_both_parts_of_a_suffix(tmp_p
         Image.new("RGB", (9, 9)).save(tmp_path / "image" / f"{key}.png")
         (tmp_path / "volume" / f"{key}.nii.gz").write_bytes(b"x")
     asked = {"image": tmp_path / "image", "volume": tmp_path / "volume"}
-    found = paired_files(asked, samples=None, seed=0, suffixes={"image": suffixes_of(2), "volume": suffixes_of(3)})
+    found = paired_files(
+        asked,
+        samples=None,
+        seed=0,
+        suffixes={"image": suffixes_of(Axes.of_rank(2)), "volume": suffixes_of(Axes.named(NAMES["dhw"]))},
+    )
     assert [path.name.removesuffix(".png") for path in found["image"]] == [
         path.name.removesuffix(".nii.gz") for path in found["volume"]
     ]
@@ -475,3 +483,29 @@ def test_models_are_compared_on_the_same_volumes(tmp_path):
         alone = erfscope.analyze(net, **options)
         assert np.array_equal(row.map.values, alone.map.values)
         assert row.input.sha256 == alone.input.sha256
+
+
+def test_a_folder_of_frames_is_one_clip_and_a_folder_of_folders_several(tmp_path):
+    """The middle frames in the order of their numbers, each resized as an image alone is."""
+    for number, (clip, frame) in enumerate((clip, frame) for clip in "ab" for frame in range(8, 12)):
+        (tmp_path / clip).mkdir(exist_ok=True)
+        Image.fromarray(np.full((6, 8, 3), 10 * number, np.uint8)).save(tmp_path / clip / f"f{frame}.png")
+    model = model_of((2, 6, 8), channels=3)
+
+    def shown(*paths: Path):
+        asked = {"samples": None, "seed": 0, "suffixes": suffixes_of(model.axes)}
+        assert open_values(paths, samples=None, seed=0, preprocess=model) is None
+        return open_images(paths, crop=model.crop, channels=3, **asked)
+
+    one, several, still = shown(tmp_path / "a"), shown(tmp_path), shown(tmp_path / "b" / "f9.png")
+    # Of f8, f9, f10, f11 the middle two.
+    assert one.pixels(0)[:, 0, 0, 0].tolist() == [10, 20]
+    assert (one.n, several.n, several.source) == (1, 2, f"2 clips in {str(tmp_path)!r}")
+    assert sorted(several.pixels(at)[:, 0, 0, 0].tolist() for at in (0, 1)) == [[10, 20], [50, 60]]
+    assert still.pixels(0)[:, 0, 0, 0].tolist() == [50, 50]
+    long = model_of((5, 6, 8), channels=3)
+    folder = open_images(
+        [tmp_path / "a"], samples=1, seed=0, crop=long.crop, channels=3, suffixes=suffixes_of(long.axes)
+    )
+    with pytest.raises(ErfscopeError, match=r"a clip of 4 frames, and the input has 5; give more frames"):
+        folder.pixels(0)

@@ -81,6 +81,7 @@ class HeatMap:
 
     def _key(self, key: str) -> str:
         """The key to the shades alone where the unit has no place."""
+        key = key.replace("pixels", f"{self.result.axes.one_cell}s")
         return key if self.erf.center_px else key.rpartition(" · ")[2]
 
     def pixels(self) -> NDArray[np.uint8]:

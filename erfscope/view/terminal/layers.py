@@ -17,7 +17,7 @@ from erfscope.view.table import Column, Table, TableRow, rows_of, write
 from erfscope.view.tables import dataframe
 from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import TerminalTable, fact_table
-from erfscope.view.words import square_text, whole_text
+from erfscope.view.words import sides_of, square_text, whole_text
 
 Box = tuple[tuple[int, int], ...]
 #: Wider than any table of layers.
@@ -101,8 +101,8 @@ class _All:
         if self.exceeding:
             first = self.exceeding[0].name
             yield (
-                f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new pixels at"
-                " this size"
+                f"exceeds {self.whole}: the TRF covers all of it, from {first} on; later layers add no new"
+                f" {self.table.axes.one_cell}s at this size"
             )
         if any(not row.trf.exact for row in self.rows):
             yield "≤ an upper bound"
@@ -130,24 +130,24 @@ def _single(table: LayerTable) -> RenderableType:
 
 def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
     """Everything about one unit, by name; every unit of a layer has the same names."""
-    trf, word = row.trf, _unit_of(table)
+    trf = row.trf
     wrt = row.wrt or table.wrt
-    reference = "the image" if wrt == IMAGE else wrt
+    reference = f"the {table.axes.noun}" if wrt == IMAGE else wrt
     facts = {
         "layer": row.name + (" (a stage)" if row.stage else ""),
         "map": size_text(row.shape),
         **({} if row.wrt else {"input": size_text(table.input_size)}),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
         "unit": _unit_text(row),
-        **(_place_facts(trf, word) if trf.center_px else {}),
-        "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else f"{square_text(trf.size_px)} {word}",
+        **(_place_facts(table, trf) if trf.center_px else {}),
+        "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else _sides(table, trf.size_px),
         "box": _box(trf.box_px),
         "inside": _box(trf.clipped_box_px),
     }
     if any(other.trf.is_global for other in table.rows):
         facts["global operation"] = trf.global_by or "none"
     if any(map(_is_mixed, table.rows)):
-        facts["without global operations"] = f"{square_text(trf.local_size_px)} {word}"
+        facts["without global operations"] = _sides(table, trf.local_size_px)
         facts["box without them"] = _box(trf.local_box_px)
     facts["understood"] = (
         "every operation" if trf.exact else f"an upper bound; not understood: {', '.join(trf.inexact_by)}"
@@ -159,15 +159,17 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
             else "; the centre is not exact"
         )
     if not all(other.trf.all_paths for other in table.rows):
-        facts["paths"] = "all pass the reference" if trf.all_paths else f"some from the image avoid {table.wrt}"
+        facts["paths"] = (
+            "all pass the reference" if trf.all_paths else f"some from the {table.axes.noun} avoid {table.wrt}"
+        )
     return facts
 
 
-def _place_facts(trf: Trf, word: str) -> dict[str, str]:
+def _place_facts(table: LayerTable, trf: Trf) -> dict[str, str]:
     """Where a unit stands, by name."""
     return {
         "centre": ("" if trf.center_exact else "about ") + _brief_place(trf.center_px),
-        "stride": f"{square_text(trf.stride_px)} {word}",
+        "stride": _sides(table, trf.stride_px),
         "offset": f"{_brief_place(trf.offset_px)}; centre = offset + unit x stride",
     }
 
@@ -181,8 +183,14 @@ def _is_mixed(row: LayerRow) -> bool:
     return row.trf.is_global or row.trf.size_px != row.trf.local_size_px
 
 
+def _sides(table: LayerTable, sides: Sequence[float]) -> str:
+    if is_input(table.wrt):
+        return sides_of(table.axes, sides, square=True)
+    return f"{square_text(sides)} {_unit_of(table)}"
+
+
 def _unit_of(table: LayerTable) -> str:
-    return table.cell if is_input(table.wrt) else f"cells of {table.wrt}"
+    return table.axes.cells if is_input(table.wrt) else f"cells of {table.wrt}"
 
 
 def _place(values: Sequence[float]) -> str:

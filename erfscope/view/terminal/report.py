@@ -116,7 +116,7 @@ def _answer(result: Result) -> str:
     if pixel := image_cell(result):
         plane = f" {words.IN_PLANE}" if result.is_in_plane else ""
         pixels = " and ".join(number(float(radius) * pixel) for radius in radii.values())
-        sentence += f"; that is {pixels} image px{plane}"
+        sentence += f"; that is {pixels} {result.input.noun} {result.input_axes.cell}{plane}"
     return f"{sentence}; {words.field_text(result)}." + (f" {errors[:1].upper()}{errors[1:]}." if errors else "")
 
 
@@ -151,7 +151,7 @@ class _MapAndSizes:
         drawn = heat.drawn(console)
         grid = Grid.grid(padding=(0, GAP, 0, 0))
         if picture is not None and room >= 2 * heat.shape[1] + GAP:
-            grid.add_row(Text("input image", style="dim"), Text("ERF", style="dim"))
+            grid.add_row(Text(f"input {result.input.noun}", style="dim"), Text("ERF", style="dim"))
             grid.add_row(input_image(picture, heat.shape, console, part=heat.close_up), drawn.text, sizes)
         elif is_beside:
             grid.add_row(drawn.text, sizes)
@@ -205,7 +205,10 @@ def next_step(report: Report, written: Sequence[str]) -> str | None:
         )
     if written:
         return None
-    images = "" if first.input.source in ("image", "volume", "sound") else "--image YOUR.png for your own images, "
+    noun = first.input.noun
+    yours = {"image": "YOUR.png", "volume": "YOUR.nii.gz", "clip": "FRAMES/"}.get(noun, "YOUR.wav")
+    given = first.input.source in ("image", "volume", "sound")
+    images = "" if given else f"--image {yours} for your own {noun}s, "
     return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
 
 
