@@ -16,7 +16,18 @@ from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
-from erfscope.figures.maps import Look, colour_map, common_peak, display, draw_map, frame_map, keys, marks
+from erfscope.figures.maps import (
+    Look,
+    cell_ratio,
+    colour_map,
+    common_peak,
+    display,
+    draw_map,
+    frame_map,
+    keys,
+    marks,
+    outline_note,
+)
 from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
@@ -88,7 +99,7 @@ def mosaic(
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
     for ((row, _), tile), plane in zip(placed, planes, strict=True):
-        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape)
+        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape) * cell_ratio(plane)
         ratios[row] = min(max(ratios[row], ratio), TALLEST)
     figure = sheet(width)
     if heading:
@@ -108,10 +119,7 @@ def mosaic(
         below = tile.below if has_bar else (*tile.below, f"colours {f'−{peak}' if signed else '0'} to {peak}")
         write_under(ax, [line for words in below for line in wrapped(figure, [words], side)])
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
-    notes = [*notes, *_notes(present, views, looks, style.scale), TRF]
-    if style.outlined:
-        shares = ", ".join(f"{each:g}" for each in style.outlined)
-        notes.append(f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius")
+    notes = [*notes, *_notes(present, views, looks, style.scale), TRF, *outline_note(style.outlined)]
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
     heights = [side * ratio for ratio in ratios]
     finish(figure, [*first.values()], heights, words=notes * style.conditions, handles=keys(drawn), handlelength=1.8)

@@ -16,8 +16,9 @@ from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.maps import EDGE, shared, size_lines
-from erfscope.figures.mosaic import Tile, mosaic
+from erfscope.figures.mosaic import Tile
 from erfscope.figures.panels import with_unit
+from erfscope.figures.spaces import arranged
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.printable import number
@@ -59,7 +60,7 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
-    return mosaic(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
+    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
 
 
 def _index(result: Result) -> tuple[int, ...]:
