@@ -130,6 +130,14 @@ def mosaic(
     return Drawn(figure=figure, words=notes)
 
 
+def colour_notes(tiles: Sequence[Tile], style: FigureStyle) -> list[str]:
+    """Notes on colours, errors, TRF and contours of panels without a colour bar."""
+    results = [tile.result for tile in tiles]
+    shown = (SIGNED_SCALES if any(result.scale == "signed" for result in results) else SCALES)[style.scale]
+    own = [COLOURS["own"]] * (style.colours == "own" and len(tiles) > 1)
+    return [f"colour: {shown}", *own, *error_words(results, "±"), TRF, *outline_note(style.outlined)]
+
+
 def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:
     """Notes on the meaning of the colours and errors of all maps."""
     kinds = " and ".join(dict.fromkeys(tile.result.scale for tile in tiles))

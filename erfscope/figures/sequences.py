@@ -66,16 +66,14 @@ def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", n
         _filled(ax, maps[0])
     ends = [np.subtract(_ends(erf), zero) for erf, zero in zip(maps, zeros, strict=True)]
     ax.set_xlim(min(first for first, _ in ends) * step, max(last for _, last in ends) * step)
-    unit = lengths(results)
-    words = f"{maps[0].axes.names[0]} from the unit ({unit})" if is_relative else f"{maps[0].axes.names[0]} ({unit})"
-    panels[-1].set_xlabel(words, labelpad=2)
+    since = " from the unit" if is_relative else ""
+    panels[-1].set_xlabel(f"{maps[0].axes.names[0]}{since} ({lengths(results)})", labelpad=2)
     _share_axis(ax, results, style.axis)
     lay_out(figure)
     if not several:
         write_over(ax, "", wrapped(figure, tiles[0].above, inches(ax)[0]))
     said = [*notes, "curve: mass per sample", *error_words(results, "±"), TRF]
-    keys = [_key(number, tile) for number, tile in enumerate(tiles)]
-    handles = keys if several else ax.get_legend_handles_labels()[0]
+    handles = [*map(_key, range(len(tiles)), tiles)] if several else ax.get_legend_handles_labels()[0]
     under = [*(LINES if several else tiles[0].below), *(said if style.conditions else [])]
     finish(figure, panels, heights, words=under, handles=handles, handlelength=1.8)
     return Drawn(figure=figure, words=said)

@@ -7,7 +7,8 @@ import pytest
 from matplotlib.patches import Ellipse
 
 from erfscope.figures.draw import figure_of
-from erfscope.figures.spaces import frames_around, slice_of
+from erfscope.figures.spaces import frames_around
+from erfscope.figures.volumes import slice_of
 from erfscope.geometry.axes import NAMES, Axes
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
