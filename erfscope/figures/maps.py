@@ -175,7 +175,7 @@ def draw_map(
     cover: Any = None
     if picture is not None:
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
-        cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
+        cover = cover_of(view, look)
     ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
     if look.contours:
@@ -193,6 +193,11 @@ def draw_map(
     if bar:
         _scale_bar(ax, plane)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+
+
+def cover_of(view: FloatArray, look: Look) -> FloatArray:
+    """How much of the image under it each cell of a map hides."""
+    return np.asarray(COVER * np.clip(np.abs(view) / look.peak, 0, 1), dtype=np.float64)
 
 
 def frame_map(ax: Axes, *, part: float | None = None) -> None:
@@ -241,10 +246,9 @@ def outline_note(contours: Sequence[float]) -> list[str]:
 
 
 def grey(picture: Any) -> FloatArray:
-    """An image (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the
+    """An image (H, W, C), or frames or slices of one, of uint8 as grey in [0, 1], so that all colour in a figure is the
     map's."""
-    bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
-    return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
+    return np.asarray(np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255, dtype=np.float64)
 
 
 def keys(drawn: set[str]) -> list[Line2D]:

@@ -62,7 +62,7 @@ class Tile:
     #: Words over the map, joined by dots, and lines under it.
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
-    #: Grey, under the map.
+    #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
     #: Width of the map as a share of the panel's, where all maps have one scale of lengths; None fills the panel.
     part: float | None = None

@@ -89,6 +89,8 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
         return unfit_panel(results)
     if not any(result.map is not None and is_input(result.wrt) for result in results):
         return FIGURES["overlay"].needs
+    if all(result.map is None or result.map.values.ndim == 1 for result in results):
+        return "an image, a clip or a volume; of sequences the panel shows curves"
     if not _over_pictures(results):
         return "the image that the model was shown; a ready tensor has none, and a report without its maps has none"
     return None
@@ -160,7 +162,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
     return [
         r
         for r, picture in zip(results, pictures, strict=True)
-        if r.map is not None and is_input(r.wrt) and picture is not None
+        if r.map is not None and r.map.values.ndim > 1 and is_input(r.wrt) and picture is not None
     ]
 
 
@@ -179,11 +181,8 @@ def _tiles(
         below = [*size_lines(result), *own, *alone, *([] if result.ok else [result.status.upper()])]
         under = None if picture is None else grey(picture)
         tiles.append(Tile(result=result, title=result.label, above=tuple(above), below=tuple(below), picture=under))
-    columns = columns_for(len(tiles), style)
-    if not over_pictures:
-        return arranged(tiles, columns, style=style, notes=common, close=True)
-    notes = [*common, "over the first image, transparent where weak"]
-    return mosaic(list(map(close_tile, tiles)), columns, style=style, notes=notes)
+    notes = [*common, *["over the first image, transparent where weak"] * over_pictures]
+    return arranged(tiles, columns_for(len(tiles), style), style=style, notes=notes, close=True)
 
 
 def _place(result: Result) -> str:

@@ -51,7 +51,7 @@ def arranged(
         return sequences(present, **same)
     if all(DEPTH in each.names for each in axes):
         return volumes(present, **same, close=close)
-    if len(present) == 1 and len(axes[0].names) == 3:
+    if len(present) == 1 and len(axes[0].names) == 3 and present[0].picture is None:
         return _clip(present[0], style, notes, close=close)
     summed = [SUMMED] * any(each.is_in_plane for each in axes)
     shown = [close_tile(tile) if close and tile is not None else tile for tile in tiles]
@@ -62,7 +62,8 @@ def close_tile(tile: Tile) -> Tile:
     """The panel of the part of a map's plane that is worth showing."""
     assert tile.result.map is not None
     shown = close_up(tile.result.map.plane)
-    picture = None if tile.picture is None else shown.of(tile.picture)
+    flat = tile.picture if tile.picture is None or tile.picture.ndim == 2 else tile.picture.mean(axis=0)
+    picture = None if flat is None else shown.of(flat)
     result = replace(tile.result, map=shown.erf, sums=None)
     return replace(tile, result=result, above=(*tile.above, *shown.words), picture=picture)
 

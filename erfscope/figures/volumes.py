@@ -20,6 +20,7 @@ from erfscope.figures.maps import (
     cell_ratio,
     colour_map,
     common_peak,
+    cover_of,
     display,
     draw_ring,
     field_box,
@@ -52,6 +53,8 @@ class Sliced:
     planes: tuple[ErfMap, ...]
     #: Values as shown.
     views: tuple[FloatArray, ...]
+    #: The same slices of the volume that the model was shown, grey, under the map; () for none.
+    pictures: tuple[FloatArray, ...]
 
     @property
     def sides(self) -> FloatArray:
@@ -117,7 +120,9 @@ def _sliced(tile: Tile, scale: str, *, close: bool) -> Sliced:
     # The colours of a slice are those of the whole volume.
     shown = display(part.erf, scale)
     planes = tuple(slice_of(part.erf, kept) for kept in SLICES)
-    return Sliced(tile=tile, part=part, planes=planes, views=tuple(_cut(part.erf, shown, kept) for kept in SLICES))
+    views = tuple(_cut(part.erf, shown, kept) for kept in SLICES)
+    under = () if tile.picture is None else tuple(_cut(part.erf, part.of(tile.picture), kept) for kept in SLICES)
+    return Sliced(tile=tile, part=part, planes=planes, views=views, pictures=under)
 
 
 def _looks(every: Sequence[Sliced], style: FigureStyle) -> list[Look]:
@@ -153,8 +158,10 @@ def _draw(axes: Sequence[Axes], each: Sliced, look: Look, limits: FloatArray) ->
     assert result.map is not None
     regions = region_shares(np.abs(erf.values)) if look.contours else None
     begun = [round(first * side) for (first, _), side in zip(each.part.window, result.map.values.shape, strict=True)]
-    for ax, kept, plane, view in zip(axes, SLICES, each.planes, each.views, strict=True):
-        _draw_slice(ax, result, plane, view, look)
+    pictures = each.pictures or (None,) * len(SLICES)
+    for ax, kept, plane, view, picture in zip(axes, SLICES, each.planes, each.views, pictures, strict=True):
+        _draw_slice(ax, plane, view, look, picture)
+        _mark(ax, result, plane)
         if regions is not None:
             outline(ax, _cut(erf, regions, kept), look.contours)
         for axis, number in ((ax.yaxis, 0), (ax.xaxis, 1)):
@@ -166,12 +173,19 @@ def _draw(axes: Sequence[Axes], each: Sliced, look: Look, limits: FloatArray) ->
         ax.set(xlim=(-0.5, wide), ylim=(high, -0.5))
 
 
-def _draw_slice(ax: Axes, result: Result, plane: ErfMap, view: FloatArray, look: Look) -> None:
-    """One slice with the lines of the unit and the rings."""
+def _draw_slice(ax: Axes, plane: ErfMap, view: FloatArray, look: Look, picture: FloatArray | None) -> None:
+    """One slice of the map, over that of what the model was shown where there is one."""
     height, width = plane.values.shape
+    same: dict[str, Any] = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "aspect": cell_ratio(plane)}
+    if picture is not None:
+        ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **same)
+    cover = None if picture is None else cover_of(view, look)
     colours: dict[str, Any] = {"cmap": colour_map(look.cmap, signed=look.signed), "norm": look.norm}
-    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    ax.imshow(view, extent=extent, aspect=cell_ratio(plane), interpolation="nearest", **colours)
+    ax.imshow(view, alpha=cover, interpolation="nearest", **same, **colours)
+
+
+def _mark(ax: Axes, result: Result, plane: ErfMap) -> None:
+    """The lines of the unit, the rings and the TRF on a slice."""
     if plane.center_px:
         row, col = plane.center_px
         line: dict[str, Any] = {"color": "white", "linewidth": 0.5, "alpha": 0.6}

@@ -91,8 +91,8 @@ class CloseUp:
         return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
 
     def of(self, picture: NDArray[Any]) -> NDArray[Any]:
-        """The part of an image (H, W, ...) of any size that shows what this close-up shows of the map's plane."""
-        shares = zip(self.window, picture.shape[:2], strict=True)
+        """The part of an image, of the map's axes and any size, that shows what this close-up shows of the map."""
+        shares = zip(self.window, picture.shape[: len(self.window)], strict=True)
         return picture[tuple(slice(math.floor(first * side), math.ceil(last * side)) for (first, last), side in shares)]
 
 
