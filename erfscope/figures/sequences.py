@@ -84,7 +84,8 @@ def _share_axis(ax: Axes, results: Sequence[Result], scale: str) -> None:
     cell, is_signed = results[0].axes.cell.removesuffix("s"), any(result.scale == "signed" for result in results)
     named = f"share per {cell}"
     if not is_signed:
-        top = max(float(result.map.values.max()) for result in results if result.map is not None) or 1.0
+        top = max(float(result.map.values.max()) for result in results if result.map is not None)
+        scale, top = (scale, top) if top > 0 else ("linear", 1.0)
         scale_axis(ax, scale, 1.5 * top if scale == "log" else 1.05 * top, bottom=DEPTH * top)
         named += f", {scale} axis" if scale != "linear" else ""
     ax.set_ylabel(named, labelpad=2)

@@ -42,6 +42,10 @@ SLICES = ((1, 2), (0, 2), (0, 1))
 FLAT = 0.75
 #: Lines of text from a slice to the one under it.
 UNDER = 3.5
+#: Inches: slices of the deepest volumes are no higher, and have a scale of their own.
+HIGHEST = 6.0
+#: A side that is so much shorter than the longest has one tick.
+SHORT = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +80,16 @@ def volumes(
         write_title(figure, heading)
     rows = _places(figure, len(tiles), longest, is_flat=is_flat)
     lay_out(figure)
-    side = inches(rows[0][0])[0]
+    side, wide = inches(rows[0][0])[0], sum(inches(ax)[0] for ax in rows[0][: 2 if is_flat else 3])
     for number, (axes, each, look) in enumerate(zip(rows, every, looks, strict=True)):
         title = f"{letter(number)}\u00a0{each.tile.title}" if len(tiles) > 1 else each.tile.title
         colours = [f"colours to {look.peak:.3g}"] * (len(set(looks)) > 1)
         words = [*each.tile.above, *each.part.words, *each.tile.below, *colours]
-        write_over(axes[0], name_lines(figure, title, side), wrapped(figure, words, side))
+        write_over(axes[0], name_lines(figure, title, wide), wrapped(figure, words, wide))
+        # The words reach over all three slices.
+        axes[0].texts[-1].set_in_layout(False)
     deep, high, _ = longest * side / longest[2]
-    heights = [max(high, 2 * deep + UNDER * LINE / 72 if is_flat else deep)] * len(rows)
+    heights = [min(max(high, 2 * deep + UNDER * LINE / 72 if is_flat else deep), HIGHEST)] * len(rows)
     said = [*notes, "slices through the unit", *colour_notes(tiles, style)]
     planes = [replace(each.tile.result, map=plane, sums=None) for each in every for plane in each.planes]
     drawn = keys(set().union(*(marks(plane, looks[0]) for plane in planes)) - {"unit", "samples"})
@@ -148,7 +154,8 @@ def _places(figure: Figure, count: int, sides: FloatArray, *, is_flat: bool) -> 
             ax.set_anchor("NW")
             # Names take their room before slices are drawn.
             ax.set_xlabel("x", labelpad=1)
-            ax.set_ylabel("y", labelpad=1)
+            # A name that is longer than its side reaches down, where there is room.
+            ax.set_ylabel("y", labelpad=1, loc="top")
     return rows
 
 
@@ -166,7 +173,8 @@ def _draw(axes: Sequence[Axes], each: Sliced, look: Look, limits: FloatArray) ->
             outline(ax, _cut(erf, regions, kept), look.contours)
         for axis, number in ((ax.yaxis, 0), (ax.xaxis, 1)):
             count, step = plane.values.shape[number], plane.axes.spacing[number]
-            ends = sorted({0, (count - 1) // 2, count - 1})
+            is_short = each.sides[kept[number]] < SHORT * each.sides.max()
+            ends = [count - 1] if is_short else sorted({0, (count - 1) // 2, count - 1})
             axis.set_ticks(ends, [f"{(begun[kept[number]] + cell) * step:g}" for cell in ends])
             axis.set_label_text(f"{plane.axes.names[number]} ({plane.axes.units[number]})")
         high, wide = (float(limits[axis]) - 0.5 for axis in kept)
