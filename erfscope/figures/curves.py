@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -22,6 +22,7 @@ from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
 from erfscope.measures.sizes import sides_of
+from erfscope.printable import brief
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
 
@@ -87,10 +88,15 @@ def _grouped(results: Sequence[Result], key: Callable[[Result], dict[str, str]])
     return list(zip(names, groups.values(), strict=True))
 
 
+def _settings(result: Result) -> dict[str, str]:
+    """The conditions that tell curves apart: images that are of no use to one point alone do not."""
+    return condition_words(replace(result, input=replace(result.input, n_dead=0)))
+
+
 def _over_depth(results: Sequence[Result]) -> list[Curve]:
     """A curve per model and setting, and per unit where a layer has several."""
     curves = []
-    for name, group in _grouped(_sized(results), condition_words):
+    for name, group in _grouped(_sized(results), _settings):
         layers: dict[str, list[Result]] = {}
         for result in group:
             layers.setdefault(result.layer, []).append(result)
@@ -133,7 +139,7 @@ def _over_sizes(results: Sequence[Result]) -> list[Curve]:
     def key(result: Result) -> dict[str, str]:
         return {
             "layer": result.layer,
-            **{name: text for name, text in condition_words(result).items() if name != "input"},
+            **{name: text for name, text in _settings(result).items() if name != "input"},
         }
 
     grouped = _grouped(_sized(results), key)
@@ -161,7 +167,14 @@ unfit_depth = partial(_unfit, "depth", _over_depth)
 #: The model without its blocks stands at an alpha of 0.
 alpha = partial(_over, _over_alpha, "alpha: share of what blocks add")
 unfit_alpha = partial(_unfit, "alpha", _over_alpha)
-sizes = partial(_over, _over_sizes, "side of the input (px)")
+
+
+def sizes(results: Sequence[Result], style: FigureStyle) -> Drawn:
+    """Sizes against the side of the input."""
+    sides = " or ".join(sorted({result.input_axes.unit for result in _sized(results)}, reverse=True))
+    return _over(_over_sizes, f"side of the input ({sides})", results, style)
+
+
 unfit_sizes = partial(_unfit, "sizes", _over_sizes)
 #: The step or epoch at which a model was measured.
 training = partial(_over, _over_training, "step of the training")
@@ -206,7 +219,7 @@ def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:
     """Ticks at the points where their numbers have room, else at round numbers, whole ones where the points are."""
     lay_out(figure)
     low, high = ax.get_xlim()
-    numbers = [f"{x:.10g}" for x in at]
+    numbers = [brief(x) for x in at]
     room = min(after - before for before, after in pairwise(at)) * inches(ax)[0] / (high - low)
     if max(text_width(figure, number) for number in numbers) + 0.1 <= room:
         ax.set_xticks(at, numbers)

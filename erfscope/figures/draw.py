@@ -16,9 +16,19 @@ from PIL import Image
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
-from erfscope.figures.maps import COVER, colour_map, coloured_png, common_peak, display, field_box, grey, round_length
+from erfscope.figures.maps import (
+    COVER,
+    bar_length,
+    cell_ratio,
+    colour_map,
+    coloured_png,
+    common_peak,
+    display,
+    field_box,
+    grey,
+)
 from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
-from erfscope.geometry.axes import Axes
+from erfscope.geometry.axes import NAMES
 from erfscope.maps.drawn import CloseUp, close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.printable import number
@@ -168,6 +178,8 @@ STRIP = 0.12
 #: MB.
 PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
+#: Results of one panel of a page, at most.
+TOGETHER = 12
 
 
 def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
@@ -192,11 +204,21 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap))
             for result in results
         ),
+        together=_together(results, style),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,
         span=style.colours,
     )
+
+
+def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
+    """The panel of results that are all volumes or all sequences."""
+    names = {result.map.axes.names for result in results if result.map is not None}
+    count = sum(result.map is not None for result in results)
+    if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
+        return None
+    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap))
 
 
 def views(
@@ -238,11 +260,6 @@ def ramp_uri(cmap: str | None, *, signed: bool) -> str:
     return png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap))
 
 
-def _ring(name: str, radius: float, axes: Axes) -> Ring:
-    high, wide = axes.spacing
-    return Ring(name=name, radius=radius / wide, down=radius / high)
-
-
 def _view(
     result: Result,
     part: CloseUp,
@@ -255,20 +272,22 @@ def _view(
     erf = part.erf
     rows, cols = erf.values.shape
     strip = rows == 1
-    box = field_box(erf)
+    box, ratio, across = field_box(erf), cell_ratio(erf), erf.axes.spacing[1]
+    bar, text = bar_length(erf, 0.25)
     return Drawing(
         width=cols,
-        height=max(float(rows), STRIP * cols) if strip else rows,
-        unit=(erf.center_px[0], erf.center_px[1]) if erf.center_px else None,
+        height=max(float(rows), STRIP * cols) if strip else rows if ratio == 1 else rows * ratio,
+        unit=((erf.center_px[0] + 0.5) * ratio - 0.5, erf.center_px[1]) if erf.center_px else None,
         signed=result.scale == "signed",
         sharp=max(rows, cols) <= SHARP,
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest, cmap)),
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
-        rings=tuple(_ring(name, float(radius), erf.axes) for name, radius in radii(result).items()),
-        field=box,
+        rings=tuple(Ring(name=name, radius=float(radius) / across) for name, radius in radii(result).items()),
+        field=None if box is None else (box[0], (box[1] + 0.5) * ratio - 0.5, box[2], box[3] * ratio),
         field_seen=box is not None,
-        bar=round_length(cols / 4),
+        bar=bar,
+        bar_text=text,
         zoom="".join(part.words),
     )
 

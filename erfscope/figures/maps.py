@@ -25,7 +25,7 @@ from erfscope.maps.drawn import averaged, brightness, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell, share_text
-from erfscope.view.words import cells, conditions, field_lines, lengths_text, main_radii, radii
+from erfscope.view.words import conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
 BRIGHTEST = 0.999
@@ -170,15 +170,16 @@ def draw_map(
     # A one-dimensional map is one row, drawn as high as its panel.
     shared: dict[str, Any] = {
         "extent": (-0.5, width - 0.5, height - 0.5, -0.5),
-        "aspect": "auto" if height == 1 else "equal",
+        "aspect": "auto" if height == 1 else cell_ratio(plane),
     }
     cover: Any = None
     if picture is not None:
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
-        cover = COVER * np.clip(np.abs(view) / look.peak, 0, 1)
+        cover = cover_of(view, look)
     ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
-    _contours(ax, plane, look.contours)
+    if look.contours:
+        outline(ax, region_shares(np.abs(plane.values)), look.contours)
     for each in result.sampling_points or ():
         assert result.unit is not None
         # A map that is shown in part begins elsewhere.
@@ -190,8 +191,13 @@ def draw_map(
         # Whole on the map's edge too.
         ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
-        _scale_bar(ax, plane, cells([result]))
+        _scale_bar(ax, plane)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+
+
+def cover_of(view: FloatArray, look: Look) -> FloatArray:
+    """How much of the image under it each cell of a map hides."""
+    return np.asarray(COVER * np.clip(np.abs(view) / look.peak, 0, 1), dtype=np.float64)
 
 
 def frame_map(ax: Axes, *, part: float | None = None) -> None:
@@ -213,24 +219,36 @@ def marks(result: Result, look: Look) -> set[str]:
     return {*radii(result), *(["TRF"] if field_box(plane) else []), *sampled, *contours, *unit}
 
 
-def _contours(ax: Axes, plane: ErfMap, contours: Sequence[float]) -> None:
-    """Outlines of highest-density regions, of the map smoothed, so that they are lines and not specks."""
-    weights = np.abs(plane.values)
-    if not contours or min(weights.shape) < 2:
-        return
+def region_shares(weights: FloatArray) -> FloatArray:
+    """Where each cell of a map (H, W) or (D, H, W), smoothed, stands among its highest-density regions, see
+    :func:`erfscope.maps.drawn.shares`."""
     # As much as the strongest half of the ERF allows: noise is smoothed away, and a small region stays small.
-    radius = math.sqrt(np.count_nonzero(shares(weights) <= 0.5) / math.pi)
-    smooth = np.asarray(gaussian_filter(weights, SMOOTHED * radius), dtype=np.float64)
-    lines = ax.contour(shares(smooth), levels=[each / 100 for each in contours], **CONTOUR)
+    ball = {2: math.pi, 3: 4 / 3 * math.pi}.get(weights.ndim, 2.0)
+    radius = (np.count_nonzero(shares(weights) <= 0.5) / ball) ** (1 / weights.ndim)
+    return shares(np.asarray(gaussian_filter(weights, SMOOTHED * radius), dtype=np.float64))
+
+
+def outline(ax: Axes, regions: FloatArray, contours: Sequence[float]) -> None:
+    """Outlines of highest-density regions, so many per cent of the ERF, of a smoothed map, so that they are lines and
+    not specks."""
+    levels = [each / 100 for each in contours if regions.min() < each / 100 < regions.max()]
+    if not levels or min(regions.shape) < 2:
+        return
+    lines = ax.contour(regions, levels=levels, **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
 
 
+def outline_note(contours: Sequence[float]) -> list[str]:
+    """The meaning of the outlines; nothing where there are none."""
+    listed = ", ".join(f"{each:g}" for each in contours)
+    return [f"contours: highest-density regions of {listed} %, smoothed by an eighth of their radius"] * bool(contours)
+
+
 def grey(picture: Any) -> FloatArray:
-    """An image (H, W, C), or frames (T, H, W, C), of uint8 as grey in [0, 1], so that all colour in a figure is the
+    """An image (H, W, C), or frames or slices of one, of uint8 as grey in [0, 1], so that all colour in a figure is the
     map's."""
-    bands = np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255
-    return np.atleast_2d(bands.mean(axis=0) if bands.ndim == 3 else bands)
+    return np.asarray(np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255, dtype=np.float64)
 
 
 def keys(drawn: set[str]) -> list[Line2D]:
@@ -243,6 +261,12 @@ def keys(drawn: set[str]) -> list[Line2D]:
             )
         )
     return found
+
+
+def cell_ratio(plane: ErfMap) -> float:
+    """How much higher than wide a cell of a map is."""
+    down, across = plane.axes.spacing
+    return down / across
 
 
 def draw_ring(ax: Axes, plane: ErfMap, radius: float, **style: Any) -> None:
@@ -285,12 +309,13 @@ def _points(ax: Axes, plane: ErfMap) -> float:
     """Width of a cell of the map, in points of the sheet."""
     height, width = plane.values.shape
     wide = ax.bbox.width / width
-    return float(wide if height == 1 else min(wide, ax.bbox.height / height)) * 72 / ax.figure.dpi
+    high = wide if height == 1 else ax.bbox.height / (height * cell_ratio(plane))
+    return float(min(wide, high)) * 72 / ax.figure.dpi
 
 
 def _rings(ax: Axes, result: Result, plane: ErfMap) -> dict[str, float]:
     """The rings, and how many points each reaches from the unit."""
-    points = _points(ax, plane) / max(plane.axes.spacing)
+    points = _points(ax, plane) / plane.axes.spacing[1]
     reached = {name: float(radius) * points for name, radius in radii(result).items()}
     for name, radius in radii(result).items():
         draw_ring(ax, plane, float(radius), gid=name, **_style(name, reached[name]))
@@ -313,16 +338,25 @@ def _field(ax: Axes, plane: ErfMap) -> dict[str, float]:
     box = field_box(plane)
     if box is None:
         return {}
-    reach = max(box[2:]) / 2 * _points(ax, plane)
+    reach = max(box[2], box[3] * cell_ratio(plane)) / 2 * _points(ax, plane)
     ax.add_patch(Rectangle(box[:2], *box[2:], fill=False, gid="TRF", **_style("TRF", reach)))
     return {"TRF": reach}
 
 
-def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
+def bar_length(plane: ErfMap, part: float) -> tuple[float, str]:
+    """A round length of at most such a part of a map's width, or about a cell: in cells, and as text in its unit."""
+    step, unit = plane.axes.spacing[-1], plane.axes.units[-1]
+    # The unit may be much longer than a cell.
+    tenth = 10.0 ** math.floor(math.log10(min(step, 1.0)))
+    length = tenth * round_length(part * plane.values.shape[1] * step / tenth)
+    return length / step, f"{length:g} {unit}"
+
+
+def _scale_bar(ax: Axes, plane: ErfMap) -> None:
     """A bar of a round length, at most three tenths of the map, in the lower left corner, or where the unit is not."""
     height, width = plane.values.shape
     row, col = plane.center_px or (0.0, width / 2)
-    length = round_length(0.3 * width)
+    length, text = bar_length(plane, 0.3)
     left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
     level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
     edge = [withStroke(linewidth=3.2, foreground=DARK)]
@@ -336,7 +370,7 @@ def _scale_bar(ax: Axes, plane: ErfMap, word: str) -> None:
         gid="scale bar",
     )
     style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
-    ax.annotate(f"{length:g} {word}", (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
+    ax.annotate(text, (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
 
 
 def round_length(most: float) -> float:

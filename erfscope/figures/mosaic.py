@@ -16,7 +16,18 @@ from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
-from erfscope.figures.maps import Look, colour_map, common_peak, display, draw_map, frame_map, keys, marks
+from erfscope.figures.maps import (
+    Look,
+    cell_ratio,
+    colour_map,
+    common_peak,
+    display,
+    draw_map,
+    frame_map,
+    keys,
+    marks,
+    outline_note,
+)
 from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
@@ -51,7 +62,7 @@ class Tile:
     #: Words over the map, joined by dots, and lines under it.
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
-    #: Grey, under the map.
+    #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
     #: Width of the map as a share of the panel's, where all maps have one scale of lengths; None fills the panel.
     part: float | None = None
@@ -88,7 +99,7 @@ def mosaic(
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
     for ((row, _), tile), plane in zip(placed, planes, strict=True):
-        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape)
+        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape) * cell_ratio(plane)
         ratios[row] = min(max(ratios[row], ratio), TALLEST)
     figure = sheet(width)
     if heading:
@@ -108,10 +119,7 @@ def mosaic(
         below = tile.below if has_bar else (*tile.below, f"colours {f'−{peak}' if signed else '0'} to {peak}")
         write_under(ax, [line for words in below for line in wrapped(figure, [words], side)])
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
-    notes = [*notes, *_notes(present, views, looks, style.scale), TRF]
-    if style.outlined:
-        shares = ", ".join(f"{each:g}" for each in style.outlined)
-        notes.append(f"contours: highest-density regions of {shares} %, smoothed by an eighth of their radius")
+    notes = [*notes, *_notes(present, views, looks, style.scale), TRF, *outline_note(style.outlined)]
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
     heights = [side * ratio for ratio in ratios]
     finish(figure, [*first.values()], heights, words=notes * style.conditions, handles=keys(drawn), handlelength=1.8)
@@ -120,6 +128,14 @@ def mosaic(
     if bar is not None:
         _shorten(bar)
     return Drawn(figure=figure, words=notes)
+
+
+def colour_notes(tiles: Sequence[Tile], style: FigureStyle) -> list[str]:
+    """Notes on colours, errors, TRF and contours of panels without a colour bar."""
+    results = [tile.result for tile in tiles]
+    shown = (SIGNED_SCALES if any(result.scale == "signed" for result in results) else SCALES)[style.scale]
+    own = [COLOURS["own"]] * (style.colours == "own" and len(tiles) > 1)
+    return [f"colour: {shown}", *own, *error_words(results, "±"), TRF, *outline_note(style.outlined)]
 
 
 def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[Look], scale: str) -> list[str]:

@@ -14,9 +14,9 @@ from erfscope.figures.canvas import drawing
 from erfscope.figures.curves import reach
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import TEXT
-from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
+from erfscope.figures.maps import EDGE, cell_ratio, condition_words, draw_ring, grey, pictures_of, shared, size_lines
 from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
-from erfscope.figures.spaces import spatial_panel
+from erfscope.figures.spaces import arranged, close_tile
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import input_name, is_input
 from erfscope.maps.drawn import close_up
@@ -41,9 +41,6 @@ def unfit_panel(results: Sequence[Result]) -> str | None:
 
 def panel(results: Sequence[Result], style: FigureStyle) -> Drawn:
     """One panel per result that has a map, all on one colour scale or each on its own."""
-    shown = [result for result in results if result.map is not None]
-    if len(shown) == 1 and (drawn := spatial_panel(shown[0], style)) is not None:
-        return drawn
     return _tiles(results, style, over_pictures=False)
 
 
@@ -68,7 +65,7 @@ def panel_with_expected(
         The figure.
     """
     assert result.map is not None
-    tile = _close_tile(result, above=(_place(result),), below=tuple(size_lines(result)))
+    tile = close_tile(Tile(result=result, title=result.label, above=(_place(result),), below=tuple(size_lines(result))))
     with drawing():
         notes = [*words, *shared([result])[0]]
         figure = mosaic([tile], 1, style=FigureStyle(conditions=True), heading=heading, notes=notes).figure
@@ -92,6 +89,8 @@ def unfit_overlay(results: Sequence[Result]) -> str | None:
         return unfit_panel(results)
     if not any(result.map is not None and is_input(result.wrt) for result in results):
         return FIGURES["overlay"].needs
+    if all(result.map is None or result.map.values.ndim == 1 for result in results):
+        return "an image, a clip or a volume; of sequences the panel shows curves"
     if not _over_pictures(results):
         return "the image that the model was shown; a ready tensor has none, and a report without its maps has none"
     return None
@@ -122,9 +121,10 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Drawn:
     layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
     common, differing = shared(shown)
-    heights, widths = zip(*(r.map.plane.values.shape for r in shown if r.map is not None), strict=True)
+    planes = [result.map.plane for result in shown if result.map is not None]
+    widths = [plane.values.shape[1] for plane in planes]
     centres = {f"unit {_centre(result)}" for result in shown}
-    widest = max(*widths, *(height / TALLEST for height in heights))
+    widest = max(*widths, *(plane.values.shape[0] * cell_ratio(plane) / TALLEST for plane in planes))
     tiles = {}
     for result, own, width in zip(shown, differing, widths, strict=True):
         size = condition_words(result)["input"]
@@ -140,7 +140,7 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Drawn:
     tiles[largest] = replace(tiles[largest], bar=True)
     placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
     notes = [*common, *(centres if len(centres) == 1 else ()), "one scale of lengths for all maps"]
-    return mosaic(placed, -(-row // rows), style=style, heading=heading, notes=notes)
+    return arranged(placed, -(-row // rows), style=style, heading=heading, notes=notes)
 
 
 def with_unit(results: Sequence[Result]) -> list[Result]:
@@ -162,7 +162,7 @@ def _over_pictures(results: Sequence[Result]) -> list[Result]:
     return [
         r
         for r, picture in zip(results, pictures, strict=True)
-        if r.map is not None and is_input(r.wrt) and picture is not None
+        if r.map is not None and r.map.values.ndim > 1 and is_input(r.wrt) and picture is not None
     ]
 
 
@@ -179,22 +179,10 @@ def _tiles(
         # Of one of several inputs the pictures of a folder lie side by side, and tell the inputs apart.
         alone = [f"wrt {result.wrt}"] if len(shown) == 1 and input_name(result.wrt) and not style.conditions else []
         below = [*size_lines(result), *own, *alone, *([] if result.ok else [result.status.upper()])]
-        tiles.append(_close_tile(result, above=tuple(above), below=tuple(below), picture=picture))
-    notes = [*common, "over the first image, transparent where weak"] if over_pictures else common
-    return mosaic(tiles, columns_for(len(tiles), style), style=style, notes=notes)
-
-
-def _close_tile(result: Result, *, above: tuple[str, ...], below: tuple[str, ...], picture: Any = None) -> Tile:
-    """A panel of the part of a map that is worth showing; ``picture`` as the model was shown it."""
-    assert result.map is not None
-    shown = close_up(result.map.plane)
-    return Tile(
-        result=replace(result, map=shown.erf, sums=None),
-        title=result.label,
-        above=(*above, *shown.words),
-        below=below,
-        picture=None if picture is None else shown.of(grey(picture)),
-    )
+        under = None if picture is None else grey(picture)
+        tiles.append(Tile(result=result, title=result.label, above=tuple(above), below=tuple(below), picture=under))
+    notes = [*common, *["over the first image, transparent where weak"] * over_pictures]
+    return arranged(tiles, columns_for(len(tiles), style), style=style, notes=notes, close=True)
 
 
 def _place(result: Result) -> str:

@@ -15,15 +15,18 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
+from erfscope.figures.lines import COLOURS as LINES
+from erfscope.figures.lines import scale_axis, tidy
 from erfscope.figures.maps import EDGE, shared, size_lines
-from erfscope.figures.mosaic import Tile, mosaic
+from erfscope.figures.mosaic import Tile
 from erfscope.figures.panels import with_unit
+from erfscope.figures.spaces import arranged
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
 from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
-from erfscope.view.words import cells, lengths_text, names, unit_text
+from erfscope.view.words import lengths_text, names, unit_text
 
 #: More units than this in a row would be smaller than their letters.
 WIDEST = 6
@@ -35,6 +38,8 @@ SIZES, NOTHING = "viridis", "#bdbdbd"
 INSIDE: dict[str, Any] = {"color": "#ffffff", "linestyle": (0, (2, 1.5)), "linewidth": 1.0}
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.12
+#: Height of a curve, of its width.
+CURVE = 0.5
 
 
 def unfit_units(results: Sequence[Result]) -> str | None:
@@ -59,7 +64,7 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
-    return mosaic(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
+    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
 
 
 def _index(result: Result) -> tuple[int, ...]:
@@ -77,19 +82,18 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Drawn:
     range of colours."""
     shown, scale = _with_positions(results), style.axis
     rows = [result for result, _ in shown]
-    spans = [[last - first for first, last in _ends(result)] for result in rows]
-    ratios = [min(max(height / width, FLATTEST), TALLEST) for height, width in spans]
+    ratios = [_ratio(result) for result in rows]
     figure = sheet(style.inches(TWO_COLUMNS))
     panels = figure.subplots(len(rows), len(MEASURED), squeeze=False, height_ratios=ratios)
     for (result, found), axes, ratio in zip(shown, panels, ratios, strict=True):
         for name, ax in zip(MEASURED, axes, strict=True):
-            _panel(ax, result, getattr(found, name), scale)
-            _outline(ax, result, found)
-            bar = figure.colorbar(ax.images[0], ax=ax, pad=0.02, aspect=BAR * ratio)
-            bar.outline.set_linewidth(0.5)
-            bar.set_label(f"{name} ({lengths_text(result)})", labelpad=2)
-            bar.ax.tick_params(length=2, pad=2)
-        axes[-1].set_ylabel("")
+            if found.r50.ndim == 1:
+                _curve(ax, result, found, name, scale)
+            else:
+                _panel(ax, result, found, name, scale)
+                _bar(ax, result, name, BAR * ratio)
+        if found.r50.ndim > 1:
+            axes[-1].set_ylabel("")
     lay_out(figure)
     side = inches(panels[0, 0])[0]
     for (result, found), title, (row, axes) in zip(shown, names(rows), enumerate(panels), strict=True):
@@ -103,13 +107,21 @@ def positions(results: Sequence[Result], style: FigureStyle) -> Drawn:
     words = [*shared(rows)[0], f"{scale} scale", "each panel on its own range of colours"]
     if any(found.without_gradient for _, found in shown):
         words.append("grey: no gradient")
-    label = "inside it the theoretical receptive field is clipped nowhere"
+    in_plane = " along rows and columns" if any(found.r50.ndim == 3 for _, found in shown) else ""
+    label = f"inside it the theoretical receptive field is clipped nowhere{in_plane}"
     key = Line2D([], [], label=label, **{**INSIDE, "color": "#555555"})
     keys: dict[str, Any] = {"handles": [key]} if any(_is_bounded(found) for _, found in shown) else {}
     finish(figure, list(panels[:, 0]), [side * ratio for ratio in ratios], words=words * style.conditions, **keys)
     for ax in panels.flat:
-        ax.set(aspect="auto" if len(ax.images[0].get_array()) == 1 else "equal", anchor="NW")
+        if ax.images:
+            ax.set(aspect="equal", anchor="NW")
     return Drawn(figure=figure, words=words)
+
+
+def _ratio(result: Result) -> float:
+    """Height of a panel, of its width."""
+    *high, wide = (last - first for first, last in _ends(result))
+    return min(max(high[0] / wide, FLATTEST), TALLEST) if high else CURVE
 
 
 def _median_text(result: Result, found: Positions, name: str) -> str:
@@ -121,9 +133,9 @@ def _median_text(result: Result, found: Positions, name: str) -> str:
     )
 
 
-def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
-    """One measure as an image whose cells stand at the units' centres."""
-    plane = _plane(values)
+def _panel(ax: Axes, result: Result, found: Positions, name: str, scale: str) -> None:
+    """One measure as an image whose cells stand at the units' centres, with its outline."""
+    plane = _plane(getattr(found, name))
     usable = plane[np.isfinite(plane)]
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
     norms: dict[str, Any] = {"log": LogNorm, "power": lambda vmin, vmax: PowerNorm(0.3, vmin=vmin, vmax=vmax)}
@@ -139,21 +151,46 @@ def _panel(ax: Axes, result: Result, values: FloatArray, scale: str) -> None:
         extent=extent,
         aspect="auto",
     )
-    word = cells([result])
-    ax.set_xlabel(f"column of the unit's centre ({word})", labelpad=2)
-    ax.set_ylabel(f"row of the unit's centre ({word})", labelpad=2)
+    unit = result.axes.units[-1]
+    ax.set_xlabel(f"column of the unit's centre ({unit})", labelpad=2)
+    ax.set_ylabel(f"row of the unit's centre ({unit})", labelpad=2)
     ax.tick_params(length=2, pad=2)
     # Equal axes get equal ticks.
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.yaxis.set_major_locator(MaxNLocator(5))
-    if len(plane) == 1:
-        ax.set_yticks([])
-        ax.set_ylabel("")
+    _outline(ax, result, found)
+
+
+def _bar(ax: Axes, result: Result, name: str, aspect: float) -> None:
+    """The colours of one measure."""
+    bar = ax.figure.colorbar(ax.images[0], ax=ax, pad=0.02, aspect=aspect)
+    bar.outline.set_linewidth(0.5)
+    over = f", median over {result.axes.names[0]}" if len(result.axes.names) == 3 else ""
+    bar.set_label(f"{name} ({lengths_text(result)}){over}", labelpad=2)
+    bar.ax.tick_params(length=2, pad=2)
+
+
+def _curve(ax: Axes, result: Result, found: Positions, name: str, scale: str) -> None:
+    """One measure of the units of a sequence against their centres, and lines where the border begins to clip."""
+    values, ((first, last),) = getattr(found, name), _ends(result)
+    step = (last - first) / len(values)
+    tidy(ax)
+    ax.plot(first + (np.arange(len(values)) + 0.5) * step, values, linewidth=0.9, color=LINES[0], gid=name)
+    ax.set_xlim(first, last)
+    usable = values[np.isfinite(values)]
+    scale_axis(ax, scale, 1.1 * float(usable.max()), bottom=float(usable[usable > 0].min(initial=1e-9)) / 1.5)
+    ax.set_xlabel(f"{result.axes.names[0]} of the unit's centre ({result.axes.unit})", labelpad=2)
+    ax.set_ylabel(f"{name} ({lengths_text(result)})", labelpad=2)
+    inside = np.flatnonzero(found.inside)
+    if _is_bounded(found):
+        for place in (inside.min(), inside.max() + 1):
+            ax.axvline(first + place * step, gid="inside", **{**INSIDE, "color": "#555555"})
 
 
 def _outline(ax: Axes, result: Result, found: Positions) -> None:
     """A line around the units whose field lies inside the reference."""
-    inside = np.argwhere(_plane(found.inside.astype(np.float64)) > 0.5)
+    # A field that the border clips along the first of three axes alone is whole in the plane.
+    inside = np.argwhere(found.inside.any(axis=0) if found.inside.ndim == 3 else found.inside)
     if not _is_bounded(found):
         return
     ends = []
@@ -172,23 +209,23 @@ def _is_bounded(found: Positions) -> bool:
 
 
 def _ends(result: Result) -> list[tuple[float, float]]:
-    """Where the first unit's cell begins and the last one's ends, along both axes of the figure."""
+    """Where the first unit's cell begins and the last one's ends along the axes of the figure, in their units."""
     assert result.unit is not None
     assert result.positions is not None
     space = result.positions.r50.shape
     ends = []
-    for side, index, center, stride in zip(
-        space, result.unit.index, result.unit.center_px, result.unit.stride_px, strict=False
+    for side, index, center, stride, step in zip(
+        space, result.unit.index, result.unit.center_px, result.unit.stride_px, result.axes.spacing, strict=False
     ):
-        first = center - index * stride - stride / 2
-        ends.append((first, first + side * stride))
-    return [(-0.5, 0.5), *ends] if len(ends) == 1 else ends[-2:]
+        first = (center - index * stride - stride / 2) * step
+        ends.append((first, first + side * stride * step))
+    return ends[-2:]
 
 
 def _plane(values: FloatArray) -> FloatArray:
-    """Values over the last two axes: the median over the first of three; one row of one."""
+    """Values over the last two axes: the median over the first of three."""
     if values.ndim < 3:
-        return np.atleast_2d(values)
+        return values
     lacking = np.isnan(values).all(axis=0)
     return np.where(lacking, np.nan, np.nanmedian(np.where(lacking, 0.0, values), axis=0))
 

@@ -79,7 +79,7 @@ class CloseUp:
 
     #: How many times it is enlarged; 1 for the whole map.
     zoom: int
-    #: The part as a map of two axes. Its values are scaled so that their density is still relative to the uniform whole
+    #: The part as a map. Its values are scaled so that their density is still relative to the uniform whole
     #: map.
     erf: ErfMap
     #: The first cell and the one after the last along each axis, as shares of the whole.
@@ -91,8 +91,8 @@ class CloseUp:
         return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
 
     def of(self, picture: NDArray[Any]) -> NDArray[Any]:
-        """The part of an image (H, W, ...) of any size that shows what this close-up shows of the map."""
-        shares = zip(self.window, picture.shape[:2], strict=True)
+        """The part of an image, of the map's axes and any size, that shows what this close-up shows of the map."""
+        shares = zip(self.window, picture.shape[: len(self.window)], strict=True)
         return picture[tuple(slice(math.floor(first * side), math.ceil(last * side)) for (first, last), side in shares)]
 
 
@@ -101,7 +101,7 @@ def close_up(erf: ErfMap) -> CloseUp:
     and where the unit has no place, the whole map.
 
     Args:
-        erf: A map of two axes, :attr:`ErfMap.plane`.
+        erf: A map of any axes.
     """
     shape, weights = erf.values.shape, erf.magnitude
 
@@ -116,7 +116,7 @@ def close_up(erf: ErfMap) -> CloseUp:
     ):
         zoom = closer
     if zoom == 1:
-        return CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * 2)
+        return CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * len(shape))
     window, trf = parts(zoom), erf.trf
     if trf is not None:
         boxes = zip(trf.box_px, window, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -70,45 +70,42 @@ class ErfMap:
     def measured(self) -> ErfMap:
         """The map on the axes that distances are taken over: of a clip (T, H, W) summed over time."""
         kept = self.axes.measured
-        if len(kept) == self.values.ndim:
-            return self
-
-        def only(entries: tuple) -> tuple:  # type: ignore[type-arg]
-            return tuple(entries[axis - self.values.ndim] for axis in kept) if entries else ()
-
-        trf = self.trf
-        fields: dict[str, Any] = {name: only(getattr(trf, name)) for name in PER_AXIS} if trf is not None else {}
-        return replace(
-            self,
-            values=measured_of(self.values, self.axes),
-            center_px=only(self.center_px),
-            stride_px=only(self.stride_px),
-            cell_px=only(self.cell_px),
-            trf=None if trf is None else replace(trf, **fields),
-            axes=self.axes.only(kept),
-            own_time=None,
-        )
+        return self if len(kept) == self.values.ndim else self.onto(kept, measured_of(self.values, self.axes))
 
     @property
     def plane(self) -> ErfMap:
         """The map as a picture of two axes: summed over the first of three, one row for a one-dimensional
         reference."""
-        if self.values.ndim == 2:
-            return self
-        pad = self.values.ndim == 1
+        rank = self.values.ndim
+        kept = (None, 0) if rank == 1 else (rank - 2, rank - 1)
+        return self if rank == 2 else self.onto(kept, plane_of(self.values))
 
-        def two(numbers: tuple[float, ...], filler: float) -> tuple[float, ...]:
-            return (filler, *numbers) if pad and numbers else numbers[-2:]
+    def onto(self, kept: Sequence[int | None], values: FloatArray) -> ErfMap:
+        """The map with other values, on some of its axes.
 
-        return ErfMap(
-            values=plane_of(self.values),
-            center_px=two(self.center_px, 0.0),
-            stride_px=two(self.stride_px, 1.0),
-            scale=self.scale,
-            cell_px=two(self.cell_px, 1.0),
-            trf=None if self.trf is None else _plane_trf(self.trf, pad),
-            provenance=self.provenance,
-            axes=self.axes.plane,
+        Args:
+            kept: The axes, in order; None is a new one of one cell.
+            values: Of as many axes.
+        """
+        rank = self.values.ndim
+
+        def only(entries: tuple, filler: Any) -> tuple:  # type: ignore[type-arg]
+            each = (*[filler] * rank, *entries)[-rank:]
+            return tuple(filler if axis is None else each[axis] for axis in kept) if entries else ()
+
+        trf = self.trf
+        fields: dict[str, Any] = (
+            {name: only(getattr(trf, name), each) for name, each in PER_AXIS.items()} if trf else {}
+        )
+        return replace(
+            self,
+            values=values,
+            center_px=only(self.center_px, 0.0),
+            stride_px=only(self.stride_px, 1.0),
+            cell_px=only(self.cell_px, 1.0),
+            trf=None if trf is None else replace(trf, **fields),
+            axes=self.axes.plane if None in kept else self.axes.only([axis for axis in kept if axis is not None]),
+            own_time=None,
         )
 
 
@@ -125,33 +122,17 @@ def plane_of(values: FloatArray) -> FloatArray:
     return values[None, :] if values.ndim == 1 else values.sum(axis=0) if values.ndim == 3 else values
 
 
-#: Fields of a TRF that have an entry for each axis.
-PER_AXIS = (
-    *("size_px", "local_size_px", "reference_px", "stride_px", "center_px", "offset_px"),
-    *("box_px", "local_box_px", "clipped_box_px"),
-)
+#: Fields of a TRF that have an entry for each axis, and that of an axis of one cell.
+PER_AXIS: dict[str, Any] = {
+    **dict.fromkeys(("size_px", "local_size_px", "reference_px"), 1),
+    "stride_px": 1.0,
+    "center_px": 0.0,
+    "offset_px": 0.0,
+    **dict.fromkeys(("box_px", "local_box_px", "clipped_box_px"), (0, 0)),
+}
 
 
 def measured_of(values: FloatArray, axes: Axes) -> FloatArray:
     """The values of :attr:`ErfMap.measured`."""
     kept = axes.measured
     return values if len(kept) == values.ndim else values.sum(axis=tuple({*range(values.ndim)} - {*kept}))
-
-
-def _plane_trf(trf: Trf, pad: bool) -> Trf:
-    """The TRF on the two axes that :attr:`ErfMap.plane` keeps."""
-
-    def two(entries: tuple, filler: object) -> tuple:  # type: ignore[type-arg]
-        return (filler, *entries) if pad and entries else entries[-2:]
-
-    alone: dict[str, Any] = {
-        "size_px": 1,
-        "local_size_px": 1,
-        "reference_px": 1,
-        "stride_px": 1.0,
-        "center_px": 0.0,
-        "offset_px": 0.0,
-    }
-    alone |= dict.fromkeys(("box_px", "local_box_px", "clipped_box_px"), (0, 0))
-    kept: dict[str, Any] = {name: two(getattr(trf, name), filler) for name, filler in alone.items()}
-    return replace(trf, **kept)

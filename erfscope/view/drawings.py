@@ -31,19 +31,18 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """A radius around the unit, in cells."""
+    """A radius around the unit, in widths of a cell."""
 
     name: str
-    #: Along columns, and along rows, which differ where cells are not square.
     radius: float
-    down: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A map as it is drawn: coordinates are cells of the reference, (0, 0) the centre of the first."""
+    """A map as it is drawn: coordinates are widths of the reference's cells, whose first begins at (-0.5, -0.5)."""
 
     width: int
+    #: Cells that are higher than wide make it higher than it has rows.
     height: float
     #: Row and column of the unit; None where it has no place.
     unit: tuple[float, float] | None
@@ -59,8 +58,9 @@ class Drawing:
     field: tuple[float, float, float, float] | None
     #: Whether an edge of the field can be seen.
     field_seen: bool
-    #: Length of the scale bar in cells.
+    #: Length of the scale bar, and the same as text in the unit of the axes.
     bar: float
+    bar_text: str
     #: That a part of the map is drawn, and how many times enlarged; "" for the whole map.
     zoom: str = ""
 
@@ -78,6 +78,8 @@ class Drawings:
     positions: tuple[str | None, ...]
     #: Addresses of the panels of volumes, clips and sequences; None of images.
     spaces: tuple[str | None, ...]
+    #: Address of the panel of all volumes, or of all sequences; None of other results, of one, and of many.
+    together: str | None
     #: Addresses of the colours themselves, of signed maps and of others, where there are any.
     ramps: Mapping[bool, str]
     #: The scales that a page offers, and the one that it opens with.

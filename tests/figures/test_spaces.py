@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.patches import Ellipse
+from matplotlib.text import Text
 
-from erfscope.figures.draw import figure_of
-from erfscope.figures.spaces import frames_around, slice_of
+from erfscope.errors import ErfscopeError
+from erfscope.figures.draw import figure_of, views
+from erfscope.figures.spaces import frames_around
+from erfscope.figures.volumes import slice_of
 from erfscope.geometry.axes import NAMES, Axes
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
 from erfscope.model_facts import Weights
+from erfscope.results.positions import Positions
 from erfscope.results.result import InputRecord, Result, UnitRecord
 
 #: In the unit of the axes.
@@ -31,7 +37,9 @@ def made(shape: tuple[int, ...], axes: Axes) -> Result:
         weights=Weights(source="random", seed=0),
         input=InputRecord(size=shape, source="leaves", n_images=1, n_draws=1, sha256="ab", axes=axes),
         layer="layer",
-        unit=UnitRecord(index=(0,), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)),
+        unit=UnitRecord(
+            index=tuple(side // 2 for side in shape), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)
+        ),
         convention="jacobian",
         method="gradient",
         scale="amplitude",
@@ -39,6 +47,14 @@ def made(shape: tuple[int, ...], axes: Axes) -> Result:
         measures=sizes,
         map=erf,
     )
+
+
+def texts(figure):
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def by_gid(home, name):
+    return [each for each in home.findobj() if each.get_gid() == name]
 
 
 def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
@@ -96,3 +112,71 @@ def test_rings_of_an_image_with_spacing_are_ellipses():
     rings = {each.get_gid(): each for each in ax.patches if isinstance(each, Ellipse)}
     for name, radius in RADII.items():
         assert (rings[name].height, rings[name].width) == (radius, 4 * radius)
+
+
+def test_scale_bars_and_cells_follow_the_spacing():
+    axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.25), units=("mm", "mm"))
+    result = made((20, 48), axes)
+    figure = figure_of([result], "panel")
+    (bar,) = by_gid(figure, "scale bar")
+    # Three tenths of 12 mm are 3.6 mm.
+    assert np.ptp(bar.get_xdata()) * 0.25 == pytest.approx(2)
+    assert "2 mm" in texts(figure)
+    assert figure.axes[0].get_aspect() == 8
+    (drawn,) = views([result], longest=100)
+    assert (drawn.width, drawn.height, drawn.bar_text) == (48, 160, "2 mm")
+    # Row 10 begins 20 mm, which are 80 widths of a cell, from the edge at -0.5; its centre is 4 further.
+    assert drawn.unit == (83.5, 24)
+    assert [ring.radius for ring in drawn.rings] == [12, 20]
+
+
+@pytest.mark.slow
+def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
+    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
+    results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
+    panels = figure_of(results, "panel", contours=(50,)).axes
+    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
+    assert len({ax.images[0].get_clim() for ax in panels}) == 1
+    assert all(by_gid(ax, "contours") for ax in panels)
+
+
+@pytest.mark.slow
+def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_nothing():
+    shown = np.arange(6 * 8 * 10, dtype=np.uint8).reshape(6, 8, 10, 1)
+    volume = replace(made((6, 8, 10), Axes.named(NAMES["dhw"])), picture=shown)
+    under = [ax.images[0].get_array() for ax in figure_of([volume], "overlay").axes]
+    for found, expected in zip(under, (shown[3], shown[:, 4], shown[:, :, 5]), strict=True):
+        assert np.array_equal(found, expected[..., 0] / 255)
+    sound = replace(made((50,), Axes.named(NAMES["t"])), picture=np.zeros((50, 1), np.uint8))
+    with pytest.raises(ErfscopeError, match="of sequences the panel shows curves"):
+        figure_of([sound], "overlay")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lengths", "name"), [((50, 50), "time (ms)"), ((50, 70), "time from the unit (ms)")])
+def test_several_sequences_are_curves_over_one_axis(lengths, name):
+    axes = Axes(names=NAMES["t"], spacing=(2.0,), units=("ms",), cell="samples")
+    results = [replace(made((length,), axes), id=str(length), label=str(length)) for length in lengths]
+    above, below = (figure := figure_of(results, "panel")).axes
+    assert below.get_xlabel() == name
+    unit = 50.0 if len(set(lengths)) == 1 else 0.0
+    for result, curve in zip(results, by_gid(above, "curve"), strict=True):
+        assert np.array_equal(curve.get_ydata(), result.map.values)
+        middle = int(result.map.center_px[0])
+        assert curve.get_xdata()[middle] == unit
+    for size, radius in RADII.items():
+        assert [list(line.get_xdata()) for line in by_gid(below, size)] == [[unit - radius, unit + radius]] * 2
+    assert "r50 3.00 ms" in texts(figure)
+
+
+@pytest.mark.slow
+def test_units_of_a_clip_that_the_plane_does_not_clip_are_outlined():
+    inside = np.zeros((3, 6, 6), dtype=bool)
+    inside[1, 1:5, 2:4] = True
+    sizes = np.ones(inside.shape)
+    found = Positions(r50=sizes, context_r50=sizes, inside=inside, passes=1)
+    result = replace(made((3, 6, 6), Axes.named(NAMES["thw"])), positions=found)
+    (line, _) = by_gid(figure := figure_of([result], "positions"), "inside")
+    assert [*line.get_xdata()][:2] == [1.5, 3.5]
+    assert [min(line.get_ydata()), max(line.get_ydata())] == [0.5, 4.5]
+    assert "median over time" in texts(figure)
