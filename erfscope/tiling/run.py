@@ -253,7 +253,7 @@ def run_tiled(
     done = count.done(out)
     if done:
         number, start = jobs[0]
-        again = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)
+        again: Any = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)
         count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
         count.set(0, out)
