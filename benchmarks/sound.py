@@ -18,10 +18,14 @@ from heads import ALLOWED, SMALL, transformers_model
 from sound_nets import (
     Demucs,
     EegNet,
+    EfficientAT,
     Fed,
+    HybridDemucs,
     Inception,
     LongConvolution,
     MelTagger,
+    PyanNet,
+    Separator,
     Tagger,
     TasNet,
     UNet1d,
@@ -80,6 +84,26 @@ def whisper() -> nn.Module:
     return encoder
 
 
+DAC = {"encoder_hidden_size": 4, "decoder_hidden_size": 16, "downsampling_ratios": [2, 4], "upsampling_ratios": [4, 2],
+       "hidden_size": 16, "codebook_dim": 4, "codebook_size": 16, "n_codebooks": 2}  # fmt: skip
+ENCODEC = {"num_filters": 4, "upsampling_ratios": [4, 2], "hidden_size": 16, "codebook_dim": 16, "codebook_size": 16,
+           "num_lstm_layers": 1}  # fmt: skip
+PATCHES = {"num_input_channels": 2, "context_length": 64, "patch_length": 8, "patch_stride": 8, "d_model": 16}
+SERIES = {"prediction_length": 8, "context_length": 48, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1,
+          "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+          "input_size": 2, "num_time_features": 1, "lags_sequence": [1, 2, 3]}  # fmt: skip
+
+
+def encoder_of(how: str, kind: str, **options: Any) -> Callable[[], nn.Module]:
+    """Return what builds the encoder of a transformers model."""
+
+    def build() -> nn.Module:
+        encoder: Any = transformers_model(f"{kind}Model", f"{kind}Config", **options)().encoder
+        return Fed(encoder, how) if how else encoder
+
+    return build
+
+
 CASES = (
     Case(name="TCN, kernel 4, 7 levels", build=tcn, shape=(2, 800), expected="output", trf=(763,)),
     Case(name="WaveNet-like", build=WaveNet, shape=(1, 128), expected="output", trf=(65,)),
@@ -92,10 +116,16 @@ CASES = (
          layout="NCL"),
     Case(name="SincNet front of PyanNet", build=sincnet, shape=(1, 4000), expected="output", trf=(991,),
          grid=(495, 270), sound=True),
+    Case(name="PyanNet-like", build=PyanNet, shape=(1, 4000), expected="output", grid=(495, 270), sound=True),
     Case(name="SEANet-like encoder", build=seanet, shape=(1, 400), expected="output", sound=True),
     Case(name="Demucs-like", build=Demucs, shape=(1, 256), expected="output", sound=True),
     Case(name="Conv-TasNet-like separator", build=TasNet, shape=(1, 1024), expected="output", trf=(496,),
          grid=(7.5, 8), sound=True),
+    Case(name="Conv-TasNet-like, its sources", build=Separator, shape=(1, 512), expected="output", trf=(504,),
+         grid=(0, 1), sound=True),
+    Case(name="Hybrid-Demucs-like", build=HybridDemucs, shape=(2, 512), expected="output", trf=(95,), grid=(0, 1),
+         sound=True),
+    Case(name="EfficientAT-like tagger", build=EfficientAT, shape=(1, 1024), expected="features", sound=True),
     Case(name="tagger on mel bands of an STFT", build=MelTagger, shape=(1, 1024), expected="output", sound=True),
     Case(name="EEGNet-like", build=EegNet, shape=(8, 128), expected="output", trf=(36,), grid=(1.5, 4)),
     *(Case(name=f"transformers {kind}, embeddings", build=fed("embeddings", f"{kind}Model", f"{kind}Config",
@@ -105,8 +135,32 @@ CASES = (
                                   ("GPT2", "inner.h.1", {"n_embd": 32, "n_layer": 2, "n_head": 4}))),
     Case(name="transformers Wav2Vec2, its convolutions", build=wav2vec2_front, shape=(1, 3200), expected="output",
          trf=(400,), grid=(199.5, 320), sound=True),
+    *(Case(name=f"transformers {kind}, embeddings", build=encoder_of("embeddings", kind, **SERIES, **options),
+           shape=(11, 48), expected="output")
+      for kind, options in (("TimeSeriesTransformer", {}), ("Informer", {"sampling_factor": 50}))),
+    *(Case(name=f"transformers {kind}", build=fed("patches", f"{kind}Model", f"{kind}Config", **PATCHES, **options),
+           shape=(2, 64), expected="output", grid=(3.5, 8))
+      for kind, options in (("PatchTST", {"num_attention_heads": 2, "num_hidden_layers": 2, "ffn_dim": 32,
+                                          "do_mask_input": False}), ("PatchTSMixer", {"num_layers": 2}))),
     *(Case(name=f"transformers {kind}", build=fed("wave", f"{kind}Model", f"{kind}Config", **SPEECH),
            shape=(1, 3200), expected="output", sound=True) for kind in ("Wav2Vec2", "Hubert", "WavLM")),
+    Case(name="transformers Wav2Vec2Conformer", build=fed("wave", "Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig",
+         **SPEECH), shape=(1, 3200), expected="inner.encoder.layers.1", grid=(199.5, 320), sound=True),
+    Case(name="transformers DAC, its encoder", build=encoder_of("", "Dac", **DAC), shape=(1, 512), expected="output",
+         trf=(274,), grid=(3.5, 8), sound=True),
+    Case(name="transformers DAC without codes", build=fed("codec", "DacModel", "DacConfig", **DAC), shape=(1, 512),
+         expected="output", grid=(0, 1), sound=True),
+    Case(name="transformers EnCodec, its encoder", build=encoder_of("", "Encodec", **ENCODEC), shape=(1, 512),
+         expected="output", sound=True),
+    Case(name="transformers EnCodec without codes", build=fed("codec", "EncodecModel", "EncodecConfig", **ENCODEC),
+         shape=(1, 512), expected="output", sound=True),
+    Case(name="transformers AST", build=fed("spectrogram", "ASTModel", "ASTConfig", **SMALL, patch_size=8,
+         frequency_stride=4, time_stride=4, max_length=64, num_mel_bins=32), shape=(1, 32, 64),
+         expected="inner.layers.1", sound=True),
+    Case(name="transformers CLAP, sound", build=fed("frames first", "ClapAudioModel", "ClapAudioConfig", window_size=4,
+         num_mel_bins=16, spec_size=64, patch_size=4, patch_stride=[4, 4], hidden_size=64, patch_embeds_hidden_size=32,
+         depths=[2, 2], num_attention_heads=[2, 4], num_hidden_layers=2), shape=(1, 16, 256), expected="output",
+         sound=True),
     Case(name="transformers Whisper encoder", build=whisper, shape=(16, 48), expected="layers.1", sound=True),
 )  # fmt: skip
 

@@ -186,6 +186,60 @@ class TasNet(nn.Module):
         return y
 
 
+class Separator(nn.Module):
+    """Conv-TasNet whole: a mask of each source, and the decoder; (B, 1, T) -> (B, sources, T)."""
+
+    def __init__(self, sources: int = 2, length: int = 16, width: int = 8) -> None:
+        super().__init__()
+        self.sources, self.net = sources, TasNet(length, width)
+        self.masks = nn.Conv1d(width, sources * width, 1)
+        self.decoder = nn.ConvTranspose1d(width, 1, length, length // 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, T) -> (B, sources, T)."""
+        codes = self.net.encoder(x)
+        masks = self.masks(self.net(x)).sigmoid().unflatten(1, (self.sources, -1))
+        return self.decoder((masks * codes[:, None]).flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
+
+
+class HybridDemucs(nn.Module):
+    """A branch on the spectrogram and one on the waveform, as Hybrid Demucs: (B, 2, T) -> (B, sources, 2, T)."""
+
+    def __init__(self, sources: int = 2, size: int = 64, width: int = 8) -> None:
+        super().__init__()
+        self.size, self.hop = size, size // 4
+        bands = ((8, 1), (4, 1), (2, 0))
+        self.down_bands = nn.Conv2d(4, width, *bands)
+        self.up_bands = nn.ConvTranspose2d(width, 4 * sources, *bands)
+        self.down, self.up = nn.Conv1d(2, width, 8, 4, 2), nn.ConvTranspose1d(width, 2 * sources, 8, 4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 2, T) -> (B, sources, 2, T)."""
+        batch, channels, length = x.shape
+        window = torch.hann_window(self.size, dtype=x.dtype, device=x.device)
+        spectrum = torch.stft(x.flatten(0, 1), self.size, self.hop, window=window, return_complex=True)[:, :-1]
+        bands = torch.view_as_real(spectrum).permute(0, 3, 1, 2).reshape(batch, 2 * channels, *spectrum.shape[1:])
+        bands = self.up_bands(F.gelu(self.down_bands(bands))).unflatten(1, (-1, channels, 2))
+        made = torch.view_as_complex(bands.movedim(3, -1).contiguous())
+        made = F.pad(made, (0, 0, 0, 1)).flatten(0, 2)
+        heard = torch.istft(made, self.size, self.hop, window=window, length=length)
+        return heard.view(batch, -1, channels, length) + self.up(F.gelu(self.down(x))).view(batch, -1, channels, length)
+
+
+class PyanNet(nn.Module):
+    """SincNet's front, LSTMs that read both ways and linear layers: (B, 1, T) -> (B, frames, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sincnet, self.lstm = sincnet(), nn.LSTM(8, 8, 2, batch_first=True, bidirectional=True)
+        self.linear, self.classifier = nn.Linear(16, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, T) -> (B, frames, 3)."""
+        y = self.lstm(self.sincnet(x).transpose(1, 2))[0]
+        return self.classifier(F.leaky_relu(self.linear(y))).log_softmax(-1)
+
+
 class EegNet(nn.Module):
     """Over electrodes and time, as EEGNet (Lawhern et al. 2018): (B, electrodes, T) -> (B, C, T / 4)."""
 
@@ -217,6 +271,36 @@ class MelTagger(nn.Module):
         return self.convs((self.mel @ power + 1e-5).log()[:, None])
 
 
+def _inverted(before: int, after: int, stride: int) -> nn.Module:
+    """An inverted bottleneck of MobileNetV3 without squeezing."""
+    wide = 2 * before
+    return nn.Sequential(
+        nn.Conv2d(before, wide, 1), nn.Hardswish(), nn.Conv2d(wide, wide, 3, stride, 1, groups=wide), nn.Hardswish(),
+        nn.Conv2d(wide, after, 1),
+    )  # fmt: skip
+
+
+class EfficientAT(nn.Module):
+    """Pre-emphasis, mel bands and inverted bottlenecks, pooled to scores: (B, 1, T) -> (B, classes)."""
+
+    def __init__(self, size: int = 64, hop: int = 16) -> None:
+        super().__init__()
+        self.size, self.hop = size, hop
+        self.mel = nn.Parameter(torch.rand(16, size // 2 + 1))
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.Hardswish(), _inverted(8, 8, 1), _inverted(8, 16, 2)
+        )
+        self.classifier = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, T) -> (B, 5)."""
+        wave = x[:, 0, 1:] - 0.97 * x[:, 0, :-1]
+        window = torch.hann_window(self.size, dtype=x.dtype, device=x.device)
+        spectrum = torch.stft(wave, self.size, self.hop, window=window, return_complex=True)
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        return self.classifier(self.features(((self.mel @ power + 1e-5).log()[:, None] + 4.5) / 5))
+
+
 class Fed(nn.Module):
     """A model that is given (B, T), (B, T, C) or embeddings where the map is (B, C, T)."""
 
@@ -230,4 +314,12 @@ class Fed(nn.Module):
             return self.inner(x[:, 0])[0].transpose(1, 2)
         if self.how == "features":
             return self.inner(x[:, 0])
+        if self.how == "patches":  # (B, C, patches, width)
+            return self.inner(past_values=x.transpose(1, 2))[0].transpose(2, 3).flatten(1, 2)
+        if self.how == "spectrogram":  # (B, 1, bands, T)
+            return self.inner(x[:, 0].transpose(1, 2))[0]
+        if self.how == "frames first":
+            return self.inner(x.transpose(2, 3))[0]
+        if self.how == "codec":
+            return self.inner.decoder(self.inner.encoder(x))
         return self.inner(inputs_embeds=x.transpose(1, 2))[0].transpose(1, 2)

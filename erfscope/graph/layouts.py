@@ -45,7 +45,14 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
         found is not None and len(found.channel_dims(len(shape))) > 1 and any(p.within is not None for p in space)
     )
     if found is None or is_windows or not np.array_equal(batch.table, np.arange(shape[first])):
-        return Reading(None, "whose places on the image form no grid")
+        return Reading(
+            None,
+            "whose places on the image form no grid (the batch holds parts of each image, such as frames): wrap the"
+            " model so that they are an axis of what it returns, erfscope.wrap(model, forward=lambda m, x:"
+            " m.backbone(...).unflatten(0, (len(x), -1)).transpose(1, 2))"
+            if any(place.dim == first and len(place.table) > 1 for place in space)
+            else "whose places on the image form no grid",
+        )
     return Reading(found)
 
 

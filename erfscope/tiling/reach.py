@@ -14,6 +14,7 @@ import numpy as np
 from torch import fx
 
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
@@ -67,15 +68,23 @@ class Reach:
 
 
 def is_map(recording: Recording, layer: str) -> bool:
-    """Whether a layer holds a map (B, C, *space), or what may be one where the operations leave no other choice.
+    """Whether a layer holds a map (B, C, *space), with more channel axes maybe, as (B, sources, C, T), or what may be
+    one where the operations leave no other choice.
 
     Raises:
         ErfscopeError: unknown layer.
     """
     layout, seen = recording.reading(layer).layout, recording.find(layer)
-    rank = len(shape_of(recording.positions.image))
-    named = layout is not None and layout != FIRST
-    return seen is not None and seen.node in recording.positions.edges and len(seen.shape) == rank and not named
+    if seen is None or seen.node not in recording.positions.edges:
+        return False
+    own = _last_axes(seen.node, len(recording.positions.space))
+    return layout in (FIRST, own) or (layout is None and len(seen.shape) == 2 + len(own.dims))
+
+
+def _last_axes(node: fx.Node, count: int) -> Layout:
+    """The layout of a map whose axes are a tensor's last dimensions."""
+    rank = len(shape_of(node))
+    return Layout(dims=tuple(range(rank - count, rank)))
 
 
 def reach_of(recording: Recording, layer: str, wrt: str = IMAGE) -> tuple[tuple[Reach, ...], tuple[Obstacle, ...]]:
@@ -111,9 +120,10 @@ def _grains(recording: Recording, sizes: Sequence[int]) -> list[int]:
 
 
 def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reach:
-    units, size = shape_of(node)[2 + axis], fields.sizes[axis]
+    layout, size = _last_axes(node, len(fields.sizes)), fields.sizes[axis]
+    units = shape_of(node)[layout.dims[axis]]
     ends = fields.every_end[node][axis]
-    ends = ends.min(tuple(dim for dim in range(1, ends.ndim) if dim != 3 + axis))
+    ends = ends.min(tuple(dim for dim in range(1, ends.ndim) if dim != 1 + layout.dims[axis]))
     ends = np.broadcast_to(ends, (len(ends), units)).astype(float)
     (first, last), (low, high) = (ends[rows] * SIGNS[:, None] for rows in (LOCAL, CLIPPED))
     known = np.isfinite(first) & np.isfinite(low)
@@ -123,8 +133,8 @@ def _reach(fields: Fields, way: list[fx.Node], node: fx.Node, axis: int) -> Reac
     reflections = [
         max(0, int(further[known & beyond & (further <= size / 2)].max(initial=0))) for further, beyond in further
     ]
-    center = fields.centers(node, FIRST, (0,) * len(fields.sizes))[0][axis]
-    stride = _fraction(fields.stride(node, FIRST, axis))
+    center = fields.centers(node, layout, (0,) * len(fields.sizes))[0][axis]
+    stride = _fraction(fields.stride(node, layout, axis))
     steps = [stride, *(_fraction(fields.positions.places(node)[axis].slope) for node in way)]
     reads = list(_reads(fields, way))
     steps += [step for edge, before in reads for step in _patterns(edge, before, axis)]

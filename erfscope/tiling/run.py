@@ -55,6 +55,7 @@ class TileCount:
     def __init__(self, file: str | Path | None, model: Any, x: Any, plan: TilePlan, jobs: list[Job]) -> None:
         self.file = None if file is None else Path(file)
         self.plan, self.jobs = plan, jobs
+        self.lead = len(x.shape) - 1 - len(plan.axes)
         if self.file is None:
             return
         self.run = {
@@ -119,8 +120,7 @@ class TileCount:
             slice(side.start, min(side.stop, side.start + axis.step_units))
             for side, axis in zip(window.target, self.plan.axes, strict=True)
         ]
-        lead = (image,) * (len(out.shape) - 1 - len(own))
-        return out[(*lead, slice(None), *own)]
+        return out[(*(image,) * self.lead, ..., *own)]
 
     def check_first(self, tile: Tensor, out: Any) -> None:
         """Refuse a model that makes another first tile than ``out`` holds, as after a change of its code.
@@ -131,7 +131,7 @@ class TileCount:
         part = self._part(out, 0)
         array = part if isinstance(part, Tensor) else torch.as_tensor(np.array(part, dtype=np.float64))
         held = array.double().cpu()
-        again = tile[(slice(None), *(slice(0, n) for n in held.shape[1:]))].double().cpu()
+        again = tile[tuple(map(slice, held.shape))].double().cpu()
         if not torch.allclose(held, again, rtol=0, atol=ROUNDING * float(again.abs().max()), equal_nan=True):
             raise ErfscopeError(
                 f"the model does not make the first tile that the output of {self.file} holds: its code or its options"
@@ -253,8 +253,8 @@ def run_tiled(
     done = count.done(out)
     if done:
         number, start = jobs[0]
-        again = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)[0]
-        count.check_first(again[(slice(None), *start.valid)], out)
+        again: Any = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)
+        count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
         count.set(0, out)
     for first in range(done, len(jobs), batch_size):
@@ -262,14 +262,12 @@ def run_tiled(
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
         outputs = _output(model, torch.stack(crops).to(*_place(model)), plan)
         if out is None:
-            shape = (*lead, outputs.shape[1], *plan.output_size(space))
+            shape = (*lead, *outputs.shape[1:-rank], *plan.output_size(space))
             empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)
             out = empty if isinstance(x, Tensor) else empty.numpy()
         for (image, window), output in zip(batch, outputs, strict=True):
-            part = output[(slice(None), *window.valid)]
-            out[(*(image,) * len(lead), slice(None), *window.target)] = (
-                part if isinstance(out, Tensor) else part.cpu().numpy()
-            )
+            part = output[(..., *window.valid)]
+            out[(*(image,) * len(lead), ..., *window.target)] = part if isinstance(out, Tensor) else part.cpu().numpy()
         done += len(batch)
         count.set(done, out)
         if called is not None:
@@ -334,9 +332,11 @@ def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Te
     if not isinstance(output, Tensor):
         raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(output).__name__}")
     space = plan.output_size(tuple(crops.shape[2:]))
-    if output.shape[2:] != space == output.shape[1:-1]:  # timm's Swin has its channels last; its stages have them first
+    if (
+        output.shape[-len(space) :] != space == output.shape[1:-1]
+    ):  # timm's Swin has its channels last; its stages have them first
         output = output.movedim(-1, 1)
-    if output.shape[2:] != space:
+    if output.shape[-len(space) :] != space:
         raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(output.shape)}")
     return output
 

@@ -9,6 +9,7 @@ from oracle import FIRST, Net, Seen, check, opened
 from releases import needs_meta_transformers
 from torch import nn
 
+import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.graph.field import Fields
@@ -244,6 +245,16 @@ RECURRENT = {
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_layer_sees_what_came_before_or_everything(name):
     check(Net(along_rows, conv=conv(), recurrent=RECURRENT[name]), (5, 9), gates=False)
+
+
+@pytest.mark.parametrize("module", [nn.LSTM(2, 3, batch_first=True), nn.Identity()], ids=["LSTM", "cumsum"])
+def test_nothing_is_read_before_the_first_cell(module):
+    def forward(net, x):
+        tokens = x.flatten(2).transpose(1, 2)
+        y = net.recurrent(tokens)
+        return (y[0] if isinstance(y, tuple) else y.cumsum(1)).transpose(1, 2)
+
+    assert erfscope.theoretical(Net(forward, recurrent=module), input_size=(9,), in_chans=2, unit=(3,)).size_px == (4,)
 
 
 #: What is not understood, and along how many of the two axes that leaves everything to be read.

@@ -7,6 +7,8 @@ import torch
 from oracle import Net, Seen
 from torch import Tensor, nn
 
+import erfscope
+from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
 
 SIZE = (8, 12)
@@ -232,3 +234,9 @@ def test_a_map_beside_a_token_goes_on_beyond_its_own_end_alone(token):
     else:
         assert centers[0] == 24.0
         assert not torch.isfinite(torch.as_tensor(centers[1:3])).any()
+
+
+def test_of_frames_in_the_batch_it_is_said_how_they_become_an_axis() -> None:
+    net = Net(lambda n, x: n.frame(x.transpose(1, 2).flatten(0, 1)).mean((2, 3)), frame=nn.Conv2d(2, 3, 3))
+    with pytest.raises(MeasurementError, match=r"'frame', .* parts of each image, such as frames\): wrap the"):
+        erfscope.theoretical(net, in_chans=2, input_size=(4, 6, 8))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -355,6 +357,33 @@ def test_channels_that_come_last_are_put_first_and_another_map_is_refused() -> N
         other = S(S(net[0], nn.MaxPool2d(2)), nn.Flatten()).eval()
         with pytest.raises(ErfscopeError, match=r"map \(B, C, \*\(10, 10\)\), and the model gave \(1, 3, 5, 5\)"):
             erfscope.run_tiled(other, x, plan)
+
+
+class Sources(nn.Module):
+    """Two sources of one channel, as Demucs returns them: (B, 1, T) -> (B, 2, 1, T)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv1d(1, 4, 8, 4, 2), nn.ConvTranspose1d(4, 2, 8, 4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.down(x).relu()).unflatten(1, (2, 1))
+
+
+def test_sources_of_sound_are_put_together_from_chunks(tmp_path: Path) -> None:
+    """Sample 0 of a chunk reads down to code -1, whose first sample is -6; sample 3 up to code 1, whose last is 9."""
+    torch.manual_seed(0)
+    net = Sources().double().eval()
+    plan = erfscope.tile(net, 16, in_chans=1, input_size=(64,))
+    assert (plan.halo, plan.alignment) == (((6, 6),), (4,))
+    x = torch.randn(2, 1, 64, dtype=torch.float64)
+    with torch.no_grad():
+        whole = net(x)
+    out = np.zeros(whole.shape)
+    erfscope.run_tiled(net, x, plan, out=out, resume=tmp_path / "run.json")
+    assert np.abs(out - whole.numpy()).max() < 1e-12
+    short = replace(plan, axes=(replace(plan.axes[0], halo=(4, 6)),))
+    assert (erfscope.run_tiled(net, x[0], short) - whole[0]).abs().max() > 1e-6
 
 
 def test_several_images_of_whole_numbers_give_arrays() -> None:

@@ -12,6 +12,7 @@ from erfscope.graph.graph import shape_of
 from erfscope.graph.rules.moves import along
 from erfscope.graph.rules.parts import Step, Values, run_as_it_is, runs
 from erfscope.graph.rules.reading import (
+    ABSENT,
     Call,
     Dims,
     Edge,
@@ -102,7 +103,7 @@ def running(call: Call) -> list[Edge] | None:
 def up_to(dim: int, size: int) -> Taps:
     """Taps of everything up to a position."""
     spots = np.arange(size)
-    before = np.where(spots[None] <= spots[:, None], spots[None], -1)
+    before = np.where(spots[None] <= spots[:, None], spots[None], ABSENT)
     return taps(dim, size, before, center=spots.astype(float), scale=1)
 
 
