@@ -26,7 +26,7 @@ from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
-from erfscope.geometry.axes import TIME_FIRST, asked_axes
+from erfscope.geometry.axes import SEQUENCES, TIME_FIRST, asked_axes
 from erfscope.geometry.input_size import Size, is_size
 from erfscope.geometry.input_size import input_size as input_size_of
 from erfscope.geometry.names import IMAGE
@@ -105,7 +105,7 @@ def load(
     options: dict[str, Any] = {
         "weights": "random-raw" if checkpoint is not None and weights == "auto" else weights,
         "seed": seed,
-        "input_size": input_size_of(input_size),
+        "input_size": _asked_size(input_size, axes),
         "in_chans": in_chans,
         "mean": mean,
         "std": std,
@@ -197,7 +197,7 @@ def wrap(
             size for a model of clips or volumes.
     """
     numbers: dict[str, Any] = {"mean": mean, "std": std}
-    options = SourceOptions(input_size=input_size_of(input_size), in_chans=in_chans, **numbers)
+    options = SourceOptions(input_size=_asked_size(input_size, axes), in_chans=in_chans, **numbers)
     examples = _examples(inputs, example_inputs)
     if isinstance(module, ExportedProgram):
         source = exported.source_of(module, name or "ExportedProgram", options, example_inputs=examples)
@@ -215,6 +215,13 @@ def wrap(
     if forward is not None and examples is None:
         source = replace(source, adapter=partial(source.adapter or ModuleAdapter, forward=forward))
     return _adapter(source, options, transform, forward, axes=axes, layout=layout, prefix_tokens=prefix_tokens)
+
+
+def _asked_size(input_size: Size | None, axes: AxesOptions) -> tuple[int, ...] | None:
+    """The size of the input: one number is a length where the axes are said to be a sequence's."""
+    size = input_size_of(input_size)
+    is_line = axes.get("sample_rate") is not None or axes.get("axes") in SEQUENCES
+    return tuple(size) if is_line and size is not None and len(size) == 1 else size
 
 
 def _of_one_input(asked: SourceOptions, transform: Any) -> SourceOptions:

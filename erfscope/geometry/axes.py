@@ -25,6 +25,7 @@ NAMES = {
     "btc": (TIME,),
     "btchw": (TIME, ROW, COL),
 }
+SEQUENCES = ("t", "btc")
 #: What the cells of a reference are called, and the steps of a clip's time.
 CELL = {(TIME,): "samples", (DEPTH, ROW, COL): "voxels"}
 #: What one input is called; others are images.

@@ -89,3 +89,13 @@ def test_channels_behind_the_time_are_turned():
         assert not [each.text for each in found.findings if "axes" in each.text]
     unsaid = erfscope.wrap(net, example_inputs=torch.zeros(1, 6, 20))
     assert "read as (B, C, T): 6 channels of 20 steps" in unsaid.notes[0]
+
+
+@pytest.mark.parametrize("said", [{"sample_rate": 16000}, {"axes": "t"}])
+def test_one_number_is_the_length_of_what_is_said_to_be_a_sequence(said):
+    net = nn.Conv2d(1, 2, 3, padding=1)
+
+    def spectrogram(_: nn.Module, x: Tensor) -> Tensor:
+        return net(torch.stft(x[:, 0], 16, 8, return_complex=True, window=torch.ones(16)).abs()[:, None])
+
+    assert erfscope.wrap(net, forward=spectrogram, input_size=128, **said).preprocess.size == (128,)
