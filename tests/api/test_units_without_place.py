@@ -366,7 +366,7 @@ def test_heads_of_public_models_have_the_maps_of_plain_autograd(monkeypatch):
     from heads import ALLOWED, HEADS, rows
 
     # Their kinds are there twice, and these take most of the time.
-    slow = ("vit_small_patch14_reg4_dinov2", "convnext_atto")
+    slow = ("vit_small_patch14_reg4_dinov2", "convnext_atto", "vit_tiny_patch16_224", "torchvision RetinaNet")
     detector = "torchvision Faster R-CNN, "
     slow += tuple(detector + part for part in ("its pyramid", "scores of level 0", "scores of level 2", "a proposal"))
     quick = tuple(head for head in HEADS if head.name not in slow)
