@@ -30,12 +30,13 @@ from erfscope.figures.maps import (
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, SCALES, SIGNED_SCALES, TWO_COLUMNS, FigureStyle
 from erfscope.geometry.axes import DEPTH, MS
+from erfscope.maps.drawn import frames_around
 from erfscope.maps.erf_map import PER_AXIS, ErfMap
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, radii, unit_text
 
-#: Frames of a clip that are shown one by one, at most; inches of a frame and of a curve's height.
-FRAMES, CURVE = 7, 1.3
+#: Inches of a curve's height.
+CURVE = 1.3
 #: Axes of a volume that a slice keeps: what it runs down and what across.
 SLICES = ((1, 2), (0, 2), (0, 1))
 COLOURS: dict[str, str] = {"curve": "#35356b", "r50": "#e08a00", "r90": "#5fa8d8", "TRF": "#b04000", "step": "#30a060"}
@@ -142,12 +143,6 @@ def draw_slice(ax: Axes, result: Result, plane: ErfMap, view: Any, look: Look) -
         ends = [0, (count - 1) // 2, count - 1]
         axis.set_ticks(ends, [f"{each * step:g}" for each in ends])
     ax.set(xlim=extent[:2], ylim=extent[2:])
-
-
-def frames_around(own: float, count: int) -> range:
-    """Up to :data:`FRAMES` frames around one of ``count``."""
-    first = min(max(round(own) - FRAMES // 2, 0), max(count - FRAMES, 0))
-    return range(first, min(first + FRAMES, count))
 
 
 def _clip(result: Result, style: FigureStyle) -> Drawn:
