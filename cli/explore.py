@@ -75,8 +75,8 @@ def explore(
     """Make a page on which you point at a unit and see its effective receptive field (ERF).
 
     It shows every stage of MODEL on one image, volume, clip or sound, or of two models side by side, and also which
-    units see a pixel. The page is one file that works without a network. With `--serve` it asks this process for any unit, layer, convention
-    and picture.
+    units see a pixel. The page is one file that works without a network. With `--serve` it asks this process for any
+    unit, layer, convention and picture.
     """
     from erfscope.cli.console import Screen, complain
     from erfscope.cli.run.interruption import importing_torch

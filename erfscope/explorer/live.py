@@ -70,8 +70,8 @@ class PageRequest:
     name: str = ""
 
 
-#: Parameters of every page, and those of answers that hold whole numbers, with commas between them: so many, and so many
-#: more for each axis of the input.
+#: Parameters of every page, and those of answers that hold whole numbers, with commas between them: so many, and more
+#: for each axis of the input.
 OF_PAGES = ("layer", "wrt", "convention", "picture")
 NUMBERS = {"model": (1, 0), "unit": (0, 1), "box": (0, 2)}
 #: Layers of one request, at most.

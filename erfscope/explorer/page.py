@@ -17,6 +17,7 @@ from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
 from erfscope.explorer.planes import Picture, Plane, kind_of, picture_of, three
 from erfscope.explorer.stages import ENCLOSED, ExploredUnit, Stage, measured_of
+from erfscope.geometry.axes import COL, DEPTH, ROW, TIME
 from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.maps.drawn import BRIGHTNESS, FRAMES, SHARES
 from erfscope.measures import MEASURES
@@ -25,13 +26,12 @@ from erfscope.results.result import Result
 from erfscope.storage.writing import write_bytes
 from erfscope.view import page, words
 
-
 #: What a page calls the input, by its kind, and its cells where that is not their unit.
 PICTURES = {"image": "picture", "volume": "volume", "clip": "clip", "sequence": "signal"}
 CELLS = {"px": "pixel", "cells": "cell of the inner map"}
 #: What the measures of time and depth are, in a few words.
 GLOSS = {
-    **{f"extent50_{axis}": f"length along {axis} that holds half of the ERF" for axis in ("row", "col", "depth", "time")},
+    **{f"extent50_{axis}": f"length along {axis} that holds half of the ERF" for axis in (ROW, COL, DEPTH, TIME)},
     "extent90_time": "length along time that holds nine tenths",
     "lookback90": "how far back nine tenths of it reach",
     "past_share": "share of the ERF before the unit's step",
@@ -220,8 +220,7 @@ def _model(model: ExploredModel) -> dict[str, Any]:
         "cell": axes.cell,
         # The unit of each measure; "%" for a share.
         "measures": {
-            name: "%" if each.kind == "share" else axes.unit_of(each.unit, each.axis)
-            for name, each in measures.items()
+            name: "%" if each.kind == "share" else axes.unit_of(each.unit, each.axis) for name, each in measures.items()
         },
         "picture": {"url": picture.url, "shape": picture.shape, "columns": picture.columns},
         "stages": [_stage(stage) for stage in model.stages],

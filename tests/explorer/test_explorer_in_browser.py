@@ -112,7 +112,7 @@ def test_the_unit_nearest_to_the_pointer_is_shown_with_its_map_and_numbers(brows
             assert unit_shown(browser) == unit.index
         seen = Image.open(io.BytesIO(base64.b64decode(browser.execute_script(script))))
         shown = np.asarray(seen.convert("RGB"), dtype=float)
-        expected = whole(stage, unit, decoded(unit.levels)[1])
+        expected = whole(stage, unit, decoded(unit.planes[0].levels)[1])
         colours = palette[np.floor(255 * expected + 0.5).astype(int)]
         # The picture below is grey, so that all colour is the map's.
         colour = COVER * expected * (colours[..., 0] - colours[..., 2])
@@ -174,7 +174,7 @@ def test_who_sees_a_pixel_or_a_box_is_read_from_the_same_maps(browser, address, 
     browser.find_element(By.CSS_SELECTOR, "label:has(input[value=seen])").click()
     screen = browser.find_element(By.CSS_SELECTOR, ".screen")
     for number, stage in enumerate(explorer.models[0].stages):
-        maps = [whole(stage, unit, masses(unit.levels) / stage.block**2) for unit in stage.units]
+        maps = [whole(stage, unit, masses(unit.planes[0].levels) / stage.block**2) for unit in stage.units]
         choose(browser, number)
         point(browser, 0.4, 0.3)
         assert_seen(numbers(browser), stage, [each[int(0.4 * SIZE[0]), int(0.3 * SIZE[1])] for each in maps])

@@ -314,7 +314,7 @@
     const sample = (cell) => ((cell + 0.5) / length) * count;
     const begin = Math.max(0, Math.floor(sample(first - 1))), end = Math.min(count, Math.ceil(sample(last + 1)));
     const step = Math.max(1, Math.floor((end - begin) / 800));
-    const y = (value) => (0.4 - (0.8 * value) / 255).toFixed(4);
+    const y = (value) => (0.07 - (0.54 * value) / 255).toFixed(4);
     for (let k = begin; k < end; k += step) {
       const part = grey.subarray(k, Math.min(k + step, end)), x = ((k + part.length / 2) / count) * length - 0.5;
       points.push(`${x.toFixed(2)},${y(Math.min(...part))}`);
@@ -323,13 +323,13 @@
     return `<polyline class="wave" points="${points.join(" ")}"/>`;
   }
 
-  // The map of a unit of a sequence as a curve that stands on the lower edge.
+  // The map of a unit of a sequence as a curve below the signal, which stands on the lower edge.
   function curve(unit, size, [first, last]) {
     if (!unit.curve) return "";
     const begin = unit.planes[0].first[1], points = [];
     unit.curve.forEach((value, k) => {
       const x = (begin + k + 0.5) * size - 0.5;
-      if (x > first - size && x < last + size) points.push(`${x.toFixed(2)},${(0.5 - (0.9 * value) / 255).toFixed(4)}`);
+      if (x > first - size && x < last + size) points.push(`${x.toFixed(2)},${(0.5 - (0.36 * value) / 255).toFixed(4)}`);
     });
     return points.length ? twice(`polyline points="${points[0].split(",")[0]},0.5 ${points.join(" ")} ${points.at(-1).split(",")[0]},0.5"`, "curve") : "";
   }
@@ -344,7 +344,9 @@
       if (meets(asked(model))) text += twice(rectangle(flat(asked(model))), "probe");
     } else if (unit.at) {
       const [row, col] = flat(unit.at), [down, across] = flat(model.spacing);
-      if (full) {
+      if (full && panel.frame != null) {
+        if (unit.trf.length && meets(unit.trf)) text += twice(rectangle(flat(unit.trf)), "field");
+      } else if (full) {
         const ring = (name) => {
           const radius = unit.numbers[name];
           if (!(radius > 0) || panel.cell !== own) return "";
@@ -368,10 +370,11 @@
   // What stands on a panel: which plane it is, and in a strip of frames how much of the map lies there.
   function label(panel, model, unit) {
     const third = thirdOf(panel), plane = planeOf(unit, panel), [first, last] = panel.window[1];
-    const length = (cell, axis) => (model.spacing[axis] === 1 ? "" : ` · ${digits(cell * model.spacing[axis])} ${model.units[axis]}`);
+    const isCells = (axis) => model.spacing[axis] === 1 && [model.cell, "frames"].includes(model.units[axis]);
+    const length = (cell, axis) => (isCells(axis) ? "" : ` · ${digits(cell * model.spacing[axis])} ${model.units[axis]}`);
     let text = "";
     if (panel.frame != null) text = `${panel.cell}${plane && state.mode === "sees" ? ` · ${Math.round(100 * plane.share)} %` : ""}`;
-    else if (panel.zoom) text = `${first} to ${last}${model.spacing[2] === 1 ? "" : ` · ${digits(first * model.spacing[2])} to ${digits(last * model.spacing[2])} ${model.units[2]}`}`;
+    else if (panel.zoom) text = `${first} to ${last}${isCells(2) ? "" : ` · ${digits(first * model.spacing[2])} to ${digits(last * model.spacing[2])} ${model.units[2]}`}`;
     else if (model.kind === "volume") text = `${model.axes[third]} ${panel.cell}${length(panel.cell, third)}`;
     else if (model.kind === "clip") text = `frame ${panel.cell}${length(panel.cell, third)}`;
     panel.note.textContent = text;
@@ -480,7 +483,7 @@
   }
 
   const reach = (unit) => 1.03 * (unit.radii.at(-1) || 0);
-  let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 1);
+  let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 0) || 1;
 
   function drawProfile(shown) {
     const svg = one(".profile"), [wide, high, left, bottom] = [360, 220, 34, 30];
@@ -491,9 +494,9 @@
       return unit.radii.length ? `<polyline class="${kind}" points="${x(0)},${y(0)} ${points.join(" ")}"/>` : "";
     };
     svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-    const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => limit / each <= 7) || 1000;
+    const step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => limit / each <= 7) || 1000;
     let text = [0, 0.5, 0.9].map((share) => `<line class="grid" x1="${left}" x2="${wide - 8}" y1="${y(share)}" y2="${y(share)}"/><text x="${left - 5}" y="${y(share) + 3.5}" text-anchor="end">${100 * share} %</text>`).join("");
-    for (let radius = 0; radius <= limit; radius += step) text += `<text x="${x(radius)}" y="${high - bottom + 14}" text-anchor="middle">${radius}</text>`;
+    for (let radius = 0; radius <= limit; radius += step) text += `<text x="${x(radius)}" y="${high - bottom + 14}" text-anchor="middle">${digits(radius)}</text>`;
     text += `<text x="${wide - 8}" y="${high - 3}" text-anchor="end">distance to the unit, ${models[0].unit}</text>`;
     models.forEach((model) => model.stages.forEach((stage) => { text += line(stage.units[shownIn(model, stage)], "others"); }));
     state.pins.forEach((pin) => { text += line(unitOf(pin), "pin"); });
