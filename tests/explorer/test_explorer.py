@@ -191,17 +191,6 @@ def test_more_than_two_models_are_refused(picture):
         erfscope.explore([net()] * 3, picture)
 
 
-class MeanOverTime(nn.Module):
-    def forward(self, x):
-        return x.mean(2)
-
-
-def test_a_layer_of_fewer_axes_than_the_input_is_refused():
-    flat = nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), MeanOverTime())
-    with pytest.raises(ErfscopeError, match="a map of 2 axes on an input of 3"):
-        erfscope.explore(flat, input_size=(6, 8, 8), in_chans=1, layer="1")
-
-
 SPACES = {
     "sequence": (nn.Conv1d, (40,), {"sample_rate": 8000}, (6,)),
     "volume": (nn.Conv3d, (6, 9, 8), {"spacing": (2.5, 1, 1), "unit_name": "mm"}, (2, 4, 4)),

@@ -14,7 +14,7 @@ from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from test_explorer import OPTIONS, SIZE, decoded, explorer, masses, net, picture  # noqa: F401
+from test_explorer import OPTIONS, SIZE, decoded, explorer, masses, net, picture, spatial  # noqa: F401
 from test_page_in_browser import HOSTILE, browser, opened, overflow, requests  # noqa: F401
 
 import erfscope
@@ -279,3 +279,22 @@ def test_pinned_units_are_printed(browser, address, tmp_path: Path):  # noqa: F8
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert shown == {".bench": False, ".pin-maps": True}
+
+
+def test_a_click_in_a_slice_moves_the_others_to_its_unit(browser, tmp_path):  # noqa: F811
+    module, options, _ = spatial("volume")
+    erfscope.explore(module, grid=9, **options).save(tmp_path / "volume.html")
+    start(browser, (tmp_path / "volume.html").as_uri())
+    row_slice = browser.find_elements(By.CSS_SELECTOR, ".screen .panel")[2]
+    depth, width = row_slice.size["height"], row_slice.size["width"]
+    # The slice runs down along depth (6 planes), and across along columns (8 of them).
+    offset = int((6.5 / 8 - 0.5) * width), int((1.5 / 6 - 0.5) * depth)
+    ActionChains(browser).move_to_element_with_offset(row_slice, *offset).click().perform()
+    depth_shown, row_shown, col_shown = unit_shown(browser)
+    assert (depth_shown, col_shown) == (1, 6)
+    labels = [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".screen .panel i")]
+    assert labels == ["depth 1 · 2.5 mm", "col 6 · 6 mm", f"row {row_shown} · {row_shown} mm"]
+    assert [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".pin-maps figcaption span")] == [
+        f"2 (1, {row_shown}, 6)"
+    ]
+    assert browser.get_log("browser") == []
