@@ -17,8 +17,8 @@ from erfscope.options.settings import OPTIONS
 #: Options of the measurement, beside those of how the model is built.
 TAKEN = (
     *("layer", "wrt", "channels", "convention", "draws", "images", "synthetic", "squash", "weights", "checkpoint"),
-    *("unsafe_load", "model_kwargs", "input_size", "in_chans", "mean", "std", "layout", "prefix_tokens", "seed"),
-    *("device", "dtype"),
+    *("unsafe_load", "model_kwargs", "input_size", "in_chans", "mean", "std", "axes", "spacing", "unit_name", "fps"),
+    *("sample_rate", "layout", "prefix_tokens", "seed", "device", "dtype"),
 )
 LAYERS = replace(
     OPTIONS["layer"], option=replace(OPTIONS["layer"].option, help="Layers, a comma list. Default: all stages.")
@@ -44,7 +44,10 @@ def _show_address(address: str) -> None:
 @click.command()
 @click.argument("models", nargs=-1, metavar="MODEL [MODEL]", required=True, type=ModelName())
 @click.option(
-    "--grid", type=click.INT, default=14, show_default=True, metavar="N", help="Units along each axis, at most."
+    "--grid",
+    type=click.INT,
+    metavar="N",
+    help="Units along each axis, at most. Default: 14; 6 of volumes and clips, 196 of sequences.",
 )
 @click.option("-o", "--output", type=File(), metavar="FILE", help="The page, such as explorer.html.")
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
@@ -61,7 +64,7 @@ def _show_address(address: str) -> None:
 @with_verbose
 def explore(
     models: tuple[str, ...],
-    grid: int,
+    grid: int | None,
     output: str | None,
     force: bool,
     serve: bool,
@@ -71,9 +74,9 @@ def explore(
 ) -> int:
     """Make a page on which you point at a unit and see its effective receptive field (ERF).
 
-    It shows every stage of MODEL on one image, or of two models side by side, and also which units see a pixel. The
-    page is one file that works without a network. With `--serve` it asks this process for any unit, layer, convention
-    and picture.
+    It shows every stage of MODEL on one image, volume, clip or sound, or of two models side by side, and also which
+    units see a pixel. The page is one file that works without a network. With `--serve` it asks this process for any
+    unit, layer, convention and picture.
     """
     from erfscope.cli.console import Screen, complain
     from erfscope.cli.run.interruption import importing_torch

@@ -18,9 +18,10 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.live import LiveExplorer, LiveModel, PageRequest
-from erfscope.explorer.page import ExploredModel, Explorer, explored_model
-from erfscope.explorer.stages import GRID, StagePlan, block_sizes, costs, explore_stage, plan_stage
+from erfscope.explorer.page import Explorer, explored_model
+from erfscope.explorer.stages import Stage, StagePlan, block_sizes, costs, explore_stage, plan_stage
 from erfscope.figures.maps import colour_map
+from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
@@ -48,17 +49,19 @@ def explore(
     image: Any = None,
     /,
     *,
-    grid: int = GRID,
+    grid: int | None = None,
     page_bytes: int = 6_000_000,
     **options: Unpack[Options],
 ) -> Explorer:
-    """Measure a grid of units of every stage on one image, for a page on which each can be pointed at.
+    """Measure a grid of units of every stage on one image, volume, clip or sequence, for a page on which each can be
+    pointed at.
 
     Args:
         model: As for :func:`erfscope.analyze`; or two that the page shows side by side, as a list or by their labels.
-        image: The image: a file, an array or a ready tensor; also ``images=`` or ``synthetic=``, as for
+        image: The image or other input: a file, an array or a ready tensor; also ``images=`` or ``synthetic=``, as for
             :func:`erfscope.analyze`.
-        grid: Units along each axis of a layer, at most.
+        grid: Units along each axis of a layer, at most; by default 14 of images, 6 of volumes and clips, and 196 of
+            sequences.
         page_bytes: How large the page may be, about; the smaller, the larger the blocks of pixels of its maps.
         **options: Those of :func:`erfscope.analyze` that say how a model is built, which layers (all stages by
             default), and how each unit is measured.
@@ -67,8 +70,7 @@ def explore(
         The explorer, with ``save(path)`` and ``to_html()``.
 
     Raises:
-        ErfscopeError: nothing could be started: a bad name, file, layer or option, or a model of other inputs than
-            images.
+        ErfscopeError: nothing could be started: a bad name, file, layer or option.
         MeasurementError: a model fails.
     """
     models = _models(model, grid)
@@ -81,10 +83,15 @@ def explore(
                 f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
                 " fewer models, or an input with --wrt"
             )
-        blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes))
-        for line in costs(plans, grid):
+        bare = [explored_model(stages[0].plan) for stages in plans]
+        pictures = sum(len(model.picture.url) for model in bare)
+        blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes - pictures))
+        for line in costs(plans):
             request.tell(line)
-        explored = [_explored([(plan, next(blocks)) for plan in each], request) for each in plans]
+        explored = [
+            replace(model, stages=tuple(_explored(plan, next(blocks), request) for plan in stages))
+            for model, stages in zip(bare, plans, strict=True)
+        ]
     return Explorer(models=tuple(explored), colours=_colours())
 
 
@@ -128,7 +135,7 @@ def serve(
     serve_explorer(explorer, host, port, ready)
 
 
-def _models(model: Model | Sequence[Model] | Mapping[str, Model], grid: int) -> list[tuple[str | None, Model]]:
+def _models(model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None) -> list[tuple[str | None, Model]]:
     """Models with their labels, where they are given."""
     if isinstance(model, Mapping):
         models: list[tuple[str | None, Any]] = [*model.items()]
@@ -136,8 +143,8 @@ def _models(model: Model | Sequence[Model] | Mapping[str, Model], grid: int) -> 
         models = [(None, each) for each in (model if isinstance(model, list | tuple) else [model])]
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
-    if not 1 <= grid <= 64:
-        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to 64, not {grid}")
+    if grid is not None and not 1 <= grid <= GRID_LIMIT:
+        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to {GRID_LIMIT}, not {grid}")
     return models
 
 
@@ -160,7 +167,7 @@ def _load(model: Model, label: str | None, request: Request) -> LoadedModel:
     return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
 
 
-def _plans(model: LoadedModel, request: Request, grid: int) -> Iterator[list[StagePlan]]:
+def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[list[StagePlan]]:
     """The layers that were asked for, each with its central unit measured; of several inputs with respect to each."""
     feed, layers = feed_of(request, model.adapter.preprocess), _layers(model, request)
     references = {wrt: None for layer in layers for wrt in model.references(layer, request.settings.wrt)}
@@ -198,11 +205,7 @@ def _colours() -> NDArray[np.uint8]:
     return found
 
 
-def _explored(stages: Sequence[tuple[StagePlan, int]], request: Request) -> ExploredModel:
-    """Measure all units of the layers of one model, on blocks of so many pixels each."""
-    plan = stages[0][0].plan
-    explored = []
-    for stage, block in stages:
-        text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
-        explored.append(explore_stage(stage, block, Callbacks(progress=partial(request.progress, text))))
-    return replace(explored_model(plan), stages=tuple(explored))
+def _explored(stage: StagePlan, block: int, request: Request) -> Stage:
+    """Measure all units of one layer, on blocks of so many cells."""
+    text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
+    return explore_stage(stage, block, Callbacks(progress=partial(request.progress, text)))

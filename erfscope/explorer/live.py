@@ -33,9 +33,9 @@ from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.explorer.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
-from erfscope.explorer.stages import Stage, explored_unit, plan_of_planes, stage_of
+from erfscope.explorer.stages import Stage, explored_unit, plan_layer, stage_of
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import Box, inside, sides
+from erfscope.geometry.unit import Box, inside, sides, size_text
 from erfscope.maps.erf_map import FloatArray
 from erfscope.model_errors import first_line, wrap_model_errors
 from erfscope.options.settings import Settings
@@ -56,9 +56,9 @@ class PageRequest:
     model: int = 0
     #: Layers whose units are asked about.
     stages: Sequence[str] = ()
-    #: Row and column.
+    #: An index along each axis.
     unit: Sequence[int] = ()
-    #: First and last row, first and last column of the image.
+    #: First and last cell of the input along each axis.
     box: Sequence[int] = ()
     #: The layer that is shown beside the others, and the reference, of each model.
     layers: Sequence[str] = ()
@@ -70,20 +70,22 @@ class PageRequest:
     name: str = ""
 
 
-#: Parameters of every page, and how many whole numbers those of answers hold, with commas between them.
+#: Parameters of every page, and those of answers that hold whole numbers, with commas between them: so many, and more
+#: for each axis of the input.
 OF_PAGES = ("layer", "wrt", "convention", "picture")
-NUMBERS = {"model": 1, "unit": 2, "box": 4}
+NUMBERS = {"model": (1, 0), "unit": (0, 1), "box": (0, 2)}
 #: Layers of one request, at most.
 MOST_LAYERS = 1000
 
 
-def read_request(query: str, models: int, *needed: str) -> PageRequest:
+def read_request(query: str, models: int, *needed: str, rank: int = 2) -> PageRequest:
     """Read what a page of so many models asks for.
 
     Args:
         query: The query of the address.
         models: How many models there are.
         needed: Names of parameters that must be there, beside those of every page.
+        rank: How many axes the input has.
 
     Raises:
         BadRequest: a parameter is missing, repeated or of another form.
@@ -97,11 +99,12 @@ def read_request(query: str, models: int, *needed: str) -> PageRequest:
         is_blank = "" in values and name in ("convention", *needed)
         if is_blank or (name in needed and not values):
             raise BadRequest(f"the request has no {name}, or one without a value; give it with a value")
-    numbers = {name: _whole_numbers(name, given[name][0]) for name in NUMBERS if name in needed}
+    counts = {name: count + each * rank for name, (count, each) in NUMBERS.items() if name in needed}
+    numbers = {name: _whole_numbers(name, given[name][0], count) for name, count in counts.items()}
     (model,), box = numbers.get("model", (0,)), numbers.get("box", ())
     if model >= models:
         raise BadRequest(f"there is no model {model}; the page has {models}, counted from 0")
-    if box and (box[0] > box[1] or box[2] > box[3]):
+    if any(first > last for first, last in zip(box[::2], box[1::2], strict=True)):
         raise BadRequest(f"the box {','.join(map(str, box))} ends before it begins; write top,bottom,left,right")
     return PageRequest(
         model=model,
@@ -116,8 +119,7 @@ def read_request(query: str, models: int, *needed: str) -> PageRequest:
     )
 
 
-def _whole_numbers(name: str, text: str) -> tuple[int, ...]:
-    count = NUMBERS[name]
+def _whole_numbers(name: str, text: str, count: int) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text) or text.count(",") != count - 1:
         form = ",".join("0" * count)
         raise BadRequest(f"{name} is {text[:40]!r}; write {count} whole number{'s' * (count > 1)}, such as {form}")
@@ -185,8 +187,8 @@ def _forward_mode(label: str, device: torch.device) -> Iterator[None]:
 
 
 Answer = TypeVar("Answer")
-#: Blocks along a side of a map, at most.
-BLOCKS = 512
+#: Blocks along a side of a plane of a map, and of a line, at most.
+BLOCKS, LINE_BLOCKS = 512, 8192
 #: Pictures that are held, the newest ones.
 PICTURES = 20
 #: Random draws of the signs of a box's pixels.
@@ -227,6 +229,11 @@ class LiveExplorer:
     def models(self) -> int:
         """How many models there are."""
         return len(self._models)
+
+    @property
+    def rank(self) -> int:
+        """How many axes their inputs have."""
+        return len(self._models[0].model.adapter.preprocess.size)
 
     def run(self, stop: threading.Event, answer: Callable[..., Answer], *arguments: Any) -> Answer:
         """Compute one answer, which ends at the model's next operation after ``stop`` is set.
@@ -284,26 +291,26 @@ class LiveExplorer:
             raise ErfscopeError(result.error or "the unit has no gradient on this picture")
         field = result.trf.clipped_box_px
         kept = result.map.values[tuple(slice(first, last + 1) for first, last in field)]
-        block = _block(result.trf.reference_px)
-        explored = explored_unit(result.unit.index, result.trf, field, replace(result.map, values=kept), block)
-        return unit_document(explored, block)
+        space, block = result.unit.map_shape[1:], _block(result.trf.reference_px)
+        erf = replace(result.map, values=kept)
+        return unit_document(explored_unit(result.unit.index, result.trf, field, erf, block=block, space=space))
 
     def field(self, request: PageRequest) -> dict[str, Any]:
-        """How strongly the pixels of a box, its first and last row and column, move the units of some layers.
+        """How strongly the cells of a box, its first and last one along each axis, move the units of some layers.
 
         Raises:
-            ErfscopeError: unknown layer, or a box that is not on the image.
+            ErfscopeError: unknown layer, or a box that is not on the input.
             MeasurementError: the model fails, or has an operation without a forward derivative.
         """
         live, feed, settings = self._measured(request, request.model)
-        layers, (top, bottom, left, right) = request.stages, request.box
-        device, dtype = device_and_dtype(plan_of_planes(live.model, feed, settings, layers[0]))
+        layers, box = request.stages, [(a, b + 1) for a, b in zip(request.box[::2], request.box[1::2], strict=True)]
+        device, dtype = device_and_dtype(plan_layer(live.model, feed, settings, layers[0]))
         image = feed.batch([0]).to(device=device, dtype=dtype)
-        height, width = image.shape[2:]
-        if bottom >= height or right >= width:
-            raise ErfscopeError(f"the image has {height} rows and {width} columns; point at a box inside of it")
-        box = ((top, bottom + 1), (left, right + 1))
-        fields = projective_fields(live.model, image, box, layers, draws=BOX_DRAWS, seed=settings.seed)
+        space = image.shape[2:]
+        if len(box) != len(space) or any(stop > side for (_, stop), side in zip(box, space, strict=True)):
+            names = {1: "samples", 2: "rows and columns"}.get(len(space), "planes, rows and columns")
+            raise ErfscopeError(f"the input has {size_text(space)} {names}; point at a box inside of it")
+        fields = projective_fields(live.model, image, tuple(box), layers, draws=BOX_DRAWS, seed=settings.seed)
         return {"stages": [base64.b64encode(fields[layer].astype("<f4").tobytes()).decode() for layer in layers]}
 
     def add_picture(self, data: bytes, name: str) -> dict[str, Any]:
@@ -337,7 +344,8 @@ class LiveExplorer:
         for number, layer in enumerate(chosen[: len(self._models)]):
             live, feed, settings = self._measured(request, number)
             models.append(_explored(live, feed, settings, layer))
-            known = tuple(seen.name for seen in live.model.recording.layers if len(seen.shape) == 4)
+            rank = len(live.model.adapter.preprocess.size)
+            known = tuple(seen.name for seen in live.model.recording.layers if len(seen.shape) == rank + 2)
             of = f" ({live.model.label})" if len(self._models) > 1 else ""
             choices += [
                 Choice(name="layer", label=f"Layer{of}", words=("", *known), chosen=layer),
@@ -378,7 +386,7 @@ def _explored(live: LiveModel, feed: Feed, settings: Settings, chosen: str) -> E
     plans, refused = [], []
     for layer in sorted(names, key=lambda name: live.model.layer(name).order):
         try:
-            plans.append(plan_of_planes(live.model, feed, settings, layer))
+            plans.append(plan_layer(live.model, feed, settings, layer))
         except ErfscopeError as error:
             if settings.wrt == IMAGE or layer == chosen:
                 raise
@@ -396,4 +404,4 @@ def _stage(plan: Plan) -> Stage:
 
 def _block(reference: Sequence[int]) -> int:
     """Side of the blocks of a map."""
-    return -(-max(reference) // BLOCKS)
+    return -(-max(reference) // (LINE_BLOCKS if len(reference) == 1 else BLOCKS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -13,29 +12,43 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
-from PIL import Image
 
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
-from erfscope.errors import ErfscopeError
-from erfscope.explorer.stages import ENCLOSED, MEASURED, ExploredUnit, Stage
+from erfscope.explorer.planes import Picture, Plane, kind_of, picture_of, three
+from erfscope.explorer.stages import ENCLOSED, ExploredUnit, Stage, measured_of
+from erfscope.geometry.axes import COL, DEPTH, ROW, TIME
 from erfscope.geometry.names import IMAGE, input_name, is_input
-from erfscope.maps.drawn import BRIGHTNESS, SHARES
+from erfscope.maps.drawn import BRIGHTNESS, FRAMES, SHARES
+from erfscope.measures import MEASURES
 from erfscope.printable import printable
 from erfscope.results.result import Result
 from erfscope.storage.writing import write_bytes
 from erfscope.view import page, words
 
+#: What a page calls the input, by its kind, and its cells where that is not their unit.
+PICTURES = {"image": "picture", "volume": "volume", "clip": "clip", "sequence": "signal"}
+CELLS = {"px": "pixel", "cells": "cell of the inner map"}
+#: What the measures of time and depth are, in a few words.
+GLOSS = {
+    **{f"extent50_{axis}": f"length along {axis} that holds half of the ERF" for axis in (ROW, COL, DEPTH, TIME)},
+    "extent90_time": "length along time that holds nine tenths",
+    "lookback90": "how far back nine tenths of it reach",
+    "past_share": "share of the ERF before the unit's step",
+    "present_share": "share in the unit's step",
+    "future_share": "share after the unit's step",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExploredModel:
-    """One model on one image."""
+    """One model on one input."""
 
-    #: Model, weights, convention and image, as for the first unit.
+    #: Model, weights, convention and input, as for the first unit.
     conditions: Result
-    #: The image as the model is given it, uint8 (H, W, C).
-    picture: NDArray[np.uint8]
-    #: Rows and columns of what units are differentiated by: the image, or the map of an inner layer.
+    #: The input, in grey.
+    picture: Picture
+    #: Size of what units are differentiated by: the input, or the map of an inner layer.
     size: tuple[int, ...]
     #: Random draws that each map is averaged over, as text; "" for a convention without.
     draws: str
@@ -64,20 +77,13 @@ class Live:
 
 
 def explored_model(plan: Plan) -> ExploredModel:
-    """One model on the first image of a plan, without stages.
-
-    Raises:
-        ErfscopeError: the image is a ready tensor.
-    """
+    """One model on the first input of a plan, without stages."""
     feed = plan.feed.of(plan.question.wrt)
-    picture = feed.pixels(0)
-    if picture is None:
-        raise ErfscopeError("an explorer shows the image under the maps; give an image file or an array, not a tensor")
     conditions, wrt = pending_result(plan, 0), plan.question.wrt
     label = " · ".join(filter(None, (conditions.label, input_name(wrt))))
     return ExploredModel(
         conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),
-        picture=picture,
+        picture=picture_of(feed, feed.batch([0]).ndim - 2),
         size=plan.trfs[0].reference_px,
         draws=_draws(plan),
     )
@@ -108,6 +114,7 @@ class Explorer:
             (folder / name).read_text(encoding="utf-8") for name in ("explorer.html.j2", "explorer.css", "explorer.js")
         )
         conditions = [model.conditions for model in self.models]
+        kind = kind_of(conditions[0].axes)
         document = json.dumps(self._document(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
         text: str = page.template_of(template).render(
             labels=[result.label for result in conditions],
@@ -115,6 +122,11 @@ class Explorer:
             shouts=list(dict.fromkeys(filter(None, map(words.random_weights, conditions)))),
             document=Markup(document),
             live=self.live,
+            kind=kind,
+            picture=PICTURES[kind],
+            cell=_cell(conditions[0]),
+            # Of volumes and clips a page holds planes of the maps, which do not say who sees a place.
+            who_sees=all(is_input(result.wrt) and (self.live or len(result.axes.names) < 3) for result in conditions),
             on_image=all(is_input(result.wrt) for result in conditions),
             **page.assets(script, style),
         )
@@ -157,12 +169,23 @@ class Explorer:
         return {
             "models": [_model(model) for model in self.models],
             "live": self.live is not None,
+            "frames": FRAMES,
+            "cell": _cell(self.models[0].conditions),
             "colours": _base64(self.colours.tobytes()),
             "shares": SHARES,
             "brightness": BRIGHTNESS,
             "enclosed": ENCLOSED,
-            "gloss": {name: words.GLOSS[name] for name in MEASURED},
+            "gloss": {
+                name: GLOSS.get(name) or words.GLOSS[name]
+                for model in self.models
+                for name in measured_of(model.conditions.axes)
+            },
         }
+
+
+def _cell(result: Result) -> str:
+    """What a page calls a cell of the reference."""
+    return CELLS.get(result.axes.cell, result.axes.cell.removesuffix("s"))
 
 
 def _facts(model: ExploredModel) -> list[str]:
@@ -171,7 +194,8 @@ def _facts(model: ExploredModel) -> list[str]:
     size = "x".join(map(str, result.input.size))
     return [
         words.weights_condition(result).alone,
-        f"input {size} px",
+        f"input {size} {result.input_axes.cell}",
+        *result.input_axes.recorded.values(),
         *([] if result.wrt == IMAGE else [f"with respect to {result.wrt}"]),
         f"convention {words.convention_text(result)}",
         *([model.draws] if model.draws else ()),
@@ -181,14 +205,24 @@ def _facts(model: ExploredModel) -> list[str]:
 
 
 def _model(model: ExploredModel) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    grey = np.rint(model.picture.mean(axis=-1)).astype(np.uint8)
-    Image.fromarray(grey).save(buffer, format="JPEG", quality=85)
+    axes, picture = model.conditions.axes, model.picture
+    measures = {name: MEASURES[name] for name in measured_of(axes)}
     return {
         "label": model.conditions.label,
-        "size": model.size,
-        "px": "px" if is_input(model.conditions.wrt) else "cells",
-        "picture": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
+        "kind": kind_of(axes),
+        "noun": PICTURES[kind_of(axes)],
+        # Of three axes, as the script counts them, whatever there are.
+        "size": three(model.size, 1),
+        "axes": three(axes.names, ""),
+        "spacing": three(axes.spacing, 1.0),
+        "units": three(axes.units, ""),
+        "unit": axes.unit,
+        "cell": axes.cell,
+        # The unit of each measure; "%" for a share.
+        "measures": {
+            name: "%" if each.kind == "share" else axes.unit_of(each.unit, each.axis) for name, each in measures.items()
+        },
+        "picture": {"url": picture.url, "shape": picture.shape, "columns": picture.columns},
         "stages": [_stage(stage) for stage in model.stages],
     }
 
@@ -202,24 +236,33 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "trf": stage.trf_px,
         "global": stage.global_by,
         "block": stage.block,
-        "units": [unit_document(unit, stage.block) for unit in stage.units],
-        "centers": stage.centers_px,
+        "units": [unit_document(unit) for unit in stage.units],
+        "centers": three(stage.centers_px, (0.0,)),
     }
 
 
-def unit_document(unit: ExploredUnit, block: int) -> dict[str, Any]:
+def unit_document(unit: ExploredUnit) -> dict[str, Any]:
     """One unit as the script reads it."""
+    curve = {} if unit.curve is None else {"curve": _base64(unit.curve.tobytes())}
     return {
         "index": unit.index,
         "at": unit.center_px,
         "trf": unit.trf_px,
-        "field": unit.field_px,
-        # The first block of its map, and how many there are, (rows, cols).
-        "first": [first // block for first, _ in unit.field_px],
-        "blocks": unit.levels.shape,
-        "levels": _base64(unit.levels.tobytes()),
-        "numbers": [unit.measures.get(name) for name in MEASURED],
+        "planes": [_plane(plane) for plane in unit.planes],
+        "numbers": [*unit.measures.values()],
         "radii": [round(radius, 2) for radius in unit.radii_px],
+        **curve,
+    }
+
+
+def _plane(plane: Plane) -> dict[str, Any]:
+    return {
+        "axes": plane.axes,
+        "cell": plane.cell,
+        "first": plane.first,
+        "blocks": plane.levels.shape,
+        "share": round(plane.share, 4),
+        "levels": _base64(plane.levels.tobytes()),
     }
 
 

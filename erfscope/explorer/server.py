@@ -161,7 +161,7 @@ def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:
 
     def answering(answer: Callable[..., Any], *needed: str) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            parameters = read_request(request.url.query, explorer.models, *needed)
+            parameters = read_request(request.url.query, explorer.models, *needed, rank=explorer.rank)
 
             async def text() -> AsyncIterator[str]:
                 yield json.dumps(await compute(answer, parameters), allow_nan=False)

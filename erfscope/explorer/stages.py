@@ -1,4 +1,4 @@
-"""Maps of a grid of units of one layer on one image, as sums over blocks of pixels, and what they cost."""
+"""Maps of a grid of units of one layer on one input, as sums over blocks of cells, and what they cost."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from erfscope.engine.batch import accumulate
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks, Plan, Sums, axes_of, plan_run
 from erfscope.errors import ErfscopeError
+from erfscope.explorer.planes import Plane, block_sums, pairs_of, planes_of, three
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf, resolve_units
-from erfscope.maps.drawn import BRIGHTNESS, SHARES
-from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.measures import MEASURES, Prepared
+from erfscope.maps.erf_map import ErfMap
+from erfscope.measures import MEASURES, shown_of, value_of
 from erfscope.measures.prepared import Geometry
+from erfscope.measures.values import prepared
 from erfscope.options.settings import Settings
+from erfscope.results.timing import own_step
 from erfscope.stimuli.feed import Feed
 
-#: Units along each axis, at most.
-GRID = 14
+#: Units along each axis, at most, of references of one, two and three axes; and units of a layer.
+GRID, MOST_UNITS = {1: 196, 2: 14, 3: 6}, 4096
 #: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
 FIXED_BYTES, UNIT_BYTES = 150_000, 465
 #: Blocks that each map has room for even if the page grows larger with them.
 FEWEST_BLOCKS = 16
 #: Seconds from which less is offered.
 LONG = 60
-#: Measures that are shown of every unit.
+#: Measures that are shown of every unit, before those of time and depth.
 MEASURED = ("r50", "r90", "context_r50", "center_share", "erf_trf")
 #: Shares of the map whose radii make the profile.
 ENCLOSED = tuple(percent / 100 for percent in range(5, 100, 5))
@@ -48,11 +51,13 @@ class ExploredUnit:
     #: () where there is no map.
     trf_px: Field
     field_px: Field
-    #: Of :data:`MEASURED`, and the radii of :data:`ENCLOSED`; empty for one without a gradient.
+    #: Of :func:`measured_of`, and the radii of :data:`ENCLOSED`; empty for one without a gradient.
     measures: Mapping[str, float | None]
     radii_px: tuple[float, ...]
-    #: Levels of the blocks over its field, see :func:`levels`.
-    levels: NDArray[np.uint8]
+    #: Its map in the planes that are kept of it.
+    planes: tuple[Plane, ...] = ()
+    #: Of a sequence the map's blocks relative to the strongest, in 8 bits.
+    curve: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +69,12 @@ class Stage:
     space: tuple[int, ...]
     grid: tuple[int, ...]
     stride_px: tuple[float, ...]
-    #: Size of a whole field, and what makes it the whole image; "" if nothing does.
+    #: Size of a whole field, and what makes it the whole input; "" if nothing does.
     trf_px: tuple[int, ...]
     global_by: str
-    #: Side of the blocks in pixels.
+    #: Side of the blocks in cells of the reference.
     block: int
-    #: The centres of the rows and of the columns of units, in pixels; None for one that no path leads to.
+    #: The centres of units along each axis, in cells of the reference; None for one that no path leads to.
     centers_px: tuple[tuple[float | None, ...], ...]
     #: In the order of ``np.ndindex(grid)``; none where each is computed when it is asked for.
     units: tuple[ExploredUnit, ...] = ()
@@ -81,7 +86,7 @@ class StagePlan:
 
     plan: Plan
     sums: Sums
-    #: Rows and columns of the units that are measured.
+    #: Indices along each axis of the units that are measured.
     along: Sequence[Sequence[int]]
     every: UnitFields
     #: Backward passes, and about how long they take.
@@ -89,38 +94,46 @@ class StagePlan:
     seconds: float
 
 
-def plan_of_planes(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
+def measured_of(axes: Axes) -> tuple[str, ...]:
+    """The measures that are shown of units of a reference."""
+    return (*MEASURED, *shown_of(axes))
+
+
+def plan_layer(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
     """Plan the measurement of one layer.
 
     Raises:
-        ErfscopeError: unknown layer, or one whose map, or whose image, is no plane.
+        ErfscopeError: unknown layer, or one whose units do not stand along the axes of the reference.
         MeasurementError: the model fails.
     """
     plan = plan_run(model, feed, settings, layer)
     space, reference = model.layer(layer).shape[2:], plan.trfs[0].reference_px
-    if len(space) != 2 or len(reference) != 2:
-        text = f"the explorer shows planes, and {layer} of {model.label} has a map of {len(space)} axes"
-        raise ErfscopeError(f"{text} on an input of {len(reference)}; take a model of images")
-    if set(axes_of(plan, 0).spacing) != {1.0}:
-        raise ErfscopeError("the explorer draws circles in pixels: leave --spacing out")
+    if len(space) != len(reference):
+        text = f"the explorer points at units along the axes of the input, and {layer} of {model.label} has a map of"
+        raise ErfscopeError(f"{text} {len(space)} axes on an input of {len(reference)}; name other layers")
     return plan
 
 
-def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int) -> StagePlan:
+def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int | None) -> StagePlan:
     """Choose the units of one layer, and measure the central one to see how long they will take.
 
     Raises:
-        ErfscopeError: unknown layer, or one whose map, or whose image, is no plane.
+        ErfscopeError: unknown layer, one whose units do not stand along the axes of the reference, or too many units.
         MeasurementError: the model fails.
     """
-    plan = plan_of_planes(model, feed, replace(settings, plain=True), layer)
+    plan = plan_layer(model, feed, replace(settings, plain=True), layer)
     space = model.layer(layer).shape[2:]
+    grid = grid or GRID[len(space)]
+    if (count := grid ** len(space)) > MOST_UNITS:
+        most = round(MOST_UNITS ** (1 / len(space)))
+        text = f"grid {grid} asks for {count} units of a layer of {len(space)} axes, and a page holds {MOST_UNITS}"
+        raise ErfscopeError(f"{text}; take at most --grid {most}")
     sums = plan.sums()
     started = time.perf_counter()
     accumulate(plan, sums, [0], plan.read)
     sums.seen, seconds = 1, time.perf_counter() - started
     chosen = resolve_units(f"grid:{grid}", space, plan.question.units[0].index, layer=layer)
-    along = [sorted({unit.index[axis] for unit in chosen}) for axis in (0, 1)]
+    along = [sorted({unit.index[axis] for unit in chosen}) for axis in range(len(space))]
     every = fields_of(plan, sums, along)
     draws = model.layer(layer).shape[1] if plan.question.draws == "all" else plan.question.draws
     # A forward pass takes about half as long as a backward pass, and is made once for all units.
@@ -128,7 +141,7 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
     return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * seconds_a_pass)
 
 
-def costs(models: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
+def costs(models: Sequence[Sequence[StagePlan]]) -> list[str]:
     """What is going to be computed, a line for each model, and what would be less."""
     every = [stage for stages in models for stage in stages]
     lines = [
@@ -139,8 +152,9 @@ def costs(models: Sequence[Sequence[StagePlan]], grid: int) -> list[str]:
     ]
     if sum(stage.seconds for stage in every) > LONG:
         draws = "" if every[0].plan.question.draws == 1 else " --draws 1 makes each unit cheaper,"
+        grid, rank = max(max(map(len, stage.along)) for stage in every), max(len(stage.along) for stage in every)
         half = max(1, grid // 2)
-        share = f"--grid {half} takes about {(half / grid) ** 2:.0%} of it"
+        share = f"--grid {half} takes about {(half / grid) ** rank:.0%} of it"
         lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
     return lines
 
@@ -154,8 +168,13 @@ def block_sizes(stages: Sequence[StagePlan], page_bytes: int) -> list[int]:
     sizes = [1] * len(stages)
 
     def blocks(number: int) -> int:
-        fields = np.array([field for field in stages[number].every.fields if field]).reshape(-1, 2, 2) // sizes[number]
-        return int(np.prod(fields[..., 1] - fields[..., 0] + 1, axis=1).sum())
+        stage = stages[number]
+        fields = np.array([three(field, (0, 0)) for field in stage.every.fields if field], dtype=int)
+        first, last = np.moveaxis(fields.reshape(-1, 3, 2), 2, 0) // sizes[number]
+        pairs = pairs_of(axes_of(stage.plan, 0), stage.plan.trfs[0].reference_px[0])
+        # A sequence has a curve beside its levels.
+        twice = 2 if len(stage.along) == 1 else 1
+        return sum(int((last - first + 1)[:, pair].prod(axis=1).sum()) for pair in pairs) * twice
 
     counts = [blocks(number) for number in range(len(stages))]
     while sum(counts) > most:
@@ -171,22 +190,22 @@ def explore_stage(stage: StagePlan, block: int, callbacks: Callbacks) -> Stage:
     Raises:
         MeasurementError: the model fails.
     """
-    every = stage.every
+    every, space = stage.every, stage.plan.model.layer(stage.plan.question.layer).shape[2:]
     maps = dict(unit_maps(stage.plan, stage.sums, every, callbacks))
     units = tuple(
-        explored_unit(unit.index, seen, field, maps.get(number), block)
+        explored_unit(unit.index, seen, field, maps.get(number), block=block, space=space)
         for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
     )
     return replace(stage_of(stage.plan, stage.along, block), units=units)
 
 
 def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
-    """The geometry of the units in some rows and columns of a layer.
+    """The geometry of the units of a layer that have some indices along each axis.
 
     Args:
         plan: What is measured: one unit of the layer.
-        along: The rows and the columns.
-        block: Side of the blocks of their maps, in pixels.
+        along: The indices.
+        block: Side of the blocks of their maps, in cells.
     """
     middle, trf = plan.question.units[0].index, plan.trfs[0]
 
@@ -210,52 +229,30 @@ def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
 
 
 def explored_unit(
-    index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, block: int
+    index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, *, block: int, space: Sequence[int]
 ) -> ExploredUnit:
-    """One unit, whose map is given on its field alone; without a map if it has no gradient."""
+    """One unit of a layer with a map of this size, whose ERF map is given on its field alone; without a map if it has
+    no gradient."""
     if trf is None or erf is None:
-        return ExploredUnit(
-            index=index,
-            center_px=None if trf is None else trf.center_px,
-            trf_px=(),
-            field_px=(),
-            measures={},
-            radii_px=(),
-            levels=np.zeros((0, 0), dtype=np.uint8),
-        )
+        center = None if trf is None else trf.center_px
+        return ExploredUnit(index=index, center_px=center, trf_px=(), field_px=(), measures={}, radii_px=())
     whole = np.zeros(trf.reference_px)
     whole[tuple(slice(first, last + 1) for first, last in field)] = erf.magnitude
-    geometry = Geometry(replace(erf, values=whole, center_px=trf.center_px, trf=trf), whole=False)
-    prepared = Prepared(whole[geometry.window], geometry)
-    values = {name: MEASURES[name].function(prepared) for name in MEASURED}
-    rows, cols = (slice(first // block, last // block + 1) for first, last in field)
+    step = own_step(trf, erf.axes, index, tuple(space))
+    erf = replace(erf, values=whole, center_px=trf.center_px, trf=trf, own_time=step)
+    ready = prepared(whole, erf, Geometry(erf, whole=False))
+    values = {name: value_of(MEASURES[name], ready) for name in measured_of(erf.axes)}
+    curve = None
+    if whole.ndim == 1:
+        (first, last), sums = field[0], block_sums(whole, block)
+        curve = np.rint(255 * sums / sums.max()).astype(np.uint8)[first // block : last // block + 1]
     return ExploredUnit(
         index=index,
         center_px=trf.center_px,
         trf_px=trf.clipped_box_px,
         field_px=field,
         measures={name: value if isinstance(value, float) else None for name, value in values.items()},
-        radii_px=tuple(prepared.radius(share) for share in ENCLOSED),
-        levels=levels(block_sums(whole, block)[rows, cols]),
+        radii_px=tuple(ready.radius(share) for share in ENCLOSED),
+        planes=planes_of(whole, erf.axes, trf.center_px, field, block),
+        curve=curve,
     )
-
-
-def block_sums(values: FloatArray, block: int) -> FloatArray:
-    """Sums of a map (H, W) over blocks of ``block`` x ``block`` pixels from its first one on, the last ones cut off."""
-    rows, cols = (np.arange(0, side, block) for side in values.shape)
-    return np.asarray(np.add.reduceat(np.add.reduceat(values, rows, axis=0), cols, axis=1))
-
-
-def levels(weights: FloatArray) -> NDArray[np.uint8]:
-    """A map in 8 bits: 0 where there is nothing, else 1 to 255 by the share that blocks at least as strong hold.
-
-    The share is put on the scale ``share`` (:mod:`erfscope.maps.drawn`), on which equal steps look equal. It
-    counts a block itself, so that the mass of all blocks of one level is the difference between two shares.
-
-    Args:
-        weights: Any shape, non-negative, not all zero.
-    """
-    _, place = np.unique(weights, return_inverse=True)
-    held = np.cumsum(np.bincount(place.ravel(), weights.ravel() / weights.sum())[::-1])[::-1]
-    bright = np.interp(np.clip(held, 0, 1), SHARES, BRIGHTNESS)[place.reshape(weights.shape)]
-    return np.where(weights > 0, 1 + np.rint(254 * bright), 0).astype(np.uint8)

@@ -18,10 +18,10 @@ from erfscope.figures.sequences import sequences
 from erfscope.figures.style import ONE_COLUMN, FigureStyle
 from erfscope.figures.volumes import volumes
 from erfscope.geometry.axes import DEPTH, MS, TIME
-from erfscope.maps.drawn import close_up
+from erfscope.maps.drawn import close_up, frames_around
 
-#: Frames of a clip that are shown one by one, at most, and the line around the unit's own.
-FRAMES, OWN = 7, "#30a060"
+#: The line around the unit's own frame.
+OWN = "#30a060"
 SUMMED = "clips: summed over time"
 
 
@@ -66,12 +66,6 @@ def close_tile(tile: Tile) -> Tile:
     picture = None if flat is None else shown.of(flat)
     result = replace(tile.result, map=shown.erf, sums=None)
     return replace(tile, result=result, above=(*tile.above, *shown.words), picture=picture)
-
-
-def frames_around(own: float, count: int) -> range:
-    """Up to :data:`FRAMES` frames around one of ``count``."""
-    first = min(max(round(own) - FRAMES // 2, 0), max(count - FRAMES, 0))
-    return range(first, min(first + FRAMES, count))
 
 
 def _clip(tile: Tile, style: FigureStyle, notes: Sequence[str], *, close: bool) -> Drawn:

@@ -134,6 +134,16 @@ def _part(side: int, center: float, times: int) -> slice:
     return slice(first, first + count)
 
 
+#: Frames of a clip that are shown one by one, at most.
+FRAMES = 7
+
+
+def frames_around(own: float, count: int) -> range:
+    """Up to :data:`FRAMES` frames around one of ``count``."""
+    first = min(max(round(own) - FRAMES // 2, 0), max(count - FRAMES, 0))
+    return range(first, min(first + FRAMES, count))
+
+
 def share_outside(erf: ErfMap, window: ErfMap) -> float:
     """Share of a map that lies outside of another one's cells, where their units stand at one place.
 

@@ -16,7 +16,8 @@ import erfscope
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.page import Explorer
-from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
+from erfscope.explorer.planes import block_sums, levels
+from erfscope.explorer.stages import ENCLOSED, MEASURED
 from erfscope.maps.drawn import BRIGHTNESS, SHARES, brightness
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -97,8 +98,9 @@ def test_every_unit_is_the_one_that_is_measured_alone(explorer, picture, number)
         blocks = block_sums(alone.map.values, stage.block)
         rows, cols = (slice(first // stage.block, last // stage.block + 1) for first, last in unit.field_px)
         assert blocks[rows, cols].sum() == pytest.approx(1)
-        assert np.abs(unit.levels.astype(int) - levels(blocks[rows, cols])).max() <= 1
-        mass, bright = decoded(unit.levels)
+        (plane,) = unit.planes
+        assert np.abs(plane.levels.astype(int) - levels(blocks[rows, cols])).max() <= 1
+        mass, bright = decoded(plane.levels)
         assert np.abs(mass - blocks[rows, cols]).max() <= STEP
         # Blocks of one level lie within a step, and each end of it is rounded by half of one.
         assert np.abs(bright - brightness(blocks[rows, cols])).max() <= 1.5 / 254
@@ -136,7 +138,7 @@ def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
     assert stages[0].block == 1 < stages[2].block
     assert len(found.to_html()) < 187_000
     stages = erfscope.explore(net(), picture, grid=5, page_bytes=0, **OPTIONS).models[0].stages
-    assert 1 < np.mean([unit.levels.size for stage in stages for unit in stage.units]) <= 16
+    assert 1 < np.mean([unit.planes[0].levels.size for stage in stages for unit in stage.units]) <= 16
 
 
 @pytest.mark.slow
@@ -146,8 +148,8 @@ def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
     (model,) = document["models"]
     for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
         assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
-        levels_kept = [base64.b64decode(each["levels"]) for each in kept["units"]]
-        assert levels_kept == [unit.levels.tobytes() for unit in stage.units]
+        levels_kept = [base64.b64decode(each["planes"][0]["levels"]) for each in kept["units"]]
+        assert levels_kept == [unit.planes[0].levels.tobytes() for unit in stage.units]
     assert "default-src 'none'" in text
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
 
@@ -174,7 +176,7 @@ def test_units_with_disjoint_fields_share_a_backward_pass(picture):
     ("wanted", "text"),
     [
         ({"unit": "corner"}, "explore takes no unit"),
-        ({"grid": 0}, "from 1 to 64, not 0"),
+        ({"grid": 0}, "from 1 to 256, not 0"),
         ({"convention": "jacobian,luo"}, "one input size and one convention"),
         ({"layer": "nowhere"}, "unknown layer 'nowhere'"),
     ],
@@ -189,11 +191,49 @@ def test_more_than_two_models_are_refused(picture):
         erfscope.explore([net()] * 3, picture)
 
 
-def test_a_model_of_lines_is_refused():
-    line = nn.Sequential(nn.Conv1d(1, 2, 3))
-    model = erfscope.wrap(line, input_size=(32,), in_chans=1, mean=0.0, std=1.0)
-    with pytest.raises(ErfscopeError, match="explorer shows planes"):
-        erfscope.explore(model, torch.rand(1, 1, 32), layer="0")
+SPACES = {
+    "sequence": (nn.Conv1d, (40,), {"sample_rate": 8000}, (6,)),
+    "volume": (nn.Conv3d, (6, 9, 8), {"spacing": (2.5, 1, 1), "unit_name": "mm"}, (2, 4, 4)),
+    "clip": (nn.Conv3d, (9, 8, 10), {"axes": "thw", "fps": 25}, (4, 3, 5)),
+}
+
+
+def spatial(kind: str) -> tuple[nn.Module, dict[str, object], tuple[int, ...]]:
+    """Two convolutions over the axes of a kind of input, the options that describe it, and one of its units."""
+    conv, size, described, index = SPACES[kind]
+    torch.manual_seed(0)
+    module = nn.Sequential(conv(1, 3, 3, padding=1), nn.Tanh(), conv(3, 3, 3, padding=1)).eval()
+    return module, {"input_size": size, "in_chans": 1, "layer": "2", "draws": 1, "dtype": "float64", **described}, index
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SPACES)
+def test_planes_of_other_inputs_are_those_of_the_map_that_is_measured_alone(kind):
+    module, options, index = spatial(kind)
+    given = torch.rand(1, 1, *SPACES[kind][1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = erfscope.explore(module, given, grid=9 if kind == "volume" else 10, **options)
+    (stage,) = found.models[0].stages
+    (unit,) = (unit for unit in stage.units if unit.index == index)
+    alone = erfscope.analyze(module, images=given, unit=index, **options)
+    for name, value in unit.measures.items():
+        assert value == pytest.approx(alone.measures[name].value, abs=1e-9)
+    values = alone.map.values
+    ranked = levels(values)
+    field = tuple(slice(first, last + 1) for first, last in unit.field_px)
+    if kind == "sequence":
+        (plane,) = unit.planes
+        np.testing.assert_array_equal(plane.levels[0], ranked[field])
+        assert np.abs(unit.curve / 255 - values[field] / values.max()).max() <= 0.5 / 255
+    elif kind == "volume":
+        expected = [ranked[2][field[1:]], ranked[:, :, 4][field[:2]].T, ranked[:, 4][field[::2]]]
+        assert [(plane.axes, plane.cell) for plane in unit.planes] == [((1, 2), 2), ((1, 0), 4), ((0, 2), 4)]
+        for plane, slice_ in zip(unit.planes, expected, strict=True):
+            np.testing.assert_array_equal(plane.levels, slice_)
+    else:
+        assert [plane.cell for plane in unit.planes] == [2, 3, 4, 5, 6]
+        for plane in unit.planes:
+            np.testing.assert_array_equal(plane.levels, ranked[plane.cell][field[1:]])
+            assert plane.share == pytest.approx(alone.frame_mass[plane.cell])
 
 
 @pytest.mark.slow

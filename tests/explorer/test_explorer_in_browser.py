@@ -14,7 +14,7 @@ from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from test_explorer import OPTIONS, SIZE, decoded, explorer, masses, net, picture  # noqa: F401
+from test_explorer import OPTIONS, SIZE, decoded, explorer, masses, net, picture, spatial  # noqa: F401
 from test_page_in_browser import HOSTILE, browser, opened, overflow, requests  # noqa: F401
 
 import erfscope
@@ -112,7 +112,7 @@ def test_the_unit_nearest_to_the_pointer_is_shown_with_its_map_and_numbers(brows
             assert unit_shown(browser) == unit.index
         seen = Image.open(io.BytesIO(base64.b64decode(browser.execute_script(script))))
         shown = np.asarray(seen.convert("RGB"), dtype=float)
-        expected = whole(stage, unit, decoded(unit.levels)[1])
+        expected = whole(stage, unit, decoded(unit.planes[0].levels)[1])
         colours = palette[np.floor(255 * expected + 0.5).astype(int)]
         # The picture below is grey, so that all colour is the map's.
         colour = COVER * expected * (colours[..., 0] - colours[..., 2])
@@ -174,7 +174,7 @@ def test_who_sees_a_pixel_or_a_box_is_read_from_the_same_maps(browser, address, 
     browser.find_element(By.CSS_SELECTOR, "label:has(input[value=seen])").click()
     screen = browser.find_element(By.CSS_SELECTOR, ".screen")
     for number, stage in enumerate(explorer.models[0].stages):
-        maps = [whole(stage, unit, masses(unit.levels) / stage.block**2) for unit in stage.units]
+        maps = [whole(stage, unit, masses(unit.planes[0].levels) / stage.block**2) for unit in stage.units]
         choose(browser, number)
         point(browser, 0.4, 0.3)
         assert_seen(numbers(browser), stage, [each[int(0.4 * SIZE[0]), int(0.3 * SIZE[1])] for each in maps])
@@ -279,3 +279,22 @@ def test_pinned_units_are_printed(browser, address, tmp_path: Path):  # noqa: F8
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert shown == {".bench": False, ".pin-maps": True}
+
+
+def test_a_click_in_a_slice_moves_the_others_to_its_unit(browser, tmp_path):  # noqa: F811
+    module, options, _ = spatial("volume")
+    erfscope.explore(module, grid=9, **options).save(tmp_path / "volume.html")
+    start(browser, (tmp_path / "volume.html").as_uri())
+    row_slice = browser.find_elements(By.CSS_SELECTOR, ".screen .panel")[2]
+    depth, width = row_slice.size["height"], row_slice.size["width"]
+    # The slice runs down along depth (6 planes), and across along columns (8 of them).
+    offset = int((6.5 / 8 - 0.5) * width), int((1.5 / 6 - 0.5) * depth)
+    ActionChains(browser).move_to_element_with_offset(row_slice, *offset).click().perform()
+    depth_shown, row_shown, col_shown = unit_shown(browser)
+    assert (depth_shown, col_shown) == (1, 6)
+    labels = [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".screen .panel i")]
+    assert labels == ["depth 1 · 2.5 mm", "col 6 · 6 mm", f"row {row_shown} · {row_shown} mm"]
+    assert [each.text for each in browser.find_elements(By.CSS_SELECTOR, ".pin-maps figcaption span")] == [
+        f"2 (1, {row_shown}, 6)"
+    ]
+    assert browser.get_log("browser") == []

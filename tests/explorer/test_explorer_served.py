@@ -38,7 +38,8 @@ from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
 from erfscope.explorer import server
 from erfscope.explorer.live import BadRequest, LiveExplorer, Overtaken, projective_fields, read_request
-from erfscope.explorer.stages import ENCLOSED, MEASURED, block_sums, levels
+from erfscope.explorer.planes import block_sums, levels
+from erfscope.explorer.stages import ENCLOSED, MEASURED
 from erfscope.options.request import Request
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -175,8 +176,9 @@ def assert_is(found: dict[str, Any], alone: erfscope.Result) -> None:
     assert found["numbers"] == pytest.approx([v if isinstance(v, float) else None for v in expected], abs=1e-9)
     assert found["at"] == pytest.approx(alone.unit.center_px)
     assert np.interp(alone["r50"].value, found["radii"], ENCLOSED) == pytest.approx(0.5, abs=0.01)
-    shown = np.frombuffer(base64.b64decode(found["levels"]), dtype=np.uint8).reshape(found["blocks"])
-    rows, cols = (slice(first, last + 1) for first, last in found["field"])
+    (plane,) = found["planes"]
+    shown = np.frombuffer(base64.b64decode(plane["levels"]), dtype=np.uint8).reshape(plane["blocks"])
+    rows, cols = (slice(at, at + count) for at, count in zip(plane["first"], plane["blocks"], strict=True))
     assert np.abs(shown.astype(int) - levels(block_sums(alone.map.values, 1)[rows, cols])).max() <= 1
 
 
@@ -404,7 +406,7 @@ def test_a_picture_that_breaks_off_is_forgotten(served):
     with served.connect() as connection:
         path = f"{served.path}picture?name=x"
         connection.sendall(served.request(path, bytes(1000), method="POST", content_length="2000"))
-    assert served.ask("unit", **UNIT)["blocks"]
+    assert served.ask("unit", **UNIT)["planes"]
     assert served.begun == [*before, "unit"]
 
 
@@ -425,7 +427,7 @@ def test_a_bomb_of_headers_ends_its_connection(served, bomb):
             connection.sendall(bomb)
         assert answered(connection)[0] in (0, 400)
     assert served.begun == before
-    assert served.ask("unit", **UNIT)["blocks"]
+    assert served.ask("unit", **UNIT)["planes"]
 
 
 @pytest.mark.slow
@@ -441,7 +443,7 @@ def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
         for connection in idle:
             connection.close()
     assert all(each == found[0] for each in found)
-    assert found[0]["blocks"]
+    assert found[0]["planes"]
 
 
 @pytest.mark.slow

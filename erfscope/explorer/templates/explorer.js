@@ -26,24 +26,58 @@
   // The share of a map in blocks at least as strong as those of each level.
   const HELD = Array.from({ length: 256 }, (_, level) => interpolate((level - 1) / 254, darkToBright, allToNone));
 
-  // Models, with what is computed once for each.
-  const models = data.models.map((model, number) => {
-    const [height, width] = model.size;
-    const section = all(".model")[number];
+  // Models, with what is computed once for each. Every input counts as one of three axes: an image is one slice, and a
+  // sequence one row of it.
+  const FLAT = [1, 2];
+  const PANELS = {
+    image: [{ axes: FLAT }],
+    volume: [{ axes: FLAT }, { axes: [1, 0] }, { axes: [0, 2] }],
+    clip: [{ axes: FLAT }, ...Array.from({ length: data.frames }, (_, frame) => ({ axes: FLAT, frame }))],
+    sequence: [{ axes: FLAT }],
+  };
+  const three = (values, filler) => [...Array(3 - values.length).fill(filler), ...values];
+  const thirdOf = ({ axes }) => 3 - axes[0] - axes[1];
+  const models = data.models.map((entry, number) => {
+    const model = { ...entry, number, section: all(".model")[number], stage: Math.floor((entry.stages.length - 1) / 2) };
+    const [frames, , length] = model.size;
+    model.panels = PANELS[model.kind].filter(({ frame }) => frame == null || frame < frames);
+    model.isLine = model.kind === "sequence";
+    const fields = model.stages.filter((stage) => !stage.global).map((stage) => stage.trf.at(-1));
+    model.zoom = Math.ceil(1.25 * Math.max(8, ...fields));
+    if (model.isLine && fields.length && model.zoom < length / 2) model.panels = [...model.panels, { axes: FLAT, zoom: true }];
     model.stages.forEach((stage) => {
-      stage.units.forEach((unit) => { unit.levels = bytes(unit.levels); });
-      if (data.live) stage.units = unmeasured(stage.centers);
-      stage.px = model.px;
-      stage.edges = stage.centers.map((centres, axis) => edges(centres.map((each) => each ?? 0), [height, width][axis]));
+      stage.model = model;
+      stage.counts = three(stage.grid, 1);
+      stage.units = data.live ? unmeasured(stage) : stage.units.map((unit) => ready(unit, stage));
+      stage.edges = stage.centers.map((centres, axis) => edges(centres.map((each) => each ?? 0), model.size[axis]));
     });
-    return { ...model, number, height, width, section, stage: Math.floor((model.stages.length - 1) / 2) };
+    return model;
   });
 
-  // All units of a stage before the server is asked for them.
-  function unmeasured([rows, cols]) {
-    const unit = (index, at) => ({ index, at: at.includes(null) ? null : at, pending: true, trf: [], field: [], first: [], blocks: [0, 0], numbers: [], radii: [] });
-    return rows.flatMap((row, r) => cols.map((col, c) => unit([r, c], [row, col])));
+  function ready(unit, stage) {
+    const names = Object.keys(stage.model.measures);
+    return Object.assign(unit, {
+      at: unit.at && three(unit.at, 0),
+      trf: unit.trf.length ? three(unit.trf, [0, 0]) : [],
+      numbers: Object.fromEntries(names.map((name, k) => [name, unit.numbers[k]])),
+      planes: unit.planes.map((plane) => ({ ...plane, levels: bytes(plane.levels) })),
+      curve: unit.curve && bytes(unit.curve),
+    });
   }
+
+  // All units of a stage before the server is asked for them.
+  function unmeasured({ centers, space, counts }) {
+    return Array.from({ length: counts[0] * counts[1] * counts[2] }, (_, number) => {
+      const place = placeOf(counts, number), at = place.map((k, axis) => centers[axis][k]);
+      return { index: place.slice(3 - space.length), at: at.includes(null) ? null : at, pending: true, trf: [], planes: [], numbers: {}, radii: [] };
+    });
+  }
+
+  // The place of a unit in the grid of its stage, and back.
+  function placeOf([, rows, cols], number) {
+    return [Math.floor(number / (rows * cols)), Math.floor(number / cols) % rows, number % cols];
+  }
+  const numberOf = ([, rows, cols], [plane, row, col]) => (plane * rows + row) * cols + col;
 
   // From where to where the cell of each row (or column) of units reaches: half of the way to the next centre.
   function edges(centres, size) {
@@ -51,13 +85,13 @@
     return centres.map((_, k) => [k ? between[k - 1] : -0.5, k < between.length ? between[k] : size - 0.5]);
   }
 
-  const state = { mode: "sees", at: [0.5, 0.5], box: null, pins: [] };
+  const state = { mode: "sees", at: [0.5, 0.5, 0.5], box: null, pins: [] };
 
   // What a unit's levels stand for: the mass of one block, and how bright it is drawn.
   function decoded(unit) {
     if (unit.mass) return unit;
     const counts = new Uint32Array(256), mass = new Float64Array(256), bright = new Float64Array(256);
-    unit.levels.forEach((level) => counts[level]++);
+    unit.planes.forEach(({ levels }) => levels.forEach((level) => counts[level]++));
     const there = [...counts.keys()].filter((level) => level && counts[level]).reverse();
     let before = 0;
     there.forEach((level, k) => {
@@ -70,12 +104,11 @@
   }
 
   function nearest(model, stage) {
-    const [down, across] = [model.height, model.width].map((side, axis) => {
+    return numberOf(stage.counts, model.size.map((side, axis) => {
       const at = state.at[axis] * side - 0.5;
       const distances = stage.centers[axis].map((each) => (each == null ? Infinity : Math.abs(each - at)));
       return distances.indexOf(Math.min(...distances));
-    });
-    return down * stage.grid[1] + across;
+    }));
   }
 
   // The unit that is shown: the nearest one, or the one before it as long as that is not there.
@@ -85,23 +118,21 @@
     return stage.last ?? near;
   }
 
-  // The pixels asked about, as first and last along each axis.
+  // The cells asked about, as first and last along each axis.
   function asked(model) {
-    const sides = [model.height, model.width];
-    return sides.map((side, axis) => {
+    return model.size.map((side, axis) => {
       const ends = state.box ? [state.box[0][axis], state.box[1][axis]] : [state.at[axis], state.at[axis]];
       return ends.map((end) => clamp(Math.floor(end * side), 0, side - 1)).sort((a, b) => a - b);
     });
   }
 
-  // The share of each unit's map that lies in these pixels: the maps, transposed.
-  function sharesIn(model, stage, [rows, cols]) {
-    const size = stage.block;
+  // The share of each unit's map that lies in these cells: the maps, transposed.
+  function sharesIn(model, stage, [, rows, cols]) {
+    const size = stage.block, [, height, width] = model.size;
     return stage.units.map((unit) => {
-      const [high, wide] = unit.blocks;
-      if (!high) return 0;
+      if (!unit.planes.length) return 0;
       decoded(unit);
-      const [top, left] = unit.first;
+      const [{ blocks: [high, wide], first: [top, left], levels }] = unit.planes;
       let sum = 0;
       const part = (block, side, [first, last]) => {
         const begin = block * size, end = Math.min(begin + size, side) - 1;
@@ -110,10 +141,9 @@
       const from = (ends, first) => Math.max(Math.floor(ends[0] / size), first);
       const to = (ends, first, count) => Math.min(Math.floor(ends[1] / size), first + count - 1);
       for (let row = from(rows, top); row <= to(rows, top, high); row++) {
-        const vertical = part(row, model.height, rows);
+        const vertical = part(row, height, rows);
         for (let col = from(cols, left); col <= to(cols, left, wide); col++) {
-          const level = unit.levels[(row - top) * wide + col - left];
-          sum += unit.mass[level] * vertical * part(col, model.width, cols);
+          sum += unit.mass[levels[(row - top) * wide + col - left]] * vertical * part(col, width, cols);
         }
       }
       return sum;
@@ -133,20 +163,51 @@
     return found;
   }
 
-  // The picture in grey, as the pixels below a map; every step-th of them.
-  function ground(model, step) {
-    const key = `ground${step}`;
-    if (!model[key]) {
-      const [height, width] = [Math.ceil(model.height / step), Math.ceil(model.width / step)];
-      const canvas = make("canvas");
-      [canvas.width, canvas.height] = [width, height];
-      const context = canvas.getContext("2d", { willReadFrequently: true });
-      context.drawImage(model.image, 0, 0, width, height);
-      const image = context.getImageData(0, 0, width, height);
-      for (let k = 0; k < image.data.length; k++) if (k % 4 < 3) image.data[k] *= DIM;
-      model[key] = image;
+  // The input in grey, (planes, rows, cols), from the file in which its planes lie side by side.
+  async function readPicture(model) {
+    const { url, shape: [depth, height, width], columns } = model.picture;
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    const canvas = make("canvas");
+    [canvas.width, canvas.height] = [image.width, image.height];
+    const context = canvas.getContext("2d", { willReadFrequently: true });
+    context.drawImage(image, 0, 0);
+    const { data: pixels } = context.getImageData(0, 0, image.width, image.height);
+    // A sequence has a sample in each cell of the file.
+    const [planes, wide] = model.isLine ? [width, 1] : [depth, width];
+    model.grey = new Uint8ClampedArray(depth * height * width);
+    for (let plane = 0, k = 0; plane < planes; plane++) {
+      const top = Math.floor(plane / columns) * height, left = (plane % columns) * wide;
+      for (let row = 0; row < height; row++) {
+        for (let col = 0; col < wide; col++) model.grey[k++] = pixels[4 * ((top + row) * image.width + left + col)];
+      }
     }
-    return model[key];
+  }
+
+  // A plane of the picture in grey, as the pixels below a map; every step-th of them.
+  function ground(model, { axes, cell, step }) {
+    const key = `${axes} ${step}`, kept = (model.grounds ||= {});
+    if (kept[key]?.cell === cell) return kept[key].image;
+    const { shape } = model.picture, strides = [shape[1] * shape[2], shape[2], 1], third = thirdOf({ axes });
+    const canvas = make("canvas"), small = make("canvas");
+    [canvas.height, canvas.width] = axes.map((axis) => shape[axis]);
+    const plane = new ImageData(canvas.width, canvas.height);
+    const start = strides[third] * clamp(Math.floor(((cell + 0.5) / model.size[third]) * shape[third]), 0, shape[third] - 1);
+    for (let row = 0, k = 0; row < canvas.height; row++) {
+      for (let col = 0; col < canvas.width; col++, k += 4) {
+        plane.data.fill(model.grey[start + row * strides[axes[0]] + col * strides[axes[1]]], k, k + 3);
+        plane.data[k + 3] = 255;
+      }
+    }
+    canvas.getContext("2d").putImageData(plane, 0, 0);
+    [small.height, small.width] = axes.map((axis) => Math.ceil(model.size[axis] / step));
+    const context = small.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0, small.width, small.height);
+    const image = context.getImageData(0, 0, small.width, small.height);
+    for (let k = 0; k < image.data.length; k++) if (k % 4 < 3) image.data[k] *= DIM;
+    kept[key] = { cell, image };
+    return image;
   }
 
   function blend(pixels, k, bright) {
@@ -154,36 +215,89 @@
     for (let band = 0; band < 3; band++) pixels[k + band] = pixels[k + band] * (1 - cover) + palette[colour + band] * cover;
   }
 
-  // Draw on a canvas: the picture, and over it what `bright` gives for each pixel of the rows and columns.
-  function paint(canvas, model, step, [rows, cols], bright) {
-    const under = ground(model, step), { width, height } = under;
+  // A view is some panels: planes of the input, each with its map, its marks and a line of text.
+  function makeView(model, element, panels, step) {
+    element.classList.add("planes", model.kind);
+    element.replaceChildren();
+    const side = (axis) => model.size[axis] * model.spacing[axis];
+    if (model.kind === "volume" && panels.length > 1) element.style.gridTemplateColumns = `${side(2)}fr ${side(0)}fr`;
+    return panels.map((spec) => {
+      const box = make("span", "", "panel"), canvas = make("canvas"), note = make("i");
+      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      svg.setAttribute("preserveAspectRatio", "none");
+      svg.setAttribute("aria-hidden", "true");
+      if (spec.frame != null) box.classList.add("frame");
+      if (spec.zoom) box.classList.add("zoom");
+      if (!model.isLine) box.style.aspectRatio = `${side(spec.axes[1])} / ${side(spec.axes[0])}`;
+      box.append(canvas, svg, note);
+      element.append(box);
+      return { ...spec, box, canvas, svg, note, step };
+    });
+  }
+
+  // Where a panel lies: its cell along the third axis, and the cells along its own that it shows.
+  function lay(panel, model, unit, held) {
+    const third = thirdOf(panel), seen = state.mode === "seen" && held;
+    const place = (axis) => {
+      const cell = unit.at && !seen ? Math.round(unit.at[axis]) : Math.floor(state.at[axis] * model.size[axis]);
+      return clamp(cell, 0, model.size[axis] - 1);
+    };
+    const begin = (axis, count) => clamp(place(axis) - Math.floor(count / 2), 0, model.size[axis] - count);
+    if (panel.frame != null) {
+      if (!panel.isHeld) panel.begin = begin(0, Math.min(data.frames, model.size[0]));
+      panel.cell = panel.begin + panel.frame;
+    } else {
+      panel.cell = place(third);
+    }
+    panel.own = place(third);
+    panel.window = panel.axes.map((axis) => [0, model.size[axis] - 1]);
+    if (panel.zoom) {
+      if (!panel.isHeld) panel.begin = begin(2, model.zoom);
+      panel.window[1] = [panel.begin, panel.begin + model.zoom - 1];
+    }
+  }
+
+  // Draw on a panel: the picture, and over it what `bright` gives for each cell down and across.
+  function paint(panel, model, bright) {
+    const { canvas, window: [rows, [left, right]] } = panel;
+    const step = model.isLine ? Math.ceil((right - left + 1) / 2048) : panel.step;
+    const under = model.isLine ? new ImageData(Math.ceil((right - left + 1) / step), 1) : ground(model, { ...panel, step });
+    const { width, height } = under;
     if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
     const image = new ImageData(new Uint8ClampedArray(under.data), width, height);
-    for (let y = Math.ceil(rows[0] / step); y * step <= rows[1]; y++) {
-      for (let x = Math.ceil(cols[0] / step); x * step <= cols[1]; x++) {
-        const value = bright(y * step, x * step);
-        if (value > 0) blend(image.data, 4 * (y * width + x), value);
+    for (let y = 0, k = 0; y < height; y++) {
+      for (let x = 0; x < width; x++, k += 4) {
+        let value = 0;
+        const first = left + x * step, last = model.isLine ? Math.min(first + step - 1, right) : first;
+        for (let cell = first; cell <= last; cell++) value = Math.max(value, bright(rows[0] + y * step, cell));
+        image.data[k + 3] = 255;
+        if (value > 0) blend(image.data, k, value);
       }
     }
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  function paintUnit(canvas, model, stage, unit, step) {
-    const nothing = [[0, -1], [0, -1]];
-    if (!unit.blocks[0]) return paint(canvas, model, step, nothing, () => 0);
-    const { bright } = decoded(unit), size = stage.block, wide = unit.blocks[1];
-    return paint(canvas, model, step, unit.field, (y, x) => {
-      const block = (Math.floor(y / size) - unit.first[0]) * wide + Math.floor(x / size) - unit.first[1];
-      return bright[unit.levels[block]];
+  const planeOf = (unit, { axes, cell }) => unit.planes.find((plane) => plane.cell === cell && `${plane.axes}` === `${axes}`);
+
+  function paintUnit(panel, model, stage, unit) {
+    const plane = planeOf(unit, panel);
+    if (!plane) return paint(panel, model, () => 0);
+    const { bright } = decoded(unit), size = unit.block || stage.block, [high, wide] = plane.blocks, [top, left] = plane.first;
+    return paint(panel, model, (y, x) => {
+      const row = Math.floor(y / size) - top, col = Math.floor(x / size) - left;
+      return row < 0 || col < 0 || row >= high || col >= wide ? 0 : bright[plane.levels[row * wide + col]];
     });
   }
 
-  function paintUnits(canvas, model, stage, bright, step) {
-    const [rows, cols] = stage.edges.map((cells, axis) => {
-      const side = axis ? model.width : model.height;
-      return Array.from({ length: side }, (_, k) => cells.findIndex(([, end]) => k <= end));
+  function paintUnits(panel, model, stage, bright) {
+    const at = (axis, cell) => Math.max(0, stage.edges[axis].findIndex(([, end]) => cell <= end));
+    const third = thirdOf(panel), place = [0, 0, 0];
+    const [rows, cols] = panel.axes.map((axis) => Array.from({ length: model.size[axis] }, (_, cell) => at(axis, cell)));
+    place[third] = at(third, panel.cell);
+    paint(panel, model, (y, x) => {
+      [place[panel.axes[0]], place[panel.axes[1]]] = [rows[y], cols[x]];
+      return bright[numberOf(stage.counts, place)];
     });
-    paint(canvas, model, step, [[0, model.height - 1], [0, model.width - 1]], (y, x) => bright[rows[y] * stage.grid[1] + cols[x]]);
   }
 
   const twice = (shape, kind) => `<${shape} class="halo"/><${shape} class="${kind}"/>`;
@@ -191,49 +305,112 @@
     `rect x="${left - 0.5}" y="${top - 0.5}" width="${right - left + 1}" height="${bottom - top + 1}"`;
 
   function cellOf(stage, number) {
-    const [rows, cols] = stage.edges, wide = stage.grid[1];
-    return [rows[Math.floor(number / wide)], cols[number % wide]].map(([first, end]) => [first + 0.5, end - 0.5]);
+    return placeOf(stage.counts, number).map((k, axis) => stage.edges[axis][k]).map(([first, end]) => [first + 0.5, end - 0.5]);
   }
 
-  function mark(svg, model, stage, number, full) {
-    const unit = stage.units[number];
-    svg.setAttribute("viewBox", `-0.5 -0.5 ${model.width} ${model.height}`);
-    let text = "";
+  // A sequence as a curve: what lies between the smallest and the largest sample of each of some hundred columns.
+  function wave(model, [first, last]) {
+    const { grey } = model, count = grey.length, [, , length] = model.size, points = [];
+    const sample = (cell) => ((cell + 0.5) / length) * count;
+    const begin = Math.max(0, Math.floor(sample(first - 1))), end = Math.min(count, Math.ceil(sample(last + 1)));
+    const step = Math.max(1, Math.floor((end - begin) / 800));
+    const y = (value) => (0.07 - (0.54 * value) / 255).toFixed(4);
+    for (let k = begin; k < end; k += step) {
+      const part = grey.subarray(k, Math.min(k + step, end)), x = ((k + part.length / 2) / count) * length - 0.5;
+      points.push(`${x.toFixed(2)},${y(Math.min(...part))}`);
+      if (step > 1) points.push(`${x.toFixed(2)},${y(Math.max(...part))}`);
+    }
+    return `<polyline class="wave" points="${points.join(" ")}"/>`;
+  }
+
+  // The map of a unit of a sequence as a curve below the signal, which stands on the lower edge.
+  function curve(unit, size, [first, last]) {
+    if (!unit.curve) return "";
+    const begin = unit.planes[0].first[1], points = [];
+    unit.curve.forEach((value, k) => {
+      const x = (begin + k + 0.5) * size - 0.5;
+      if (x > first - size && x < last + size) points.push(`${x.toFixed(2)},${(0.5 - (0.36 * value) / 255).toFixed(4)}`);
+    });
+    return points.length ? twice(`polyline points="${points[0].split(",")[0]},0.5 ${points.join(" ")} ${points.at(-1).split(",")[0]},0.5"`, "curve") : "";
+  }
+
+  function mark(panel, model, stage, number, full) {
+    const unit = stage.units[number], { axes, svg, own, window: [[top, bottom], [left, right]] } = panel, third = thirdOf(panel);
+    const flat = (box) => axes.map((axis) => box[axis]), meets = (box) => box[third][0] - 0.5 <= panel.cell && panel.cell <= box[third][1] + 0.5;
+    svg.setAttribute("viewBox", `${left - 0.5} ${top - 0.5} ${right - left + 1} ${bottom - top + 1}`);
+    let text = model.isLine ? wave(model, panel.window[1]) : "";
+    if (model.isLine && state.mode !== "seen") text += curve(unit, unit.block || stage.block, panel.window[1]);
     if (state.mode === "seen" && full !== "pin") {
-      text = twice(rectangle(asked(model)), "probe");
+      if (meets(asked(model))) text += twice(rectangle(flat(asked(model))), "probe");
     } else if (unit.at) {
-      const [row, col] = unit.at, arm = model.width / 60;
-      if (full) {
+      const [row, col] = flat(unit.at), [down, across] = flat(model.spacing);
+      if (full && panel.frame != null) {
+        if (unit.trf.length && meets(unit.trf)) text += twice(rectangle(flat(unit.trf)), "field");
+      } else if (full) {
         const ring = (name) => {
-          const radius = unit.numbers[NAMES.indexOf(name)];
-          return radius > 0 ? twice(`circle cx="${col}" cy="${row}" r="${radius}"`, `ring ${name}`) : "";
+          const radius = unit.numbers[name];
+          if (!(radius > 0) || panel.cell !== own) return "";
+          if (model.isLine) return twice(`rect x="${col - radius / across}" y="-0.6" width="${(2 * radius) / across}" height="1.2"`, `ring ${name}`);
+          return twice(`ellipse cx="${col}" cy="${row}" rx="${radius / across}" ry="${radius / down}"`, `ring ${name}`);
         };
-        text += unit.trf.length ? twice(rectangle(unit.trf), "field") : "";
+        if (unit.trf.length && meets(unit.trf)) text += twice(rectangle(flat(unit.trf)), "field");
         text += ring("r50") + ring("r90");
         const near = nearest(model, stage);
-        if (full !== "pin" && near !== number && stage.units[near].pending) text += twice(rectangle(cellOf(stage, near)), "cell");
-        text += twice(`path d="M${col - arm} ${row}H${col + arm}M${col} ${row - arm}V${row + arm}"`, "cross");
+        if (full !== "pin" && near !== number && stage.units[near].pending && meets(cellOf(stage, near))) text += twice(rectangle(flat(cellOf(stage, near))), "cell");
+        const wide = model.size[axes[1]] / 60, high = model.isLine ? 0.6 : (wide * across) / down;
+        const cross = model.isLine ? `M${col} -0.5V0.5` : `M${col - wide} ${row}H${col + wide}M${col} ${row - high}V${row + high}`;
+        if (panel.cell === own) text += twice(`path d="${cross}"`, "cross");
       } else {
-        text += twice(rectangle(cellOf(stage, number)), "cell");
+        text += twice(rectangle(flat(cellOf(stage, number))), "cell");
       }
     }
     svg.innerHTML = text;
   }
 
+  // What stands on a panel: which plane it is, and in a strip of frames how much of the map lies there.
+  function label(panel, model, unit) {
+    const third = thirdOf(panel), plane = planeOf(unit, panel), [first, last] = panel.window[1];
+    const isCells = (axis) => model.spacing[axis] === 1 && [model.cell, "frames"].includes(model.units[axis]);
+    const length = (cell, axis) => (isCells(axis) ? "" : ` · ${digits(cell * model.spacing[axis])} ${model.units[axis]}`);
+    let text = "";
+    if (panel.frame != null) text = `${panel.cell}${plane && state.mode === "sees" ? ` · ${Math.round(100 * plane.share)} %` : ""}`;
+    else if (panel.zoom) text = `${first} to ${last}${isCells(2) ? "" : ` · ${digits(first * model.spacing[2])} to ${digits(last * model.spacing[2])} ${model.units[2]}`}`;
+    else if (model.kind === "volume") text = `${model.axes[third]} ${panel.cell}${length(panel.cell, third)}`;
+    else if (model.kind === "clip") text = `frame ${panel.cell}${length(panel.cell, third)}`;
+    panel.note.textContent = text;
+    panel.box.classList.toggle("is-own", panel.frame != null && panel.cell === panel.own);
+  }
+
+  // Draw a unit on all panels of a view, or with `bright` all units of its stage.
+  function show(view, model, stage, number, full, bright = null) {
+    const unit = stage.units[number];
+    view.forEach((panel) => {
+      lay(panel, model, unit, full !== "pin");
+      if (bright) paintUnits(panel, model, stage, bright);
+      else paintUnit(panel, model, stage, unit);
+      mark(panel, model, stage, number, full);
+      if (full) label(panel, model, unit);
+    });
+  }
+
   // Numbers as text.
   const digits = (value) => (value == null ? "–" : String(Number(value.toPrecision(3))));
   const percent = (value) => (value == null ? "–" : `${Number((100 * value).toPrecision(3))} %`);
-  const texts = { center_share: percent, erf_trf: digits };
-  const reading = (stage, name, value) => (texts[name] ? texts[name](value) : value == null ? "–" : `${digits(value)} ${stage.px}`);
-  const number = (unit, name) => unit.numbers[NAMES.indexOf(name)];
-  const fieldText = (stage) => (stage.global ? "the whole picture" : `${stage.trf.join(" x ")} ${stage.px}`);
+  function reading({ model }, name, value) {
+    const unit = model.measures[name];
+    if (value == null || unit === "%") return percent(value);
+    return unit ? `${digits(value)} ${unit}` : digits(value);
+  }
+  const number = (unit, name) => unit.numbers[name];
+  const fieldText = (stage) => (stage.global ? `the whole ${stage.model.noun}` : `${stage.trf.join(" x ")} ${stage.model.cell}`);
+  const strideText = ({ stride, model }) => `${[...new Set(stride)].length > 1 ? stride.map(digits).join(" x ") : digits(stride[0])} ${model.cell}`;
   const unitText = (unit) => `(${unit.index.join(", ")})`;
 
   const ROWS = [
     ...NAMES.map((name) => [name, data.gloss[name], (stage, unit) => [reading(stage, name, number(unit, name)), number(unit, name)]]),
-    ["TRF", "all pixels that could move it", (stage) => [fieldText(stage)]],
-    ["stride", "from one unit to the next", (stage) => [`${digits(stage.stride[0])} ${stage.px}`]],
-    ["unit", "row and column in the stage's map", (stage, unit) => [`${unitText(unit)} of ${stage.space.join(" x ")}`]],
+    ["TRF", "all that could move it", (stage) => [fieldText(stage)]],
+    ["stride", "from one unit to the next", (stage) => [strideText(stage)]],
+    ["unit", `${models[0].axes.filter(Boolean).join(", ")} in the stage's map`, (stage, unit) => [`${unitText(unit)} of ${stage.space.join(" x ")}`]],
   ];
 
   function fill(table, heads, rows) {
@@ -262,21 +439,29 @@
 
   function sentence(element, model, stage, unit) {
     const [r50, own, beyond] = ["r50", "center_share", "context_r50"].map((name) => number(unit, name));
-    const wide = Math.max(model.width, model.height);
+    const wide = Math.max(...model.size.map((side, axis) => (model.kind === "clip" && !axis ? 0 : side * model.spacing[axis])));
     if (unit.pending || unit.error) return element.replaceChildren(unit.error || "…");
-    if (r50 == null) return element.replaceChildren(`${stage.name}: unit ${unitText(unit)} has no gradient on this picture.`);
+    if (r50 == null) return element.replaceChildren(`${stage.name}: unit ${unitText(unit)} has no gradient on this ${model.noun}.`);
     return element.replaceChildren(
       `In ${stage.name}, half of what unit ${unitText(unit)} looks at lies within `,
-      make("b", `${digits(r50)} ${stage.px}`),
-      ` of it (${Number((100 * r50 / wide).toPrecision(2))} % of the picture’s side), nine tenths within ${digits(number(unit, "r90"))} ${stage.px}. `,
-      own > OWN && beyond != null ? `${percent(own)} is in the unit’s own cell of ${digits(stage.stride[0])} ${stage.px}; half of the rest lies within ${digits(beyond)} ${stage.px}. ` : "",
-      stage.global ? "In theory it could look at the whole picture." : `In theory it could look at ${fieldText(stage)}.`,
+      make("b", reading(stage, "r50", r50)),
+      ` of it (${Number((100 * r50 / wide).toPrecision(2))} % of the ${model.noun}’s ${model.isLine ? "length" : "side"}), nine tenths within ${reading(stage, "r90", number(unit, "r90"))}. `,
+      own > OWN && beyond != null ? `${percent(own)} is in the unit’s own cell of ${strideText(stage)}; half of the rest lies within ${reading(stage, "context_r50", beyond)}. ` : "",
+      ...(model.axes.includes("time") ? [timeText(stage, unit)] : []),
+      `In theory it could look at ${fieldText(stage)}.`,
     );
   }
 
+  // What a unit of a clip or a sequence looks at before and after its own step.
+  function timeText(stage, unit) {
+    const [past, now, future] = ["past", "present", "future"].map((name) => percent(number(unit, `${name}_share`)));
+    return number(unit, "past_share") == null ? "" : `Of time, ${past} lies before its own step, ${now} in it and ${future} after it. `;
+  }
+
   // What is left out of a large stage, which may be the very units that are asked for.
+  const countOf = ({ space }) => space.reduce((product, side) => product * side, 1);
   const here = (stage) => {
-    const count = stage.space[0] * stage.space[1];
+    const count = countOf(stage);
     return stage.units.length < count ? ` Of its ${count} units ${stage.units.length} are on this page.` : "";
   };
 
@@ -298,7 +483,7 @@
   }
 
   const reach = (unit) => 1.03 * (unit.radii.at(-1) || 0);
-  let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 1);
+  let limit = models.flatMap((m) => m.stages.flatMap((s) => s.units)).reduce((most, unit) => Math.max(most, reach(unit)), 0) || 1;
 
   function drawProfile(shown) {
     const svg = one(".profile"), [wide, high, left, bottom] = [360, 220, 34, 30];
@@ -309,10 +494,10 @@
       return unit.radii.length ? `<polyline class="${kind}" points="${x(0)},${y(0)} ${points.join(" ")}"/>` : "";
     };
     svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-    const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => limit / each <= 7) || 1000;
+    const step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => limit / each <= 7) || 1000;
     let text = [0, 0.5, 0.9].map((share) => `<line class="grid" x1="${left}" x2="${wide - 8}" y1="${y(share)}" y2="${y(share)}"/><text x="${left - 5}" y="${y(share) + 3.5}" text-anchor="end">${100 * share} %</text>`).join("");
-    for (let radius = 0; radius <= limit; radius += step) text += `<text x="${x(radius)}" y="${high - bottom + 14}" text-anchor="middle">${radius}</text>`;
-    text += `<text x="${wide - 8}" y="${high - 3}" text-anchor="end">distance to the unit, ${models[0].px}</text>`;
+    for (let radius = 0; radius <= limit; radius += step) text += `<text x="${x(radius)}" y="${high - bottom + 14}" text-anchor="middle">${digits(radius)}</text>`;
+    text += `<text x="${wide - 8}" y="${high - 3}" text-anchor="end">distance to the unit, ${models[0].unit}</text>`;
     models.forEach((model) => model.stages.forEach((stage) => { text += line(stage.units[shownIn(model, stage)], "others"); }));
     state.pins.forEach((pin) => { text += line(unitOf(pin), "pin"); });
     shown.forEach(({ unit }, k) => { text += line(unit, `m${k}`); });
@@ -337,33 +522,31 @@
         const card = model.cards[k], near = k === model.stage ? chosen : shownIn(model, each);
         if (seen) {
           const { bright, facts: found } = seenIn(model, each);
-          paintUnits(card.canvas, model, each, bright, card.step);
+          show(card.view, model, each, near, false, bright);
           card.note.textContent = found.total ? `half in ${found.half}\u00a0of\u00a0${each.units.length}` : "none of these";
           if (k === model.stage) {
             facts = found;
-            paintUnits(one("canvas", screen), model, each, bright, 1);
+            show(model.view, model, each, near, true, bright);
           }
         } else {
-          paintUnit(card.canvas, model, each, each.units[near], card.step);
+          show(card.view, model, each, near, false);
           card.note.textContent = each.units[near].pending ? "…" : `r50 ${reading(each, "r50", number(each.units[near], "r50")).replace(" ", "\u00a0")}`;
-          if (k === model.stage) paintUnit(one("canvas", screen), model, each, each.units[near], 1);
+          if (k === model.stage) show(model.view, model, each, near, true);
         }
-        mark(card.svg, model, each, near, false);
         card.button.setAttribute("aria-pressed", k === model.stage);
       });
-      mark(one("svg", screen), model, stage, chosen, true);
       one(".depth input", model.section).value = model.stage;
       one(".depth input", model.section).setAttribute("aria-valuetext", stage.name);
       one("output", model.section).textContent = stage.name;
       const text = one(".sentence", model.section), unit = stage.units[chosen];
       if (data.live && seen) {
         text.textContent = model.trouble || (model.box !== boxOf(model) ? "…" : facts.total
-          ? `In ${stage.name} ${state.box ? "this box" : "this pixel"} influences unit ${unitText(stage.units[facts.strongest])} most: ${percent(facts.most)} of its total influence on the layer. Brighter cells are influenced more.`
-          : `${state.box ? "This box" : "This pixel"} influences no unit of ${stage.name}.`);
+          ? `In ${stage.name} ${state.box ? "this box" : `this ${data.cell}`} influences unit ${unitText(stage.units[facts.strongest])} most: ${percent(facts.most)} of its total influence on the layer. Brighter cells are influenced more.`
+          : `${state.box ? "This box" : `This ${data.cell}`} influences no unit of ${stage.name}.`);
       } else if (seen) {
         text.textContent = facts.total
-          ? `In ${stage.name}, unit ${unitText(stage.units[facts.strongest])} looks most at ${state.box ? "this box" : "this pixel"}: ${percent(facts.most)} of its ERF lies there. The glow over each unit’s cell says how much it looks here, beside the others.${here(stage)}`
-          : `No unit of ${stage.name} that is on this page looks at ${state.box ? "this box" : "this pixel"}.${here(stage)}`;
+          ? `In ${stage.name}, unit ${unitText(stage.units[facts.strongest])} looks most at ${state.box ? "this box" : `this ${data.cell}`}: ${percent(facts.most)} of its ERF lies there. The glow over each unit’s cell says how much it looks here, beside the others.${here(stage)}`
+          : `No unit of ${stage.name} that is on this page looks at ${state.box ? "this box" : `this ${data.cell}`}.${here(stage)}`;
       } else {
         sentence(text, model, stage, unit);
       }
@@ -404,17 +587,14 @@
     document.body.classList.toggle("has-pins", there);
     one(".pin-maps").replaceChildren(...state.pins.map((each, place) => {
       const model = models[each.model], stage = model.stages[each.stage], figure = make("figure");
-      const map = make("span", "", "card-map"), canvas = make("canvas"), caption = make("figcaption"), remove = make("button", "×");
-      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      const map = make("span", "", "card-map"), caption = make("figcaption"), remove = make("button", "×");
       remove.type = "button";
       remove.setAttribute("aria-label", `Remove ${pinText(each)}`);
       remove.addEventListener("click", () => {
         state.pins.splice(place, 1);
         drawPins();
       });
-      paintUnit(canvas, model, stage, unitOf(each), 1);
-      mark(svg, model, stage, each.unit, "pin");
-      map.append(canvas, svg);
+      show(makeView(model, map, model.panels, model.detail), model, stage, each.unit, "pin");
       caption.append(make("span", pinText(each)), remove);
       figure.append(map, caption);
       return figure;
@@ -432,9 +612,24 @@
     drawPins();
   }
 
-  function point(event, element) {
-    const box = element.getBoundingClientRect();
-    return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width].map((part) => clamp(part, 0, 1 - 1e-9));
+  // The place of a pointer, which lies on a panel or, once it is captured, beside the one where it was pressed.
+  function point(event, model, view, begun) {
+    const inside = ({ box }) => {
+      const { left, right, top, bottom } = box.getBoundingClientRect();
+      return event.clientX >= left && event.clientX < right && event.clientY >= top && event.clientY < bottom;
+    };
+    const panel = begun || view.find(inside);
+    if (!panel) return {};
+    const box = panel.box.getBoundingClientRect(), at = [...state.at], part = (part) => clamp(part, 0, 1 - 1e-9);
+    const parts = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width].map(part);
+    panel.axes.forEach((axis, k) => {
+      const [first, last] = panel.window[k];
+      at[axis] = part((first + parts[k] * (last - first + 1)) / model.size[axis]);
+    });
+    if (panel.frame != null) at[0] = part((panel.cell + 0.5) / model.size[0]);
+    // What the pointer is on holds still.
+    view.forEach((each) => { each.isHeld = (panel.frame != null && each.frame != null) || (panel.zoom && each.zoom); });
+    return { panel, at };
   }
 
   function listen(model) {
@@ -444,13 +639,16 @@
     slider.max = model.stages.length - 1;
     slider.addEventListener("input", () => { choose(model, Number(slider.value)); schedule(); });
     screen.addEventListener("pointerdown", (event) => {
+      const { panel, at } = point(event, model, model.view);
+      if (!panel) return;
       screen.setPointerCapture(event.pointerId);
-      start = { at: point(event, screen), x: event.clientX, y: event.clientY };
+      start = { panel, at, x: event.clientX, y: event.clientY };
       [state.at, state.box, state.active] = [start.at, null, model.number];
       schedule();
     });
     screen.addEventListener("pointermove", (event) => {
-      const at = point(event, screen);
+      const { at } = point(event, model, model.view, start?.panel);
+      if (!at) return;
       state.active = model.number;
       if (state.mode === "seen" && isDrag(event)) state.box = [start.at, at];
       if (state.mode === "sees" || isDrag(event) || !state.box) state.at = at;
@@ -461,12 +659,17 @@
       start = null;
     });
     screen.addEventListener("pointercancel", () => { start = null; });
+    screen.addEventListener("pointerleave", () => {
+      model.view.forEach((panel) => { panel.isHeld = false; });
+      schedule();
+    });
     screen.addEventListener("keydown", (event) => {
-      const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      const step = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const axis = event.shiftKey ? 0 : event.key === "ArrowUp" || event.key === "ArrowDown" ? 1 : 2;
       const turn = { PageUp: -1, PageDown: 1 }[event.key];
       if (event.ctrlKey || event.altKey || event.metaKey) return;
       state.active = model.number;
-      if (steps) move(model, steps);
+      if (step) move(model, axis, step);
       else if (turn) models.forEach((each) => choose(each, each.stage + turn));
       else if (event.key === "Enter" || event.key === " ") { if (state.mode === "sees") pin(model); }
       else if (event.key === "Escape") clear();
@@ -477,38 +680,38 @@
   }
 
   // To the next unit, or in the other mode by a block.
-  function move(model, steps) {
-    const stage = model.stages[model.stage], sides = [model.height, model.width];
+  function move(model, axis, step) {
+    const stage = model.stages[model.stage];
     if (state.mode === "seen") {
       state.box = null;
-      state.at = state.at.map((part, axis) => clamp(part + (steps[axis] * stage.block) / sides[axis], 0, 1 - 1e-9));
+      state.at[axis] = clamp(state.at[axis] + (step * stage.block) / model.size[axis], 0, 1 - 1e-9);
       return;
     }
-    const now = nearest(model, stage), [rows, cols] = stage.grid;
-    const row = clamp(Math.floor(now / cols) + steps[0], 0, rows - 1), col = clamp((now % cols) + steps[1], 0, cols - 1);
-    const unit = stage.units[row * cols + col];
-    if (unit.at) state.at = unit.at.map((centre, axis) => clamp((centre + 0.5) / sides[axis], 0, 1 - 1e-9));
+    const place = placeOf(stage.counts, nearest(model, stage));
+    place[axis] = clamp(place[axis] + step, 0, stage.counts[axis] - 1);
+    const unit = stage.units[numberOf(stage.counts, place)];
+    if (unit.at) state.at = unit.at.map((centre, k) => clamp((centre + 0.5) / model.size[k], 0, 1 - 1e-9));
   }
 
   function cards(model) {
-    const step = model.stages.length > 6 || model.width > 300 ? 2 : 1;
+    const step = model.detail * (model.stages.length > 6 || model.size[2] > 300 ? 2 : 1);
     model.cards = model.stages.map((stage, k) => {
-      const button = make("button"), map = make("span", "", "card-map"), canvas = make("canvas"), note = make("small");
-      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-      const size = `${stage.space.join(" x ")} units${stage.units.length < stage.space[0] * stage.space[1] ? `, ${stage.grid.join(" x ")} shown` : ""}`;
+      const button = make("button"), map = make("span", "", "card-map"), note = make("small");
+      const view = makeView(model, map, [model.panels.find(({ zoom }) => zoom) || model.panels[0]], step);
+      const size = `${stage.space.join(" x ")} units${stage.units.length < countOf(stage) ? `, ${stage.grid.join(" x ")} shown` : ""}`;
       button.type = "button";
       button.title = `${stage.name}: ${size}; TRF ${fieldText(stage)}`;
-      map.append(canvas, svg);
       button.append(map, make("b", stage.name), note);
       const here = (event) => {
-        [state.at, state.active] = [point(event, map), model.number];
+        const { at } = point(event, model, view);
+        if (at) [state.at, state.active] = [at, model.number];
         choose(model, k);
         schedule();
       };
       map.addEventListener("pointermove", here);
       map.addEventListener("pointerdown", here);
       button.addEventListener("click", () => { choose(model, k); schedule(); });
-      return { button, canvas, svg, note, step };
+      return { button, view, note };
     });
     one(".stages", model.section).classList.toggle("many", model.stages.length > 8);
     one(".stages", model.section).append(...model.cards.map((card) => card.button));
@@ -517,7 +720,8 @@
   // Live: what is shown and not there yet is asked for one by one, the first stage first, and given up when it is not
   // shown any more.
   const form = one(".choices"), seconds = {};
-  const boxOf = (model) => asked(model).join();
+  const rank = (model) => model.stages[0].space.length;
+  const boxOf = (model) => asked(model).slice(3 - rank(model)).join();
 
   function missing() {
     if (state.mode === "seen") {
@@ -539,12 +743,12 @@
       query: [["model", first.model.number], ["stage", first.stage.name], ["unit", first.unit.index.join()]],
       path: "unit",
       text: `unit ${unitText(first.unit)} of ${first.stage.name}`,
-      take: (found) => takeUnit(first.unit, found),
+      take: (found) => takeUnit(first, found),
     };
   }
 
-  function takeUnit(unit, found) {
-    Object.assign(unit, found, { pending: false, levels: bytes(found.levels || "") });
+  function takeUnit({ unit, stage }, found) {
+    Object.assign(unit, found.error ? found : ready(found, stage), { pending: false });
     limit = Math.max(limit, reach(unit));
     if (state.pins.some((each) => unitOf(each) === unit)) drawPins();
   }
@@ -630,7 +834,7 @@
     document.addEventListener("dragover", (event) => event.preventDefault());
     document.addEventListener("drop", (event) => {
       event.preventDefault();
-      send(event.dataTransfer.files[0]);
+      if (one("[type=file]", form)) send(event.dataTransfer.files[0]);
     });
     setInterval(showProgress, 100);
   }
@@ -648,9 +852,9 @@
 
   async function start() {
     await Promise.all(models.map(async (model) => {
-      model.image = new Image();
-      model.image.src = model.picture;
-      await model.image.decode();
+      await readPicture(model);
+      model.detail = model.isLine ? 1 : Math.ceil(Math.max(...model.size) / 1024);
+      model.view = makeView(model, one(".screen", model.section), model.panels, model.detail);
       cards(model);
       listen(model);
     }));
