@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 #: Control and format characters (escape sequences, direction marks), lone surrogates of undecodable file names, line
 #: separators.
@@ -114,3 +115,20 @@ def decimals(value: float, se: float | None, *, digits: int = 3) -> int:
     else:
         places = 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return places if largest == 0 else min(places, DIGITS - 1 - math.floor(math.log10(largest)))
+
+
+def listed(words: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = list(words) or ["–"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def listed_up_to(most: int, words: Sequence[str]) -> str:
+    """The first of some words, and how many more there are."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def name_pieces(name: str) -> list[str]:
+    """The parts of a name that may stand on lines of their own: it is broken after its marks."""
+    return re.findall(r"[^ _./:\-]*[ _./:\-]+|[^ _./:\-]+", name)

@@ -17,8 +17,9 @@ from erfscope.figures.maps import shared
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.measures.shapes import MIN_R2
+from erfscope.printable import listed_up_to
 from erfscope.results.result import Result
-from erfscope.view.words import error_words, lengths, listed_up_to, names
+from erfscope.view.words import error_words, lengths, names
 
 #: Inches: height of a panel, and the narrowest one beside another.
 HEIGHT, PANEL = 2.15, 2.4

@@ -10,7 +10,7 @@ from erfscope.geometry.axes import unit_sign
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.measures import INPUT_SHARE, MEASURES
-from erfscope.printable import brief, number, rounded
+from erfscope.printable import brief, listed_up_to, number, rounded
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.table import MISSING, Cell
@@ -137,7 +137,7 @@ def provenance(result: Result, *, in_folder: bool) -> Iterator[tuple[str, str]]:
     if shown.sha256:
         yield f"{noun}s sha256", shown.sha256
     if shown.dead:
-        yield f"unusable {noun}s", words.listed_up_to(8, shown.dead)
+        yield f"unusable {noun}s", listed_up_to(8, shown.dead)
     yield "transform", shown.transform
     yield f"draws per {noun}", str(shown.n_draws)
     yield "seed", str(result.seed)

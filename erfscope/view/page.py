@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.geometry.names import is_input
 from erfscope.measures import MEASURES
-from erfscope.printable import printable
+from erfscope.printable import name_pieces, printable
 from erfscope.results.json_values import plain
 from erfscope.view import drawings as charts
 from erfscope.view import sentences, words
@@ -106,7 +106,7 @@ def coded(text: str) -> Markup:
 
 def breakable(name: str) -> Markup:
     """A name that a browser breaks after its marks, where it needs several lines."""
-    return Markup("<wbr>").join(words.name_pieces(printable(name)))
+    return Markup("<wbr>").join(name_pieces(printable(name)))
 
 
 @cache

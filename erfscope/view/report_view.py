@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from erfscope.finding import code_of
 from erfscope.geometry.names import input_name
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
-from erfscope.printable import DIGITS, number
+from erfscope.printable import DIGITS, listed_up_to, number
 from erfscope.results.comparability import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
@@ -100,7 +100,7 @@ class ReportView:
         for result in measured:
             found.setdefault(words.random_weights(result), []).append(result.label)
         return [
-            text if len(labels) == len(measured) else f"{words.listed_up_to(6, list(dict.fromkeys(labels)))}: {text}"
+            text if len(labels) == len(measured) else f"{listed_up_to(6, list(dict.fromkeys(labels)))}: {text}"
             for text, labels in found.items()
             if text
         ]

@@ -14,7 +14,7 @@ from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.geometry.unit import CENTRE
 from erfscope.model_facts import Weights
-from erfscope.printable import one_line
+from erfscope.printable import listed, listed_up_to, one_line
 from erfscope.results.comparability import RANDOM, Use, differing, values
 from erfscope.results.findings import OWN_CELL
 from erfscope.results.report import Report
@@ -28,8 +28,6 @@ from erfscope.view.words import (
     JACKKNIFE,
     errors_over,
     lengths_text,
-    listed,
-    listed_up_to,
     main_radii,
     option_values,
     steps_of_one,

@@ -12,6 +12,7 @@ from typing import Any
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.unit import size_text
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
+from erfscope.printable import listed
 from erfscope.results.findings import COMPARE, WITHOUT_OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -264,7 +265,7 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = dict.fromkeys(result.se_over for result in shown)
-        yield f"± is the {words.JACKKNIFE} over {words.listed(words.over_text(shown, each) for each in over)}."
+        yield f"± is the {words.JACKKNIFE} over {listed(words.over_text(shown, each) for each in over)}."
     place = view.pixel_note
     place = f"{place[0].upper()}{place[1:]}." if place else ""
     yield from filter(None, (words.plane_note(shown), words.cells_note(shown), place))
@@ -320,14 +321,14 @@ def latex_figure(
     common = [condition.alone for condition in words.shared(drawn).values()]
     others = "; ".join(text for text in words_on if text not in common)
     what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
-    sentences = [f"{what} of {words.listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
+    sentences = [f"{what} of {listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     sentences += [f"{others[:1].upper()}{others[1:]}."] if others else []
     if has_maps and any(map(words.radii, drawn)):
         sentences.append("Circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
     sentences += filter(None, [words.cells_note(drawn)])
     cut = [name for name, result in zip(words.names(drawn), drawn, strict=True) if _is_cut(result)]
     if cut:
-        sentences.append(f"Input too small for {words.listed(cut)}: sizes are underestimates.")
+        sentences.append(f"Input too small for {listed(cut)}: sizes are underestimates.")
     name, width = ("figure*", "textwidth") if is_wide else ("figure", "linewidth")
     # LaTeX cannot escape every character in labels and names of files.
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", file)

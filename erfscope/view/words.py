@@ -11,11 +11,10 @@ from erfscope.geometry.axes import COL, DEPTH, FRAMES, ROW, TIME, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.values import MeasureValue
-from erfscope.printable import brief
+from erfscope.printable import brief, listed_up_to
 from erfscope.results.comparability import RANDOM
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
-from erfscope.view.table import DASH
 
 #: The radii that every output shows first, and figures draw.
 RADII = ("r50", "r90")
@@ -433,20 +432,3 @@ def steps_of_one(results: Sequence[Result]) -> int | None:
     steps = {result.step for result in results}
     one_model = len({result.model for result in results}) == 1
     return len(steps) if len(steps) > 1 and None not in steps and one_model else None
-
-
-def listed(words: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *others, last = list(words) or [DASH]
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def listed_up_to(most: int, words: Sequence[str]) -> str:
-    """The first of some words, and how many more there are."""
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def name_pieces(name: str) -> list[str]:
-    """The parts of a name that may stand on lines of their own: it is broken after its marks."""
-    return re.findall(r"[^ _./:\-]*[ _./:\-]+|[^ _./:\-]+", name)

@@ -402,8 +402,11 @@
     return unit ? `${digits(value)} ${unit}` : digits(value);
   }
   const number = (unit, name) => unit.numbers[name];
-  const fieldText = (stage) => (stage.global ? `the whole ${stage.model.noun}` : `${stage.trf.join(" x ")} ${stage.model.cell}`);
-  const strideText = ({ stride, model }) => `${[...new Set(stride)].length > 1 ? stride.map(digits).join(" x ") : digits(stride[0])} ${model.cell}`;
+  // Sides in cells; the first of a clip is in frames.
+  const sidesText = (sides, { kind, cell }) =>
+    kind === "clip" && cell === "px" ? `${sides[0]} frames x ${sides.slice(1).join(" x ")} px` : `${sides.join(" x ")} ${cell}`;
+  const fieldText = (stage) => (stage.global ? `the whole ${stage.model.noun}` : sidesText(stage.trf, stage.model));
+  const strideText = ({ stride, model }) => ([...new Set(stride)].length > 1 ? sidesText(stride.map(digits), model) : `${digits(stride[0])} ${model.cell}`);
   const unitText = (unit) => `(${unit.index.join(", ")})`;
 
   const ROWS = [

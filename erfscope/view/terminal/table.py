@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
+from erfscope.printable import name_pieces
 from erfscope.view.table import Cell, Column, Note, Table, Value, rows_of
-from erfscope.view.words import name_pieces
 
 
 class TerminalTable:
