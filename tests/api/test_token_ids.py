@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.view.words import cells_note
 
 LENGTH, UNIT = 12, 9
 
@@ -52,6 +53,8 @@ def test_ids_are_measured_with_respect_to_their_embedding(plain):
     assert np.abs(values / values.sum() - by_autograd(model, ids)).sum() < 1e-12
     assert values[UNIT + 1 :].sum() == 0
     assert (found.axes.unit, found["future_share"].value, found.timing.causal_by_map) == ("tokens", 0, True)
+    assert found.axes.text == "time 1 token"
+    assert cells_note([found]) == "", "sizes are in tokens"
     assert all(not parameter.grad_fn and parameter.grad is None for parameter in model.parameters())
 
 
