@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.view.tables import latex_figure
+from erfscope.view.terminal.report import next_step
 from erfscope.view.words import cells_note
 
 LENGTH, UNIT = 12, 9
@@ -55,13 +57,16 @@ def test_ids_are_measured_with_respect_to_their_embedding(plain):
     assert (found.axes.unit, found["future_share"].value, found.timing.causal_by_map) == ("tokens", 0, True)
     assert found.axes.text == "time 1 token"
     assert cells_note([found]) == "", "sizes are in tokens"
+    assert "Circles" not in latex_figure([found], "A curve", "x.pdf", words_on=(), has_maps=True, is_wide=False)
     assert all(not parameter.grad_fn and parameter.grad is None for parameter in model.parameters())
 
 
 def test_synthetic_ids_are_spread_over_the_vocabulary():
     model, _ = text()
     adapter = erfscope.wrap(model, example_inputs=(torch.zeros(1, LENGTH, dtype=torch.long),))
-    assert erfscope.analyze(adapter, wrt="embed", unit=UNIT, samples=4, measures="r50").ok
+    report = erfscope.sweep(adapter, wrt="embed", unit=UNIT, samples=4, measures="r50")
+    assert report[0].ok
+    assert "--image" not in str(next_step(report, ())), "ids are no files"
     grey = np.array([0, 128, 255], dtype=np.uint8).reshape(1, 3, 1)
     assert adapter.preprocess.normalise(grey).tolist() == [[[0, 25, 49]]]
 
