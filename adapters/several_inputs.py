@@ -143,7 +143,7 @@ def example_inputs_of(
     planes = {each: tensor for each, tensor in floating.items() if tensor.dim() in (4, 5)}
     large = {each: tensor for each, tensor in planes.items() if min(tensor.shape[-2:]) > MATRIX}
     given_maps = large or planes or {each: tensor for each, tensor in floating.items() if tensor.dim() == 3}
-    ids = {} if given_maps else _token_ids(module, named)
+    ids = {} if given_maps else _token_ids(module, named, forward)
     read, taken = TOKEN_IDS if ids else CHANNELS_LAST if axes in TIME_FIRST else AS_GIVEN
     found = {each: read(tensor) for each, tensor in (given_maps or ids).items()}
     _refuse_unlike(name, named, found)
@@ -193,12 +193,15 @@ CHANNELS_LAST = (time_first, time_first)
 TOKEN_IDS = (_one_channel, _as_ids)
 
 
-def _token_ids(module: nn.Module, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The first (B, T) of integers, of a model that embeds tokens."""
-    is_text = any(isinstance(each, nn.Embedding) for each in module.modules())
+def _token_ids(
+    module: nn.Module, named: Mapping[str, Tensor], forward: Callable[..., Any] | None
+) -> dict[str, Tensor]:
+    """The first (B, T) of integers among the parameters of a model that embeds tokens."""
+    order = [*inspect.signature(module.forward if forward is None else forward).parameters, *named]
     whole = (torch.int32, torch.int64)
     ids = [(each, tensor) for each, tensor in named.items() if tensor.dim() == 2 and tensor.dtype in whole]
-    return dict(ids[:1]) if is_text else {}
+    ids.sort(key=lambda pair: order.index(pair[0]))
+    return dict(ids[:1]) if any(isinstance(each, nn.Embedding) for each in module.modules()) else {}
 
 
 def _of_ids(module: nn.Module, part: Preprocess) -> Preprocess:

@@ -203,7 +203,9 @@ def _zero_cause(plan: Plan) -> str | None:
     if plan.model.recording.graph.by == UNRECORDED:
         return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
     if is_input(plan.question.wrt) and plan.model.adapter.preprocess.axes.cell == TOKENS:
-        return "token ids have no gradient; measure with respect to what embeds them: wrt=NAME (--wrt NAME)"
+        modules = plan.model.adapter.module.named_modules()
+        name = next((name for name, each in modules if isinstance(each, torch.nn.Embedding)), "NAME")
+        return f"token ids have no gradient; measure with respect to what embeds them: wrt={name!r} (--wrt {name})"
     if (cut := gradient_cut(plan.model.recording, plan.question.layer, plan.question.wrt)) is None:
         return None
     operation, is_switched_off = cut

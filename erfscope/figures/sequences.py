@@ -72,7 +72,7 @@ def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", n
     lay_out(figure)
     if not several:
         write_over(ax, "", wrapped(figure, tiles[0].above, inches(ax)[0]))
-    said = [*notes, "curve: mass per sample", *error_words(results, "±"), TRF]
+    said = [*notes, f"curve: mass per {maps[0].axes.one_cell}", *error_words(results, "±"), TRF]
     handles = [*map(_key, range(len(tiles)), tiles)] if several else ax.get_legend_handles_labels()[0]
     under = [*(LINES if several else tiles[0].below), *(said if style.conditions else [])]
     finish(figure, panels, heights, words=under, handles=handles, handlelength=1.8)
@@ -81,7 +81,7 @@ def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", n
 
 def _share_axis(ax: Axes, results: Sequence[Result], scale: str) -> None:
     """The vertical axis: linear of signed maps."""
-    cell, is_signed = results[0].axes.cell.removesuffix("s"), any(result.scale == "signed" for result in results)
+    cell, is_signed = results[0].axes.one_cell, any(result.scale == "signed" for result in results)
     named = f"share per {cell}"
     if not is_signed:
         top = max(float(result.map.values.max()) for result in results if result.map is not None)

@@ -85,7 +85,11 @@ class Axes:
         """The axes with the sides of their cells: ``depth 2.5 mm, row 1 mm, col 1 mm``."""
         each = zip(self.names, self.spacing, self.units, strict=True)
         plain = Axes.named(self.names).units
-        named = [name if unit in plain else f"{name} {brief(step)} {unit}" for name, step, unit in each]
+        one = {(1.0, self.cell): self.one_cell}
+        named = [
+            name if unit in plain else f"{name} {brief(step)} {one.get((step, unit), unit)}"
+            for name, step, unit in each
+        ]
         return ", ".join(named)
 
     @property

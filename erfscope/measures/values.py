@@ -32,7 +32,7 @@ class MeasureValue:
     leave_one_out: tuple[float, ...] = field(default=(), repr=False)
     kind: Kind
     #: r/S, w/S, s/S or a/S^2 of a radius, width, sigma or area, with S = sqrt(HW) of the reference; None for other
-    #: kinds.
+    #: kinds, and for lengths of time of a clip, whose sides are in-plane.
     of_input: float | None = None
     #: Ratios as in ``of_input``, with S = sqrt(hw) of the whole TRF, h x w, clipped nowhere; None if the TRF is global
     #: or unknown.
@@ -166,6 +166,8 @@ def _with_error(
         numbers = ()
     if entry.bias_corrected and isinstance(value, float) and len(numbers) > 1:
         value = _corrected(entry, value, numbers)
+    # Of a clip the sides are in-plane: a length of time is no share of them.
+    is_sized = entry.axis in ("", *erf.axes.only(erf.axes.measured).names)
     return MeasureValue(
         value=value,
         se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None)
@@ -173,8 +175,8 @@ def _with_error(
         else None,
         leave_one_out=numbers,
         kind=entry.kind,
-        of_input=geometry.sides.of_input(entry.kind, value),
-        of_trf=geometry.sides.of_trf(entry.kind, value),
+        of_input=geometry.sides.of_input(entry.kind, value) if is_sized else None,
+        of_trf=geometry.sides.of_trf(entry.kind, value) if is_sized else None,
         unit=erf.axes.unit_of(entry.unit, entry.axis),
     )
 

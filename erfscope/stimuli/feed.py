@@ -159,7 +159,7 @@ class TensorFeed:
             raise ErfscopeError(
                 "a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not"
                 f" {self.tensor.dtype} of shape {tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H,"
-                " W, 3)"
+                " W, 3), token ids with erfscope.wrap(model, inputs={...}), an example of them"
             )
 
     @property

@@ -320,9 +320,10 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
     is_sound = name.endswith(SOUNDS) and not name.endswith(".npy")
     if rank == 2 and not name.endswith(TIFF):
         what = "sound" if is_sound else "an array" if name.endswith(".npy") else "a volume"
+        hint = "; if it takes samples, say so by axes='t' (--axes t)" if is_sound else ""
         raise ErfscopeError(
             f"{str(file)!r} is {what}, and the model takes images of two axes, {size_text(preprocess.size)}; give image"
-            " files, or a model whose input has one axis (sound) or three (volumes, clips)"
+            f" files, or a model whose input has one axis (sound) or three (volumes, clips){hint}"
         )
     if (rank == 1 and not name.endswith(SOUNDS)) or (rank == 3 and is_sound):
         has, takes = ("a volume", "sound of one axis") if rank == 1 else ("sound", "volumes or clips of three axes")

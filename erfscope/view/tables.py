@@ -323,7 +323,7 @@ def latex_figure(
     what = shown if drawn[1:] else shown.replace("Effective receptive fields", "Effective receptive field")
     sentences = [f"{what} of {listed(words.names(drawn))}.", f"Conditions: {'; '.join(common)}."]
     sentences += [f"{others[:1].upper()}{others[1:]}."] if others else []
-    if has_maps and any(map(words.radii, drawn)):
+    if has_maps and any(words.radii(result) and len(result.axes.names) > 1 for result in drawn):
         sentences.append("Circles around the unit: radii that hold 50 % (full) and 90 % (dashed) of the ERF.")
     sentences += filter(None, [words.cells_note(drawn)])
     cut = [name for name, result in zip(words.names(drawn), drawn, strict=True) if _is_cut(result)]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from erfscope.geometry.axes import COL, DEPTH, FRAMES, ROW, TIME, Axes
+from erfscope.geometry.axes import CELLS, COL, DEPTH, FRAMES, ROW, TIME, Axes
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import NUMBER, PX, Trf, size_text
 from erfscope.measures.values import MeasureValue
@@ -371,9 +371,9 @@ def pixel_note(results: Sequence[Result], unit: object) -> str:
 
 def cells_note(results: Sequence[Result]) -> str:
     """The sentence that names sizes in cells; "" where there are none."""
-    on_image = {is_input(result.wrt) for result in results}
-    whose = " with respect to a feature map" if len(on_image) > 1 else ""
-    return f"Sizes{whose} are in cells of the map." if False in on_image else ""
+    in_cells = {result.axes.cell == CELLS for result in results}
+    whose = " with respect to a feature map" if len(in_cells) > 1 else ""
+    return f"Sizes{whose} are in cells of the map." if True in in_cells else ""
 
 
 def global_note(results: Sequence[Result]) -> tuple[str, str] | None:

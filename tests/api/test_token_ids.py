@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.view.tables import latex_figure
+from erfscope.view.terminal.report import next_step
+from erfscope.view.words import cells_note
 
 LENGTH, UNIT = 12, 9
 
@@ -45,20 +48,25 @@ def by_autograd(model: Text, ids: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("plain", [False, True])
 def test_ids_are_measured_with_respect_to_their_embedding(plain):
     model, ids = text()
-    examples = {"input_ids": ids[:1], "attention_mask": torch.ones(1, LENGTH, dtype=torch.long)}
+    examples = {"attention_mask": torch.ones(1, LENGTH, dtype=torch.long), "input_ids": ids[:1]}
     adapter = erfscope.wrap(model, inputs=examples)
     found = erfscope.analyze(adapter, images=ids, wrt="embed", unit=UNIT, draws="all", plain=plain)
     values = found.map.values.ravel()
     assert np.abs(values / values.sum() - by_autograd(model, ids)).sum() < 1e-12
     assert values[UNIT + 1 :].sum() == 0
     assert (found.axes.unit, found["future_share"].value, found.timing.causal_by_map) == ("tokens", 0, True)
+    assert found.axes.text == "time 1 token"
+    assert cells_note([found]) == "", "sizes are in tokens"
+    assert "Circles" not in latex_figure([found], "A curve", "x.pdf", words_on=(), has_maps=True, is_wide=False)
     assert all(not parameter.grad_fn and parameter.grad is None for parameter in model.parameters())
 
 
 def test_synthetic_ids_are_spread_over_the_vocabulary():
     model, _ = text()
     adapter = erfscope.wrap(model, example_inputs=(torch.zeros(1, LENGTH, dtype=torch.long),))
-    assert erfscope.analyze(adapter, wrt="embed", unit=UNIT, samples=4, measures="r50").ok
+    report = erfscope.sweep(adapter, wrt="embed", unit=UNIT, samples=4, measures="r50")
+    assert report[0].ok
+    assert "--image" not in str(next_step(report, ())), "ids are no files"
     grey = np.array([0, 128, 255], dtype=np.uint8).reshape(1, 3, 1)
     assert adapter.preprocess.normalise(grey).tolist() == [[[0, 25, 49]]]
 
@@ -66,7 +74,7 @@ def test_synthetic_ids_are_spread_over_the_vocabulary():
 def test_ids_themselves_have_no_gradient_and_no_half_precision():
     model, ids = text()
     found = erfscope.sweep(erfscope.wrap(model, example_inputs=ids[:1]), images=ids, unit=UNIT)[0]
-    assert "token ids have no gradient; measure with respect to what embeds them" in found.error
+    assert "token ids have no gradient; measure with respect to what embeds them: wrt='embed'" in found.error
     with pytest.raises(erfscope.ErfscopeError, match=r"call \.float\(\) on the model"):
         erfscope.analyze(erfscope.wrap(model.bfloat16(), example_inputs=ids[:1]), images=ids, wrt="embed")
 

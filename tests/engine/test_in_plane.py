@@ -76,6 +76,8 @@ def test_sizes_are_those_of_the_map_summed_over_its_first_axis(clip):
         assert clip[name].value == pytest.approx(value)
     assert clip["r50"].of_input == pytest.approx(by_hand["r50"] / 24)
     assert clip["r50"].of_trf == pytest.approx(by_hand["r50"] / 9)  # 5 + 4 of two convolutions, though 9 deep as well
+    of_time = clip["extent50_time"]
+    assert (of_time.of_input, of_time.of_trf) == (None, None), "frames are no share of a side in px"
     assert clip.is_in_plane
 
 

@@ -392,7 +392,7 @@ def test_files_for_another_kind_of_input_are_refused(tmp_path):
     Image.new("RGB", (9, 9)).save(picture)
     wrong = [
         (volume, (9, 9), 3, "is a volume, and the model takes images of two axes, 9x9"),
-        (sound, (9, 9), 3, "is sound, and the model takes images of two axes"),
+        (sound, (9, 9), 3, r"is sound, and the model takes images of two axes.*\(--axes t\)"),
         (volume, (9,), 1, "is a volume, and the model takes sound of one axis, 9; .*\\.wav"),
         (sound, SIZE, 1, "is sound, and the model takes volumes or clips of three axes, 4x6x8; .*\\.nii"),
         (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),

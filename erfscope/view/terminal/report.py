@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as Grid
 from rich.text import Text
 
+from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.unit import size_text
 from erfscope.measures import INPUT_SHARE, SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
 from erfscope.printable import number
@@ -207,7 +208,7 @@ def next_step(report: Report, written: Sequence[str]) -> str | None:
         return None
     noun = first.input.noun
     yours = {"image": "YOUR.png", "volume": "YOUR.nii.gz", "clip": "FRAMES/"}.get(noun, "YOUR.wav")
-    given = first.input.source in ("image", "volume", "sound")
+    given = first.input.source in ("image", "volume", "sound") or first.input_axes.cell == TOKENS  # ids are no files
     images = "" if given else f"--image {yours} for your own {noun}s, "
     return f"next: add {images}-o DIR to keep maps and numbers; {explain}"
 
