@@ -152,6 +152,8 @@ class ModuleAdapter:
         if known is None:
             known = self.layouts(x, layer, wrt) or {}
         taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
+        if wrt in taps:
+            taps[wrt].is_leaf = not is_stage and self.inputs is not None and self.inputs.has_ids
         output: Any = None
         with evaluation_mode(self.module), hooked(_handles(taps)), contextlib.suppress(_Reached):
             output = self._stage(x, layer) if is_stage else self.forward(self.module, x)
@@ -334,24 +336,32 @@ class _Tap:
         self.layer, module = target
         self._text, self._layout, self._awaited = text, layout, awaited
         self._calls, self._shape = 0, tuple[int, ...]()
+        #: Whether gradients begin here, as at what token ids are embedded in.
+        self.is_leaf = False
         self._found: tuple[Tensor, Reference] | None = None
         self.handle: RemovableHandle | None = None
         if module is not None:
             self.handle = (
-                module.register_forward_pre_hook(lambda _module, args: self.keep(args[0] if args else None))
+                module.register_forward_pre_hook(self._before)
                 if self.layer.is_input
                 else module.register_forward_hook(lambda _module, _args, output: self.keep(output))
             )
 
-    def keep(self, value: Any) -> None:
-        """Take the tensor that is meant out of what a module, or the model, gave or was given."""
+    def _before(self, _module: nn.Module, args: tuple[Any, ...]) -> Any:
+        kept = self.keep(args[0] if args else None)
+        return None if kept is None else (kept, *args[1:])
+
+    def keep(self, value: Any) -> Any:
+        """Take the tensor that is meant out of what a module, or the model, gave or was given; give what stands in its
+        place, or None."""
         self._calls += 1
         tensor = pick(value, self.layer, self._text)
         self._shape = tuple(tensor.shape)
         if self._layout is None:
-            return
-        if not tensor.requires_grad and tensor.is_floating_point() and torch.is_grad_enabled():
-            tensor.requires_grad_()  # what token ids are embedded in
+            return None
+        if self.is_leaf:
+            value = replaced(value, self.layer, self._text, lambda found: found.detach().requires_grad_().clone())
+            tensor = pick(value, self.layer, self._text)
         # The edge is taken now: an in-place operation later on would make the tensor object stand for its own result.
         edge = get_gradient_edge(tensor) if tensor.requires_grad else tensor
         reference = Reference(edge=edge, layout=self._layout, shape=self._shape)
@@ -360,6 +370,7 @@ class _Tap:
             self._awaited.discard(self._text)
             if not self._awaited:
                 raise _Reached
+        return value if self.is_leaf else None
 
     def found(self, spec: str) -> tuple[Tensor, Reference]:
         """Return the map, and the reference for gradients.

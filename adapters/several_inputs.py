@@ -59,6 +59,11 @@ class ExampleInputs:
     #: Maps whose axes may be meant otherwise, each in a sentence.
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the input is one of token ids, which have no gradient."""
+        return self.taken is _as_ids
+
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """The maps in the tensor that holds them all, (B, C, *space)."""
         places = {name: self.preprocess.place(name) for name in self.maps}
@@ -193,9 +198,7 @@ CHANNELS_LAST = (time_first, time_first)
 TOKEN_IDS = (_one_channel, _as_ids)
 
 
-def _token_ids(
-    module: nn.Module, named: Mapping[str, Tensor], forward: Callable[..., Any] | None
-) -> dict[str, Tensor]:
+def _token_ids(module: nn.Module, named: Mapping[str, Tensor], forward: Callable[..., Any] | None) -> dict[str, Tensor]:
     """The first (B, T) of integers among the parameters of a model that embeds tokens."""
     order = [*inspect.signature(module.forward if forward is None else forward).parameters, *named]
     whole = (torch.int32, torch.int64)

@@ -31,9 +31,7 @@ def numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(
-            f"{text!r} is no list of numbers; write numbers with commas between them, as in 2.5,1,1"
-        ) from None
+        raise ValueError(f"{text!r} is no list of numbers; write 50,90 or 2.5,1,1, for example") from None
 
 
 def channels(given: object) -> tuple[int, ...] | None:

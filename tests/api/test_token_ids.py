@@ -24,7 +24,8 @@ class Text(nn.Module):
         self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        x = self.embed(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        x = self.embed(input_ids)
+        x += self.positions(torch.arange(input_ids.shape[1]))
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
         return self.layer(x, src_mask=mask)
 
@@ -38,7 +39,7 @@ def by_autograd(model: Text, ids: Tensor) -> np.ndarray:
     """The map of a unit with respect to the embedding, by its definition."""
     at = model.embed(ids).detach().requires_grad_()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model.embed, "forward", lambda _: at)
+        patch.setattr(model.embed, "forward", lambda _: at.clone())
         out = model(ids)
     power = sum(torch.autograd.grad(out[:, UNIT, c].sum(), at, retain_graph=True)[0].square().sum(-1) for c in range(8))
     amplitude = (power / power.sum(1, keepdim=True)).mean(0).sqrt()
@@ -46,11 +47,12 @@ def by_autograd(model: Text, ids: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_ids_are_measured_with_respect_to_their_embedding(plain):
+@pytest.mark.parametrize("wrt", ["embed", "layer:in"])
+def test_ids_are_measured_with_respect_to_their_embedding(wrt, plain):
     model, ids = text()
     examples = {"attention_mask": torch.ones(1, LENGTH, dtype=torch.long), "input_ids": ids[:1]}
     adapter = erfscope.wrap(model, inputs=examples)
-    found = erfscope.analyze(adapter, images=ids, wrt="embed", unit=UNIT, draws="all", plain=plain)
+    found = erfscope.analyze(adapter, images=ids, wrt=wrt, unit=UNIT, draws="all", plain=plain)
     values = found.map.values.ravel()
     assert np.abs(values / values.sum() - by_autograd(model, ids)).sum() < 1e-12
     assert values[UNIT + 1 :].sum() == 0
