@@ -167,7 +167,7 @@ def _with_error(
     if entry.bias_corrected and isinstance(value, float) and len(numbers) > 1:
         value = _corrected(entry, value, numbers)
     # Of a clip the sides are in-plane: a length of time is no share of them.
-    is_sized = entry.axis in ("", *erf.axes.only(erf.axes.measured).names)
+    is_sized = entry.axis != TIME or not erf.axes.is_in_plane
     return MeasureValue(
         value=value,
         se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None)
