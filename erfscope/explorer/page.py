@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
-from erfscope.explorer.planes import Picture, Plane, kind_of, picture_of, three
+from erfscope.explorer.planes import Picture, Plane, picture_of, three
 from erfscope.explorer.stages import ENCLOSED, ExploredUnit, Stage, measured_of
 from erfscope.geometry.axes import COL, DEPTH, ROW, TIME
 from erfscope.geometry.names import IMAGE, input_name, is_input
@@ -114,7 +114,7 @@ class Explorer:
             (folder / name).read_text(encoding="utf-8") for name in ("explorer.html.j2", "explorer.css", "explorer.js")
         )
         conditions = [model.conditions for model in self.models]
-        kind = kind_of(conditions[0].axes)
+        kind = conditions[0].axes.noun
         document = json.dumps(self._document(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
         text: str = page.template_of(template).render(
             labels=[result.label for result in conditions],
@@ -209,8 +209,8 @@ def _model(model: ExploredModel) -> dict[str, Any]:
     measures = {name: MEASURES[name] for name in measured_of(axes)}
     return {
         "label": model.conditions.label,
-        "kind": kind_of(axes),
-        "noun": PICTURES[kind_of(axes)],
+        "kind": axes.noun,
+        "noun": PICTURES[axes.noun],
         # Of three axes, as the script counts them, whatever there are.
         "size": three(model.size, 1),
         "axes": three(axes.names, ""),

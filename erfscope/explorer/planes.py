@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from erfscope.geometry.axes import DEPTH, Axes
+from erfscope.geometry.axes import Axes
 from erfscope.maps.drawn import BRIGHTNESS, FRAMES, SHARES, frames_around
 from erfscope.maps.erf_map import FloatArray
 from erfscope.stimuli.feed import Feed
@@ -30,11 +30,6 @@ Entry = TypeVar("Entry")
 def three(entries: Sequence[Entry], filler: Entry) -> tuple[Entry, ...]:
     """Entries of one to three axes, as of three."""
     return (*[filler] * (3 - len(entries)), *entries)
-
-
-def kind_of(axes: Axes) -> str:
-    """ "sequence", "image", "volume" or "clip"."""
-    return {1: "sequence", 2: "image"}.get(len(axes.names), "volume" if DEPTH in axes.names else "clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +49,7 @@ class Plane:
 
 def pairs_of(axes: Axes, frames: int) -> tuple[tuple[int, int], ...]:
     """What the planes of a unit's map run down and across; of a clip of so many frames."""
-    kind = kind_of(axes)
+    kind = axes.noun
     return SLICES if kind == "volume" else (FLAT,) * (min(frames, FRAMES) if kind == "clip" else 1)
 
 
@@ -73,7 +68,7 @@ def planes_of(
     whole, center, field = values.reshape(three(values.shape, 1)), three(center, 0.0), three(field, (0, 0))
     pairs = pairs_of(axes, len(whole))
     cells = [min(max(round(place), 0), side - 1) for place, side in zip(center, whole.shape, strict=True)]
-    around = frames_around(center[0], len(whole)) if kind_of(axes) == "clip" else ()
+    around = frames_around(center[0], len(whole)) if axes.noun == "clip" else ()
     every: dict[tuple[int, ...], tuple[FloatArray, NDArray[np.uint8]]] = {}
     found = []
     for number, pair in enumerate(pairs):

@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "r50": {"linewidth": 3.5, "solid_capstyle": "butt"},
 }
 
-LINES = ("lines below the curves: r50 thick, r90 thin, TRF pale", "tick: unit")
+LINES = ("lines below the curves: r50 thick, r90 thin, TRF pale", "tick: unit, dot: its own step")
 
 
 def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()) -> Drawn:
@@ -135,6 +135,9 @@ def _sizes(ax: Axes, results: Sequence[Result], zeros: Sequence[float]) -> None:
             if name in ends:
                 ax.plot(ends[name], [number, number], color=colour, gid=name, **look)
         ax.plot([centre], [number], color="black", marker="|", markersize=6, gid="unit")
+        if result.timing is not None:
+            own = (sum(result.timing.step) / 2 - zero) * step
+            ax.plot([own], [number], color=COLOURS["step"], marker="o", markersize=3, gid="step")
 
 
 def _key(number: int, tile: Tile) -> Line2D:
