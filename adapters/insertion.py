@@ -65,7 +65,7 @@ def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
     Raises:
         ErfscopeError: no such place, or one that cannot take a block; the message says why, and names others.
     """
-    at = _name(adapter, text)
+    at = place_name(adapter, text)
     outputs = _outputs(adapter)
     good = [name for name, found in outputs.items() if isinstance(found, Place)]
     found = outputs.get(at)
@@ -82,7 +82,7 @@ def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
     )
 
 
-def _name(adapter: ModuleAdapter, text: str) -> str:
+def place_name(adapter: ModuleAdapter, text: str) -> str:
     """A place's name, with ``stages[-2]`` resolved."""
     match = _STAGE.fullmatch(text)
     if match is None or text in dict(adapter.module.named_modules()):
@@ -309,8 +309,9 @@ def inserted(
     alpha: float | None = None,
     seed: int = 0,
     wake: bool | None = None,
+    in_place: bool = False,
 ) -> ModuleAdapter:
-    """Insert a block into an adapter as a parsed request asks; see :func:`insert`."""
+    """Insert a block into an adapter, or in place into its module, as a parsed request asks; see :func:`insert`."""
     at, place = place_called(adapter, request.at)
     block = _make_block(request, place, seed, device_of(adapter.module), dtype_of(adapter.module))
     given = isinstance(request.block, nn.Module)
@@ -329,7 +330,7 @@ def inserted(
     # The host shares the weights: they are copied before they are converted.
     other._owned = False
     with errors_as_one_line("cannot be copied around a block", model=adapter.spec):
-        other.module = shared_copy(adapter.module)
+        other.module = adapter.module if in_place else shared_copy(adapter.module)
         name = _attach(other, at, request.name, insertion)
     other.inserted = {**adapter.inserted, name: at}
     other.weights = replace(

@@ -162,7 +162,9 @@ def _may_run(name: str, text: Any, context: click.Context) -> bool:
         case "checkpoint":
             return unsafe
         case "insert":
-            return ":" in text.partition("@")[0]
+            from erfscope.adapters.edits import parse_edits
+
+            return any(":" in getattr(request, "block", "") for request in parse_edits(text))
         case "model_kwargs":
             return MODELS in context.meta or not _is_plain(pair(text)[1])
     return False

@@ -9,6 +9,8 @@ from erfscope import gate as gate
 from erfscope import studies as studies
 from erfscope import theory as theory
 from erfscope.adapters import wrap as wrap
+from erfscope.adapters.edits import edit as edit
+from erfscope.adapters.edits import edited as edited
 from erfscope.api import analyze as analyze
 from erfscope.api import check as check
 from erfscope.api import compare as compare

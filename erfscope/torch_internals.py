@@ -58,6 +58,8 @@ __all__ = [
 
 #: Attributes of a module that hold its parameters and its buffers.
 TENSOR_TABLES = ("_parameters", "_buffers")
+#: Attribute of a convolution with the cells that padding adds, from the last axis to the first, on both sides.
+PADDED_BY = "_reversed_padding_repeated_twice"
 #: Attributes of a module with the hooks of its own calls, and those of gradients.
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")

@@ -1,4 +1,4 @@
-"""Blocks inserted into a model, and the model without them measured beside it."""
+"""Blocks inserted into a model, and edits of it, and the model without them measured beside it."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ from collections.abc import Sequence
 from typing import Any
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.insertion import BlockRequest, inserted, parse
+from erfscope.adapters.edits import EditRequest, edited_adapter, parse_edits
+from erfscope.adapters.insertion import BlockRequest
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
 from erfscope.options.request import Request
-from erfscope.options.settings import SEED_LIMIT
 
 
-def parse_blocks(given: Any) -> list[BlockRequest]:
-    """The blocks that the option ``insert`` names.
+def parse_blocks(given: Any) -> list[BlockRequest | EditRequest]:
+    """The blocks and edits that the option ``insert`` names.
 
     Args:
-        given: ``"BLOCK@LAYER:k=v"``, a pair (block, layer), or several of these.
+        given: ``"BLOCK@LAYER:k=v"``, ``"LAYER: dilation=2"``, a pair (block, layer), or several of these.
 
     Raises:
-        ErfscopeError: one of them is neither.
+        ErfscopeError: one of them is none of these.
     """
     if isinstance(given, str) or (
         isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple)
     ):
         given = [given]
-    found = []
+    found: list[BlockRequest | EditRequest] = []
     for each in given:
         if isinstance(each, str):
-            found.append(parse(each))
+            found += parse_edits(each)
         elif isinstance(each, Sequence) and len(each) == 2 and isinstance(each[1], str):
             found.append(BlockRequest(block=each[0], at=each[1]))
         else:
-            raise ErfscopeError(f"insert takes 'BLOCK@LAYER:k=v' or (block, layer), one or several, not {each!r}")
+            raise ErfscopeError(
+                f"insert takes 'BLOCK@LAYER:k=v', 'LAYER: dilation=2' or (block, layer), one or several, not {each!r}"
+            )
     return found
 
 
 def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
-    """The model with all blocks that the request inserts, one for each alpha; [] where it inserts none.
+    """The model with all blocks and edits that the request names, one for each alpha; [] where it names none.
 
     Raises:
-        ErfscopeError: an unknown block, option or place.
+        ErfscopeError: an unknown block, option, place or edit, or an alpha of an edit.
     """
     if request.insert is None:
         return []
     blocks, found = parse_blocks(request.insert), []
+    edits = [block.text for block in blocks if isinstance(block, EditRequest)]
+    if edits and request.alphas != (None,):
+        raise ErfscopeError(f"alpha scales what blocks add, and the edit {edits[0]!r} adds nothing; leave alpha out")
     for alpha in request.alphas if blocks else ():
-        adapter: Any = loaded.adapter
-        for number, block in enumerate(blocks):
-            wake = None if adapter.weights.source != "random-raw" else False
-            # Two blocks of one kind are not one and the same.
-            seed = (request.settings.seed + number) % SEED_LIMIT
-            adapter = inserted(adapter, block, alpha=alpha, seed=seed, wake=wake)
-        label = f"{loaded.label} + {' + '.join(adapter.inserted)}" + ("" if alpha is None else f", alpha {alpha:g}")
-        text = ", ".join(block.text for block in blocks)
+        given: Any = loaded.adapter
+        wake = None if given.weights.source != "random-raw" else False
+        adapter = edited_adapter(given, blocks, alpha=alpha, seed=request.settings.seed, wake=wake)
+        names = " + ".join([*edits, *adapter.inserted])
         # Findings on the blocks themselves stand among the adapter's remarks.
         found.append(
             LoadedModel(
                 adapter=adapter,
-                label=label,
-                insert=text,
+                label=f"{loaded.label} + {names}" + ("" if alpha is None else f", alpha {alpha:g}"),
+                insert=", ".join(block.text for block in blocks),
                 alpha=alpha,
                 weights_findings=loaded.weights_findings,
                 progress=loaded.progress,
