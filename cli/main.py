@@ -26,6 +26,7 @@ from click.exceptions import Exit, NoSuchOption
 
 import erfscope
 from erfscope.cli import config
+from erfscope.cli.advise import advise
 from erfscope.cli.check import check
 from erfscope.cli.console import ShortHelp, complain, discard_output, streams
 from erfscope.cli.doctor import doctor
@@ -73,7 +74,7 @@ class Commands(click.RichGroup):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
-@click.command_panel("Measure", commands=["analyze", "compare", "explore", "layers", "tile", "merge"])
+@click.command_panel("Measure", commands=["analyze", "compare", "explore", "layers", "advise", "tile", "merge"])
 @click.command_panel("Guard", commands=["check"])
 @click.command_panel("Science", commands=["study"])
 @click.command_panel("Help", commands=["models", "doctor"])
@@ -115,7 +116,7 @@ def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-for command in (analyze, compare, explore, layers, tile, merge, check, study, models, doctor):
+for command in (analyze, compare, explore, layers, advise, tile, merge, check, study, models, doctor):
     assert command.callback is not None
     command.callback = _redirecting_prints(command.callback)
     cli.add_command(command)

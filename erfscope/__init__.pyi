@@ -11,6 +11,8 @@ from erfscope import theory as theory
 from erfscope.adapters import wrap as wrap
 from erfscope.adapters.edits import edit as edit
 from erfscope.adapters.edits import edited as edited
+from erfscope.advice import Advice as Advice
+from erfscope.advice import advise as advise
 from erfscope.api import analyze as analyze
 from erfscope.api import check as check
 from erfscope.api import compare as compare

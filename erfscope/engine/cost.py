@@ -47,7 +47,7 @@ _NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES
 def giga_multiply_adds(graph: Graph) -> float:
     """Multiply-adds of one image through the whole graph, in 10^9."""
     images = shape_of(graph.inputs[0])[0]
-    return sum(_multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
+    return sum(multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
 
 
 def _cached(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
@@ -66,12 +66,12 @@ def _cached(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
 @_cached
 def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
     """Those of a crop for one image, and those of the same operations whole."""
-    cropped = sum(_multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
-    whole = sum(_multiply_adds(step.node, math.prod(shape_of(step.node))) for step in crop.steps)
+    cropped = sum(multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
+    whole = sum(multiply_adds(step.node, math.prod(shape_of(step.node))) for step in crop.steps)
     return cropped / 1e9, whole / shape_of(crop.graph.inputs[0])[0] / 1e9
 
 
-def _multiply_adds(node: fx.Node, cells: int) -> int:
+def multiply_adds(node: fx.Node, cells: int) -> int:
     """Multiply-adds of an operation that makes so many cells of its output; 0 for all but products."""
     count = _PER_CELL.get(OPERATIONS.get(name_of(node).rstrip("_"), UNNAMED).reads)
     return 0 if count is None else cells * count(call_of(node))

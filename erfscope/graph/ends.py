@@ -3,7 +3,7 @@ operation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ FREE, LOCAL, CLIPPED = (slice(2 * i, 2 * i + 2) for i in range(3))
 ROWS, SIGNS, NOTHING = 6, np.array([1.0, -1.0]), np.float32(np.inf)
 #: What reading dimensions whole does: nothing to positions, mix some, mix all, or any in ways that are not known.
 Mixes = Literal["", "some", "all", "upper bound"]
+#: What counts of several inputs: :func:`least` or :func:`narrowest`.
+Join = Callable[[Sequence[FloatArray]], FloatArray]
 
 
 def box_of(ends: FloatArray, size: int) -> tuple[int, int] | None:
@@ -41,15 +43,31 @@ def may_be_upper_bound(step: Step) -> bool:
     return isinstance(step, Dims) and any(isinstance(read, Whole) and read.upper_bound for read in step.reads)
 
 
+def narrowest(arrays: Sequence[FloatArray]) -> FloatArray:
+    """The ends of the one of several inputs that reads least; what reads nothing counts for nothing."""
+    found = arrays[0]
+    for more in arrays[1:]:
+        one, other = np.broadcast_arrays(found, more)
+        found = np.empty_like(one)
+        for first in range(0, ROWS, 2):
+            rows = slice(first, first + 2)
+            mine, theirs = (np.where(each[rows][0] == np.inf, np.inf, -each[rows].sum(0)) for each in (one, other))
+            found[rows] = np.where((theirs < mine) | (one[rows][0] == np.inf), other[rows], one[rows])
+    return found
+
+
 def carry_ends(
-    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, secondary: bool
+    ends: FloatArray, edge: Edge, places: Sequence[Place], cell: float, shape: Shape, *, secondary: bool, join: Join
 ) -> tuple[FloatArray, Mixes]:
-    """The ends after the steps of an edge, and whether it mixes all positions."""
+    """The ends after the steps of an edge, and whether it mixes all positions. ``join`` is what counts of channels that
+    are read together."""
     mixes: Mixes = ""
     for number, (step, place) in enumerate(zip(edge.steps, places, strict=True)):
         if isinstance(step, Dims):
             columns = edge.columns if secondary and number == 0 else None
             reads = [Whole() if i == columns else read for i, read in enumerate(step.reads)]
+            if join is narrowest:
+                ends = _narrowest_channels(ends, reads, place)
             ends, mixed = _mix(ends, reads, place)
             mixes = mixes or mixed
             for i, read in enumerate(reads):
@@ -60,6 +78,14 @@ def carry_ends(
             ends = reshape_numbers(ends, shape, step.shape)
         shape = step.shape
     return ends, mixes
+
+
+def _narrowest_channels(ends: FloatArray, reads: Sequence[int | Whole | Taps], place: Place) -> FloatArray:
+    """The ends where dimensions without positions that are read whole count by their narrowest index."""
+    for i, read in enumerate(reads):
+        if isinstance(read, Whole) and ends.shape[1 + i] > 1 and not place.varies_along(i):
+            ends = narrowest(np.split(ends, ends.shape[1 + i], axis=1 + i))
+    return ends
 
 
 def _mix(ends: FloatArray, reads: Sequence[int | Whole | Taps], place: Place) -> tuple[FloatArray, Mixes]:

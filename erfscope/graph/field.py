@@ -22,6 +22,7 @@ from erfscope.graph.ends import (
     FREE,
     LOCAL,
     ROWS,
+    Join,
     Mixes,
     box_of,
     carry_ends,
@@ -56,6 +57,8 @@ class Fields(UnitCenters):
         layout: How it holds a map.
         name: What to call it.
         axes: The axes of the image that are followed; the last is the batch's.
+        join: What counts of several inputs: all of them, or with :func:`~erfscope.graph.ends.narrowest` the path that
+            reads least.
     """
 
     def __init__(
@@ -66,9 +69,10 @@ class Fields(UnitCenters):
         *,
         name: str = "image",
         axes: Sequence[int] | None = None,
+        join: Join = least,
     ) -> None:
         super().__init__(positions, reference, layout)
-        self.name = name
+        self.name, self.join = name, join
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
         #: Pixels from one cell of the reference to the next along each axis, the batch's included.
         self.cells = [*(line.slope or 1.0 for line in self.lines), 1.0]
@@ -112,7 +116,13 @@ class Fields(UnitCenters):
                 secondary = edge.secondary and self.positions.has_leading_input[node][axis]
                 places = [each[axis] for each in before]
                 arrays[k], mixed = carry_ends(
-                    arrays[k], edge, places, self.cells[axis], shape_of(edge.source), secondary=secondary
+                    arrays[k],
+                    edge,
+                    places,
+                    self.cells[axis],
+                    shape_of(edge.source),
+                    secondary=secondary,
+                    join=self.join,
                 )
                 mixes.append(mixed)
             found.append(arrays)
@@ -120,7 +130,7 @@ class Fields(UnitCenters):
             everywhere += [there[1], here]
             if self._reaches_map(node, arrays):
                 on_map += [there[1] if any(mixes) else there[0], here]
-        self.every_end[node] = tuple(least([each[k] for each in found]) for k in range(len(self.axes)))
+        self.every_end[node] = tuple(self.join([each[k] for each in found]) for k in range(len(self.axes)))
         self._on_paths[node] = self._join(on_map or everywhere), self._join(everywhere)
 
     def _added_by(self, node: fx.Node, edge: Edge, mixes: Sequence[Mixes]) -> PathOperations:

@@ -1,0 +1,120 @@
+"""Advice on one model: its structure, where its field stops growing, and what would widen or narrow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import torch
+
+from erfscope.adapters.requested import Model
+from erfscope.advice.design import Designer, Search
+from erfscope.advice.structure import Structure, structure_of
+from erfscope.advice.target import parse_budget, parse_target
+from erfscope.api import sweep
+from erfscope.api.models import caller_modules, load_structure
+from erfscope.engine.layer_table import layer_table
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.options.option import Building
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
+from erfscope.restore import restored
+from erfscope.results.display import render
+from erfscope.results.layers import overview
+from erfscope.results.report import Report
+
+SCHEMA = "erfscope.advice/1"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Advice:
+    """Advice on a model at one input size. It prints as ``erfscope advise`` does."""
+
+    structure: Structure
+    #: One result for each stage and block on the same images; None where nothing was measured.
+    depth: Report | None = None
+    search: Search | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        found: dict[str, Any] = render("advice_json", self)
+        return found
+
+    def figure(self) -> Any:
+        """The candidates of the search: the measure against the cost, as a matplotlib figure.
+
+        Raises:
+            ErfscopeError: nothing was searched.
+        """
+        if self.search is None:
+            raise ErfscopeError("nothing was searched: give a target")
+        return render("front_figure", self.search)
+
+    def __repr__(self) -> str:
+        return f"<advice on {self.structure.model}>"
+
+    def __str__(self) -> str:
+        return str(render("advice_text", self))
+
+    def __rich__(self) -> Any:
+        return render("advice_view", self)
+
+    def _repr_html_(self) -> str:
+        return str(render("advice_html", self))
+
+
+@torch.inference_mode(False)
+def advise(
+    model: Model,
+    *,
+    measure: bool = False,
+    target: str | None = None,
+    budget: str | Sequence[str] = (),
+    time: float = 600.0,
+    **options: Unpack[Options],
+) -> Advice:
+    """Which layers of a model are wasted at an input size, where its field stops growing, and which edits would reach a
+    target at the least cost.
+
+    Args:
+        model: As for :func:`erfscope.analyze`; handed back as found.
+        measure: Whether to measure the effective receptive field of every stage and block too.
+        target: What a search is to reach, such as ``"r50>=120"`` or ``"halo<=64"``; no search if None.
+        budget: What it may cost, such as ``"gmacs<=+10%"``, one or several.
+        time: Seconds that the search may take.
+        **options: As for :func:`erfscope.analyze`; those of building for the structure, the others for what is
+            measured. A search keeps what it measured in the folder ``keep_in``, and goes on with that in ``resume``.
+
+    Returns:
+        The advice. Of a model that erfscope builds, a search draws random weights anew for every draw, which describe
+        the architecture only; a live module is searched on its own weights.
+
+    Raises:
+        ErfscopeError: unknown names, a target or a budget that cannot be read, or a model of several inputs.
+        MeasurementError: the model fails.
+    """
+    goal = None if target is None else parse_target(target)
+    bounds = tuple(map(parse_budget, [budget] if isinstance(budget, str) else budget))
+    if bounds and goal is None:
+        raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
+    kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
+    request = Request.parse(
+        {n: v for n, v in options.items() if n in Building.__annotations__ or n in ("progress", "seed")}
+    )
+    with restored(*caller_modules(model)):
+        loaded = load_structure(model, request)
+        advice = Advice(structure=structure_of(loaded))
+        if measure:
+            advice = replace(advice, depth=_depth(model, loaded, advice.structure, options))
+        if goal is not None:
+            search = Designer(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
+            advice = replace(advice, search=search.run(advice.structure))
+    return advice
+
+
+def _depth(model: Model, loaded: LoadedModel, structure: Structure, options: Mapping[str, Any]) -> Report:
+    """The stages and blocks of a model on the same images."""
+    names = [row.name for row in overview(layer_table(loaded))]
+    return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})

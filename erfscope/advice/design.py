@@ -1,0 +1,252 @@
+"""The search of a design: candidates of a model, what each costs, and how it is measured."""
+
+from __future__ import annotations
+
+import json
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from erfscope.adapters.requested import Model
+from erfscope.advice.candidates import Candidate, joined, narrower, wider
+from erfscope.advice.search import Trial, difference, front, settle
+from erfscope.advice.structure import Structure
+from erfscope.advice.target import HALO, Bound
+from erfscope.api import analyze, sweep
+from erfscope.api.models import load_structure
+from erfscope.api.tile import halo_of
+from erfscope.engine.cost import forward_bytes
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError
+from erfscope.options.request import Request
+from erfscope.results.json_values import plain
+from erfscope.storage.writing import write_bytes
+
+#: The file in a folder that keeps what a search has measured.
+KEPT = "search.json"
+#: Images of each draw of a search, and the front's members that are put together where none reaches the target.
+IMAGES, JOINED = 4, 5
+#: Times that edits are put together.
+ROUNDS = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Search:
+    """What a search found: the candidates, their costs and what was measured of them."""
+
+    target: Bound
+    budget: tuple[Bound, ...]
+    layer: str
+    #: The measure, and the cost that it is weighed against: "gmacs", or "halo" where that is to be small.
+    measure: str
+    price: str
+    #: The model as it is, then the candidates.
+    trials: tuple[Trial, ...]
+    #: Whether every candidate of the front is known to be there, at one standard error.
+    is_settled: bool
+    #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
+    draws_weights: bool
+    #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
+    on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Trial:
+        """The model as it is."""
+        return self.trials[0]
+
+    @property
+    def front(self) -> list[Trial]:
+        """The candidates that no other beats, the cheapest first."""
+        return front(self.trials)
+
+    def value(self, trial: Trial) -> float | None:
+        """The number of a candidate that the target is about; None where it is unknown."""
+        if self.target.name == HALO:
+            return trial.costs[HALO]
+        return abs(trial.mean) if trial.values else None
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a candidate reaches the target, and keeps the budget."""
+        return self.target.holds(self.value(trial), self.value(self.own)) and self.keeps_budget(trial)
+
+    def keeps_budget(self, trial: Trial) -> bool:
+        """Whether a candidate costs no more than is allowed."""
+        return all(each.holds(trial.costs[each.name], self.own.costs[each.name]) for each in self.budget)
+
+
+class Designer:
+    """One search: the candidates of a model, and how each is measured."""
+
+    def __init__(
+        self,
+        model: Model,
+        loaded: LoadedModel,
+        request: Request,
+        options: Mapping[str, Any],
+        *,
+        goal: Bound,
+        budget: tuple[Bound, ...],
+        kept: Mapping[str, Any],
+        seconds: float,
+    ) -> None:
+        self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
+        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint")}
+        self.given, self.seconds = options, seconds
+        self.search = Search(
+            target=goal,
+            budget=budget,
+            layer=options.get("layer") or loaded.default_layer,
+            measure="r50" if goal.name == HALO else goal.name,
+            price=HALO if goal.name == HALO else "gmacs",
+            trials=(),
+            is_settled=False,
+            draws_weights=isinstance(model, str),
+        )
+        self.known, self.count = self._known(), 0
+
+    def run(self, structure: Structure) -> Search:
+        """Try the candidates, and pairs of the best of them where none reaches the target."""
+        end = clock.monotonic() + self.seconds
+        module = self.loaded.adapter.module
+        first = (narrower if self.search.price == HALO else wider)(structure, module)
+        found = replace(self.search, trials=tuple(self._trials([Candidate()])))
+        if settle(found.trials, self._measure, stop=lambda: clock.monotonic() > end) and found.meets(found.own):
+            return replace(found, is_settled=True)
+        found = replace(found, trials=(*found.trials, *self._trials(first)))
+        for number in range(1 + ROUNDS):
+            wanted = [each for each in found.trials if self._is_wanted(each, found)]
+            settled = settle(wanted, self._measure, stop=lambda: clock.monotonic() > end)
+            found = replace(found, is_settled=settled)
+            if number == ROUNDS or not settled or any(map(found.meets, found.trials)):
+                break
+            chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
+            known = {each.candidate for each in found.trials}
+            more = [each for each in joined(chosen[-JOINED:]) if each not in known]
+            found = replace(found, trials=(*found.trials, *self._trials(more)))
+        return replace(found, on_weights=self._on_weights(found))
+
+    def _best(self, found: Search) -> list[Trial]:
+        """The candidates that are put together, the best last."""
+        if found.price != HALO:
+            gains = {id(each): difference(each, found.own) for each in found.trials}
+            good = [each for each in found.trials if gains[id(each)][0] > gains[id(each)][1] and not each.failure]
+            return sorted(filter(found.keeps_budget, good), key=lambda each: gains[id(each)][0])
+        known = [each for each in found.trials if each.costs[HALO] is not None]
+        return sorted(known, key=lambda each: each.price, reverse=True)
+
+    def _is_wanted(self, trial: Trial, found: Search) -> bool:
+        """Whether a candidate is worth its draws: the model as it is always, others within the budget and the halo."""
+        if trial is found.own:
+            return True
+        return not trial.failure and (found.meets(trial) if found.price == HALO else found.keeps_budget(trial))
+
+    def _trials(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """The candidates with what they cost, from their recorded passes."""
+        found = []
+        for done, candidate in enumerate(candidates):
+            self.request.progress("counting what candidates cost", done, len(candidates))
+            costs: dict[str, float | None] = dict.fromkeys(("gmacs", "params", "memory", HALO))
+            failure = ""
+            own = replace(
+                self.request, insert=[*candidate.edits] or None, sizes=(candidate.size or self.request.sizes[0],)
+            )
+            try:
+                loaded = load_structure(self.model, own)
+                costs |= {"gmacs": loaded.cost.gmacs, "params": loaded.cost.parameters}
+                costs["memory"] = forward_bytes(loaded.recording.graph)
+                if self.search.price == HALO:
+                    costs[HALO] = self._halo(own)
+                loaded.layer(self.search.layer)
+            except ErfscopeError as error:
+                failure = str(error)
+            price = costs[self.search.price]
+            trial = Trial(
+                candidate=candidate,
+                costs=costs,
+                price=float("inf") if price is None else price,
+                order=self.count,
+                failure=failure,
+            )
+            self.count += 1
+            trial.values |= self.known.get(candidate.text, {})
+            found.append(trial)
+        self.request.progress("counting what candidates cost", len(candidates), len(candidates))
+        return found
+
+    def _halo(self, request: Request) -> float | None:
+        """The largest side of the halo of the output, in cells; None where tiles are not possible."""
+        halo = halo_of(self.model, request, self.given.get("layer"))
+        return None if halo.blockers or not halo.px else float(max(max(sides) for sides in halo.px))
+
+    def _measure(self, candidate: Candidate, draw: int) -> float:
+        """The measure of a candidate under one draw of images, and of weights where these are random."""
+        seed = int(self.options.get("seed") or 0) + draw
+        own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
+        own |= {"measures": [self.search.measure], "insert": [*candidate.edits] or None}
+        if self.search.draws_weights:
+            own["weights"] = "random"
+        if candidate.size:
+            own["input_size"] = candidate.size
+        self.request.progress("searching", draw, draw + 1)
+        value = analyze(self.model, **own)[self.search.measure]
+        if not isinstance(value.value, float):
+            raise ErfscopeError(f"{self.search.measure} of {candidate.text} is {value.value or 'not known'}")
+        found = -value.value if self.search.target.is_most and self.search.price != HALO else value.value
+        self.known.setdefault(candidate.text, {})[draw] = found
+        self._keep()
+        return found
+
+    def _asked(self) -> dict[str, Any]:
+        """What values of different runs must agree in."""
+        label = self.loaded.label
+        size = self.loaded.adapter.preprocess.size
+        given: dict[str, Any] = plain(
+            {name: str(value) for name, value in sorted(self.options.items()) if name != "progress"}
+        )
+        return {
+            "model": label,
+            "input_size": list(size),
+            "layer": self.search.layer,
+            "measure": self.search.measure,
+            **given,
+        }
+
+    def _known(self) -> dict[str, dict[int, float]]:
+        """What an earlier run has measured."""
+        if self.kept["resume"] is None:
+            return {}
+        path = Path(self.kept["resume"]) / KEPT
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            asked, values = document["asked"], document["values"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ErfscopeError(
+                f"there is no search to go on with in {path.parent}: {path.name} cannot be read"
+            ) from error
+        if asked != self._asked():
+            raise ErfscopeError(
+                f"the search in {path.parent} was of another model or other options; use another folder"
+            )
+        return {text: {int(draw): float(value) for draw, value in each.items()} for text, each in values.items()}
+
+    def _keep(self) -> None:
+        if self.kept["keep_in"] is None:
+            return
+        folder = Path(self.kept["keep_in"])
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {"schema": "erfscope.search/1", "asked": self._asked(), "values": self.known}
+        write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
+
+    def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:
+        """Paired differences on the weights of a checkpoint, of edits that keep them usable."""
+        if not found.draws_weights or not (self.given.get("checkpoint") or self.given.get("weights") == "pretrained"):
+            return {}
+        kept = [each.candidate for each in found.front if each.candidate.keeps_weights]
+        rows = {}
+        for candidate in kept:
+            own = {**self.given, "layer": found.layer, "measures": [found.measure], "insert": [*candidate.edits]}
+            (_, difference) = sweep(self.model, **own).differences([found.measure])
+            rows[candidate.text] = difference.get(found.measure, (None, None))
+        return rows
