@@ -9,7 +9,7 @@ from typing import SupportsFloat
 
 from erfscope.geometry.names import is_input
 from erfscope.printable import listed_up_to, number, rounded
-from erfscope.results.depth import Depth, DepthStep, Difference, depth_of, in_depth
+from erfscope.results.depth import Depth, DepthStep, Difference, covered, depth_of, in_depth
 from erfscope.results.result import Result
 from erfscope.view import words
 from erfscope.view.cells import measure_cell, plain_cell, unit_of
@@ -19,10 +19,7 @@ from erfscope.view.table import MISSING, Cell, Column, Note, Table, rows_of
 
 #: Measures of the table, beside what a layer adds and how much of its TRF it fills.
 MEASURES = ("r50", "r90", "context_r50", "far_mass")
-GLOSS = {
-    "added": "r50 minus that of the layer before",
-    "of TRF": "what lies within r90, as a share of the TRF",
-}
+OF_TRF = "what lies within r90, as a share of the TRF"
 #: Layers from which on a page shows a series.
 FEWEST = 3
 
@@ -35,29 +32,28 @@ def depth_table(results: Sequence[Result], places: Sequence[int] = ()) -> Table:
         places: Their positions in the report, for pointers to its JSON; 0, 1, 2, ... if left out.
     """
     first, depth = results[0], depth_of(results)
+    added = f"{depth.measure} minus that of the layer before"
     names = [name for name in MEASURES if any(name in result.measures for result in results)]
-    columns = (
+    columns = [
         Column(name="layer", kind="name"),
         Column(name="TRF", kind="structure", unit=first.axes.cells, gloss=words.GLOSS["TRF"]),
         *(Column(name=name, kind="measure", unit=unit_of(name, first), gloss=words.GLOSS[name]) for name in names),
-        Column(name="added", kind="measure", unit=unit_of("r50", first), gloss=GLOSS["added"]),
-        Column(name="of TRF", kind="measure", gloss=GLOSS["of TRF"]),
-    )
-    terms = [*GLOSS.items(), *filter(None, [words.global_note(results)])]
-    at = places or range(len(results))
-    rows = rows_of([*_cells(step, place, names)] for step, place in zip(depth.steps, at, strict=True))
-    return Table(
-        columns=columns, rows=rows, notes=(Note(text=" · ".join(f"{name}: {gloss}" for name, gloss in terms)),)
-    )
+        Column(name="added", kind="measure", unit=unit_of("r50", first), gloss=added),
+    ]
+    if any(step.filled is not None for step in depth.steps):
+        columns.append(Column(name="of TRF", kind="measure", gloss=OF_TRF))
+    rows = (_cells(*each, names) for each in zip(depth.steps, places or range(len(results)), strict=True))
+    terms = [(each.name, each.gloss) for each in columns[2 + len(names) :]]
+    terms += filter(None, [words.global_note(results)])
+    note = Note(text=" · ".join(f"{name}: {meaning}" for name, meaning in terms))
+    return Table(columns=tuple(columns), rows=rows_of(row[: len(columns)] for row in rows), notes=(note,))
 
 
-def _cells(step: DepthStep, place: int, names: Sequence[str]) -> Iterator[Cell | str]:
+def _cells(step: DepthStep, place: int, names: Sequence[str]) -> list[Cell | str]:
     result = step.result
-    yield result.layer
-    yield MISSING if result.trf is None else Cell(text=words.field_cell(result.trf))
-    yield from (measure_cell(result, name, place) for name in names)
-    yield _change(step.added)
-    yield plain_cell(step.filled, "", percent=True, digits=2)
+    field = MISSING if result.trf is None else Cell(text=words.field_cell(result.trf))
+    sizes = [measure_cell(result, name, place) for name in names]
+    return [result.layer, field, *sizes, _change(step.added), plain_cell(step.filled, "", percent=True, digits=2)]
 
 
 def _change(change: Difference) -> Cell:
@@ -80,14 +76,14 @@ def depth_sentences(results: Sequence[Result]) -> list[str]:
 
 
 def _growth(depth: Depth) -> Iterator[str]:
-    steps, after = depth.steps, len(depth.steps) - 1 - depth.stops_at
-    unit = words.lengths_text(steps[0].result)
+    steps, size, after = depth.steps, depth.measure, len(depth.steps) - 1 - depth.stops_at
+    names, unit = [step.result.layer for step in steps], words.lengths_text(steps[0].result)
     if after:
         last = f"the last {after} layers add" if after > 1 else "the last layer adds"
-        yield f"r50 stops growing at {steps[depth.stops_at].result.layer}: {last} {_unsigned(depth.rest)} {unit}."
+        yield f"{size} stops growing at {names[depth.stops_at]}: {last} {_unsigned(depth.rest)} {unit}."
     elif len(steps) > 1:
-        name, before = (step.result.layer for step in (steps[-1], steps[-2]))
-        yield f"r50 grows up to the last layer: {name} adds {_unsigned(steps[-1].added)} {unit} to {before}."
+        last = f"{names[-1]} adds {_unsigned(steps[-1].added)} {unit} to {names[-2]}"
+        yield f"{size} grows up to the last layer: {last}."
 
 
 def _unsigned(change: Difference) -> str:
@@ -95,13 +91,11 @@ def _unsigned(change: Difference) -> str:
 
 
 def _clipping(depth: Depth) -> Iterator[str]:
-    at = depth.clips_at
-    if at is not None:
-        on = " on" if at < len(depth.steps) - 1 else ""
-        grows = ", and a larger input may let it grow further" if depth.stops_at < len(depth.steps) - 1 else ""
-        yield (
-            f"The border clips the ERF from {depth.steps[at].result.layer}{on}: sizes there are underestimates{grows}."
-        )
+    if depth.clips_at is not None:
+        name, last = depth.steps[depth.clips_at].result.layer, len(depth.steps) - 1
+        there = "sizes from there on" if depth.clips_at < last else "its sizes"
+        grows = ", and in a larger input it may grow further" if depth.stops_at < last else ""
+        yield f"The border begins to clip the ERF at {name}: {there} are underestimates{grows}."
     elif all(step.result.trf is not None for step in depth.steps):
         yield "The border clips the ERF of none of these layers."
 
@@ -143,8 +137,9 @@ class DepthChart:
     layers: tuple[Tick, ...]
     is_turned: bool
     radii: tuple[Tick, ...]
+    #: What lengths are in, and what the other lines and the shade mean.
     unit: str
-    whole: str
+    key: str
     #: Where half the side of the reference is.
     side: float
     #: x and width of each layer that reaches no new cells.
@@ -208,19 +203,22 @@ def depth_chart(results: Sequence[Result]) -> DepthChart:
         name: _path([None if each is None else (x(n), y(float(each))) for n, each in enumerate(row)])
         for name, row in sizes.items()
     }
-    steps = depth_of(results).steps
+    shaded = tuple((x(n) - wide / 2, wide) for n, is_covered in enumerate(covered(results)) if is_covered)
+    key = ["dotted: half the TRF"] * bool(lines["TRF"])
+    key += [f"dashed: half the side of the {'input' if is_input(results[0].wrt) else 'reference'}"]
+    key += [f"shaded: layers that reach no new {results[0].axes.one_cell}s"] * bool(shaded)
     return DepthChart(
         height=BOTTOM + (20 + TURNED * letters if is_turned else 20),
         layers=tuple(Tick(at=x(n), text=layer) for n, layer in enumerate(layers) if n % every == 0),
         is_turned=is_turned,
         radii=tuple(Tick(at=y(tick), text=f"{tick:g}") for tick in ticks),
         unit=words.lengths_text(results[0]),
-        whole="input" if is_input(results[0].wrt) else "reference",
+        key="; ".join(key),
         side=y(side),
-        shaded=tuple((x(n) - wide / 2, wide) for n, step in enumerate(steps) if step.is_covered),
+        shaded=shaded,
         lines=lines,
         points=tuple(
-            (name, x(n), y(float(each)), y(float(each) + (each.se or 0.0)), y(float(each) - (each.se or 0.0)))
+            (name, x(n), y(float(each)), y(float(each) + (each.se or 0.0)), y(max(0.0, float(each) - (each.se or 0.0))))
             for name, row in radii.items()
             for n, each in enumerate(row)
             if each is not None
