@@ -35,7 +35,8 @@ FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker":
 #: Half the side of the input, and the layers that reach no new cells.
 SIDE: dict[str, Any] = {"color": "#888888", "linestyle": (0, (8, 3)), "linewidth": 0.9}
 SHADE = "#e9e9e9"
-TILT = 35.0
+#: Degrees by which names are turned that have no room, and inches between these at least.
+TILT, APART = 35.0, 0.17
 
 
 Curves = Callable[[Sequence[Result]], "list[Curve]"]
@@ -230,9 +231,11 @@ def _draw(
     if ticks:
         widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
         lay_out(figure)
-        tilted = len(ticks) * widest > inches(ax)[0]
+        room = inches(ax)[0] / len(ticks)
+        tilted = widest > room
+        every_nth = math.ceil(APART / room) if tilted else 1
         turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
-        ax.set_xticks(range(len(ticks)), list(ticks), **turned)
+        ax.set_xticks(range(0, len(ticks), every_nth), ticks[::every_nth], **turned)
         ax.set_xlim(-0.35, len(ticks) - 0.65)
     else:
         _mark_points(figure, ax, sorted({x for curve in curves for x in curve.at}))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import SupportsFloat
 
 from erfscope.geometry.names import is_input
-from erfscope.printable import listed_up_to, number, rounded
+from erfscope.printable import number, rounded
 from erfscope.results.depth import Depth, DepthStep, Difference, covered, depth_of, in_depth
 from erfscope.results.result import Result
 from erfscope.view import words
@@ -110,14 +110,12 @@ def _filling(depth: Depth) -> Iterator[str]:
 
 
 def _covering(depth: Depth) -> Iterator[str]:
-    names = [step.result.layer for step in depth.steps if step.is_covered]
+    names, first = [step.result.layer for step in depth.steps if step.is_covered], depth.steps[0].result
     if names:
-        first, whole = depth.steps[0].result, words.whole_text(depth.steps[0].result.wrt)
+        many = f"{len(names)} layers reach" if len(names) > 1 else "1 layer reaches"
         left_out = ", global operations left out" * any(s.result.trf and s.result.trf.is_global for s in depth.steps)
-        yield (
-            f"{listed_up_to(4, names)} reach{'es' * (len(names) == 1)} no new {first.axes.one_cell}s: the TRF of the"
-            f" layer before covers {whole}{left_out}."
-        )
+        covers = f"the TRF of the layer before covers {words.whole_text(first.wrt)}{left_out}"
+        yield f"From {names[0]} on, {many} no new {first.axes.one_cell}s: {covers}."
 
 
 # --- The section of a page ------------------------------------------------------------------------
