@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -224,33 +224,41 @@ def _draw(
     scale_axis(ax, scale, limits[1], bottom=limits[0])
     ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
     ax.set_xlabel(label, labelpad=2)
-    for place in dull:
-        ax.axvspan(place - 0.5, place + 0.5, color=SHADE, linewidth=0, zorder=0, gid="shaded")
-    for side in sides:
-        ax.axhline(side, gid="side", **SIDE)
     if ticks:
-        widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
-        lay_out(figure)
-        room = inches(ax)[0] / len(ticks)
-        tilted = widest > room
-        every_nth = math.ceil(APART / room) if tilted else 1
-        turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
-        ax.set_xticks(range(0, len(ticks), every_nth), ticks[::every_nth], **turned)
-        ax.set_xlim(-0.35, len(ticks) - 0.65)
+        _name_layers(figure, ax, ticks)
     else:
         _mark_points(figure, ax, sorted({x for curve in curves for x in curve.at}))
-    keys = _keys(curves, limits)
-    if any(limits[0] <= side <= limits[1] for side in sides):
-        whole = "input" if all(is_input(result.wrt) for result in every) else "reference"
-        keys.append(Line2D([], [], label=f"half the side of the {whole}", **SIDE))
-    if dull:
-        keys.append(Line2D([], [], label="no new cells", color=SHADE, linewidth=6))
+    whole = "input" if all(is_input(result.wrt) for result in every) else "reference"
+    keys = [*_keys(curves, limits), *_limit_depth(ax, sides, dull, f"half the side of the {whole}")]
     # Conditions that differ are in the names.
     notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits), *more]
     if any("TRF" in text for text in (*notes, *(str(key.get_label()) for key in keys[len(curves) :]))):
         notes.append(TRF)
     finish(figure, [ax], [HEIGHT], words=notes * style.conditions, handles=keys)
     return Drawn(figure=figure, words=notes)
+
+
+def _name_layers(figure: Figure, ax: PlotAxes, ticks: Sequence[str]) -> None:
+    """Names of layers at 0, 1, 2, ...: turned where they have no room, and then every n-th that has."""
+    widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
+    lay_out(figure)
+    room = inches(ax)[0] / len(ticks)
+    turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if widest > room else {}
+    every_nth = math.ceil(APART / room) if turned else 1
+    ax.set_xticks(range(0, len(ticks), every_nth), ticks[::every_nth], **turned)
+    ax.set_xlim(-0.35, len(ticks) - 0.65)
+
+
+def _limit_depth(ax: PlotAxes, sides: Collection[float], dull: Collection[int], label: str) -> Iterator[Line2D]:
+    """Draw half the side of the input, and shade the layers that reach no new cells; the keys of what is seen."""
+    for place in dull:
+        ax.axvspan(place - 0.5, place + 0.5, color=SHADE, linewidth=0, zorder=0, gid="shaded")
+    for side in sides:
+        ax.axhline(side, gid="side", **SIDE)
+    if any(side <= ax.get_ylim()[1] for side in sides):
+        yield Line2D([], [], label=label, **SIDE)
+    if dull:
+        yield Line2D([], [], label="no new cells", color=SHADE, linewidth=6)
 
 
 def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:

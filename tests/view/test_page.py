@@ -192,6 +192,7 @@ def test_no_measure_no_error_and_no_difference_is_left_out(report, page):
     assert "/results/4/published/radial_cumulative_mass/40" in shown
 
 
+@pytest.mark.slow
 def test_three_layers_of_a_model_have_a_section_on_their_growth_and_two_have_none():
     stages = stored.stages()
     text = html(stages)
