@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes as PlotAxes
@@ -21,8 +21,10 @@ from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
+from erfscope.geometry.names import is_input
 from erfscope.measures.sizes import sides_of
 from erfscope.printable import brief
+from erfscope.results.depth import by_layer, covered
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii, unit_text
 
@@ -30,7 +32,11 @@ HEIGHT = 2.1
 #: How r90 and half the TRF differ from r50 in the same colour.
 R90: dict[str, Any] = {"markerfacecolor": "white", "linewidth": 0.9}
 FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker": "none"}
-TILT = 35.0
+#: Half the side of the input, and the layers that reach no new cells.
+SIDE: dict[str, Any] = {"color": "#888888", "linestyle": (0, (8, 3)), "linewidth": 0.9}
+SHADE = "#e9e9e9"
+#: Degrees by which names are turned that have no room, and inches between these at least.
+TILT, APART = 35.0, 0.17
 
 
 Curves = Callable[[Sequence[Result]], "list[Curve]"]
@@ -45,14 +51,28 @@ class Curve:
     results: tuple[Result, ...]
 
 
-def depth(results: Sequence[Result], style: FigureStyle) -> Drawn:
-    """Sizes against the layers in network order."""
+def depth(results: Sequence[Result], style: FigureStyle, *, shaded: Collection[str] | None = None) -> Drawn:
+    """Sizes against the layers in network order.
+
+    Args:
+        results: What to draw.
+        style: The style.
+        shaded: Names of the layers to shade, as reaching no new cells; if None those of which all curves say so
+            (:func:`erfscope.results.depth.covered`).
+    """
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
     ticks = [
         "\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)
     ]
-    return _draw(curves, style, label="layer, in network order", ticks=ticks)
+    known = [
+        covered(curve.results) if shaded is None else [result.layer in shaded for result in curve.results]
+        for curve in curves
+    ]
+    dull = [k for k in range(len(every)) if all(is_dull[k] for is_dull in known if k < len(is_dull))]
+    why = ", since the TRF of the layer before covers the input (global operations left out)" * (shaded is None)
+    more = [f"shaded: layers that reach no new cells{why}"] * bool(dull)
+    return _draw(curves, style, label="layer, in network order", ticks=ticks, dull=dull, more=more)
 
 
 def _over(curves: Curves, label: str, results: Sequence[Result], style: FigureStyle) -> Drawn:
@@ -97,23 +117,11 @@ def _over_depth(results: Sequence[Result]) -> list[Curve]:
     """A curve per model and setting, and per unit where a layer has several."""
     curves = []
     for name, group in _grouped(_sized(results), _settings):
-        layers: dict[str, list[Result]] = {}
-        for result in group:
-            layers.setdefault(result.layer, []).append(result)
-        # A unit word, such as centre, has other indices in other layers, but its place in their order is the same.
-        units = list(
-            zip_longest(*(layers[layer] for layer in sorted(layers, key=lambda layer: reach(layers[layer][0]))))
-        )
-        for number, row in enumerate(units):
-            present = tuple(result for result in row if result is not None)
+        units = by_layer(group)
+        for number, present in enumerate(units):
             which = f" · unit {number + 1} of {len(units)}" if len(units) > 1 else ""
             curves.append(Curve(name=name + which, at=tuple(float(k) for k in range(len(present))), results=present))
     return curves
-
-
-def reach(result: Result) -> float:
-    """Side of the local TRF: it never shrinks along a network. Layers of one size keep their order."""
-    return 0.0 if result.trf is None else math.prod(result.trf.local_size_px) ** (1 / len(result.trf.local_size_px))
 
 
 def _over_alpha(results: Sequence[Result]) -> list[Curve]:
@@ -185,34 +193,72 @@ def _curve(name: str, points: dict[float, Result]) -> Curve:
     return Curve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
 
 
-def _draw(curves: Sequence[Curve], style: FigureStyle, *, label: str, ticks: Sequence[str] = ()) -> Drawn:
+def _draw(
+    curves: Sequence[Curve],
+    style: FigureStyle,
+    *,
+    label: str,
+    ticks: Sequence[str] = (),
+    dull: Sequence[int] = (),
+    more: Sequence[str] = (),
+) -> Drawn:
+    """The figure.
+
+    Args:
+        curves: What to draw.
+        style: The style.
+        label: That of the horizontal axis.
+        ticks: Names of the layers, of curves over depth: these have the side of the input too.
+        dull: Places of the layers that are shaded.
+        more: What is to be said of it besides.
+    """
     every = [result for curve in curves for result in curve.results]
+    sides = {result.sides.reference / 2 for result in every if ticks}
     roomy, scale = len(ticks) > 6 or len(curves) > 4, style.axis
     figure = sheet(style.inches(TWO_COLUMNS if roomy else ONE_COLUMN))
     ax = figure.add_subplot()
     tidy(ax)
     for number, curve in enumerate(curves):
         _plot(ax, curve, line_style(number))
-    limits = _limits(every, scale)
+    limits = _limits(every, scale, sides)
     scale_axis(ax, scale, limits[1], bottom=limits[0])
     ax.set_ylabel(f"radius ({lengths(every)}), {scale} axis", labelpad=3)
     ax.set_xlabel(label, labelpad=2)
     if ticks:
-        widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
-        lay_out(figure)
-        tilted = len(ticks) * widest > inches(ax)[0]
-        turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if tilted else {}
-        ax.set_xticks(range(len(ticks)), list(ticks), **turned)
-        ax.set_xlim(-0.35, len(ticks) - 0.65)
+        _name_layers(figure, ax, ticks)
     else:
         _mark_points(figure, ax, sorted({x for curve in curves for x in curve.at}))
-    keys = _keys(curves, limits)
+    whole = "input" if all(is_input(result.wrt) for result in every) else "reference"
+    keys = [*_keys(curves, limits), *_limit_depth(ax, sides, dull, f"half the side of the {whole}")]
     # Conditions that differ are in the names.
-    notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits)]
+    notes = [*shared(every)[0], f"{scale} scale", *error_words(every, "bars: ±"), *_hidden_trf(curves, limits), *more]
     if any("TRF" in text for text in (*notes, *(str(key.get_label()) for key in keys[len(curves) :]))):
         notes.append(TRF)
     finish(figure, [ax], [HEIGHT], words=notes * style.conditions, handles=keys)
     return Drawn(figure=figure, words=notes)
+
+
+def _name_layers(figure: Figure, ax: PlotAxes, ticks: Sequence[str]) -> None:
+    """Names of layers at 0, 1, 2, ...: turned where they have no room, and then every n-th that has."""
+    widest = max(text_width(figure, line) + 0.1 for tick in ticks for line in tick.split("\n"))
+    lay_out(figure)
+    room = inches(ax)[0] / len(ticks)
+    turned: dict[str, Any] = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"} if widest > room else {}
+    every_nth = math.ceil(APART / room) if turned else 1
+    ax.set_xticks(range(0, len(ticks), every_nth), ticks[::every_nth], **turned)
+    ax.set_xlim(-0.35, len(ticks) - 0.65)
+
+
+def _limit_depth(ax: PlotAxes, sides: Collection[float], dull: Collection[int], label: str) -> Iterator[Line2D]:
+    """Draw half the side of the input, and shade the layers that reach no new cells; the keys of what is seen."""
+    for place in dull:
+        ax.axvspan(place - 0.5, place + 0.5, color=SHADE, linewidth=0, zorder=0, gid="shaded")
+    for side in sides:
+        ax.axhline(side, gid="side", **SIDE)
+    if any(side <= ax.get_ylim()[1] for side in sides):
+        yield Line2D([], [], label=label, **SIDE)
+    if dull:
+        yield Line2D([], [], label="no new cells", color=SHADE, linewidth=6)
 
 
 def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:
@@ -276,11 +322,11 @@ def _half(result: Result) -> float:
     return math.nan if side is None else side / 2
 
 
-def _limits(results: Sequence[Result], scale: str) -> tuple[float, float]:
-    """The ends of the vertical axis: radii decide how far it reaches; a field that is much larger leaves a linear axis
-    at its top."""
+def _limits(results: Sequence[Result], scale: str, sides: Collection[float]) -> tuple[float, float]:
+    """The ends of the vertical axis: radii decide how far it reaches; a field or a side that is much larger leaves a
+    linear axis at its top."""
     sizes = [float(radius) for result in results for radius in radii(result).values()]
-    fields = [half for result in results if math.isfinite(half := _half(result))]
+    fields = [*sides, *(half for result in results if math.isfinite(half := _half(result)))]
     top = max(sizes)
     reach = max([top, *(half for half in fields if scale != "linear" or half <= 2 * top)])
     lowest = min([value for value in sizes if value > 0], default=1.0)

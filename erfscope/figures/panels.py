@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from erfscope.figures.canvas import drawing
-from erfscope.figures.curves import reach
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import EDGE, cell_ratio, condition_words, draw_ring, grey, pictures_of, shared, size_lines
@@ -21,6 +20,7 @@ from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import input_name, is_input
 from erfscope.maps.drawn import close_up
 from erfscope.printable import brief
+from erfscope.results.depth import reach
 from erfscope.results.result import Result
 from erfscope.view.words import cells, unit_text
 

@@ -159,7 +159,7 @@ def ranges(rows: Sequence[Row]) -> Ranges | None:
     found = {row: list(_radii(row)) for row in rows if words.radii(row.result)}
     if len(found) < 2:
         return None
-    ticks = _ticks(max(value + se for entries in found.values() for _, value, se, _ in entries))
+    ticks = round_ticks(max(value + se for entries in found.values() for _, value, se, _ in entries))
     end = ticks[-1]
 
     def mark(name: str, value: float, se: float, cell: Cell) -> Mark:
@@ -218,7 +218,7 @@ def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = 
         curve: Its profile.
         other: That of the result it is compared with; drawn only as far as this one goes.
     """
-    ticks = _ticks(float(curve.radius_px[-1]), count=4)
+    ticks = round_ticks(float(curve.radius_px[-1]), count=4)
     reach = max(
         float(curve.radius_px[-1]), ticks[-1] if len(ticks) > 1 and ticks[-1] <= 1.05 * curve.radius_px[-1] else 0.0
     )
@@ -266,7 +266,7 @@ def _points(x: FloatArray, y: FloatArray) -> str:
     return " ".join(f"{x[i]:.1f},{y[i]:.1f}" for i in kept)
 
 
-def _ticks(largest: float, count: int = 6) -> list[float]:
+def round_ticks(largest: float, count: int = 6) -> list[float]:
     """Round numbers from 0 to just above ``largest``, about ``count`` of them."""
     if largest <= 0:
         return [0.0, 1.0]

@@ -18,6 +18,7 @@ from erfscope.geometry.names import is_input
 from erfscope.measures import MEASURES
 from erfscope.printable import name_pieces, printable
 from erfscope.results.json_values import plain
+from erfscope.view import depth as by_depth
 from erfscope.view import drawings as charts
 from erfscope.view import sentences, words
 from erfscope.view.cells import identity, provenance, share_text
@@ -49,6 +50,7 @@ def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> st
         in_folder=in_folder,
         ranges=charts.ranges(view.rows),
         profiles=charts.profiles(view.rows),
+        depths=by_depth.depth_sections(view),
         side_by_side=sum(drawn is not None for drawn in drawings.maps) > 1,
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in results) if name in CONVENTIONS],
         definitions=[name for name in MEASURES if name in used],
@@ -120,7 +122,13 @@ def _environment() -> Environment:
         finalize=_finalize,
     )
     environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
-    environment.globals |= {"MEASURES": MEASURES, "is_input": is_input, "share_text": share_text, "drawing": charts}
+    environment.globals |= {
+        "MEASURES": MEASURES,
+        "is_input": is_input,
+        "share_text": share_text,
+        "drawing": charts,
+        "by_depth": by_depth,
+    }
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment
 
