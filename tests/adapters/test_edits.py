@@ -335,6 +335,8 @@ def test_an_edited_model_is_measured_beside_its_host():
     assert row.label == "Net + body: dilation=2 + gcn"
     assert report.differences()[1]["r50"][0] > 0
     assert report.settings["insert"] == ["body: dilation=2", "gcn@stem"]
+    with pytest.raises(ErfscopeError, match="needs a model with an inserted block at two or more alphas"):
+        report.figure(kind="alpha")
     with pytest.raises(ErfscopeError, match="alpha scales what blocks add, and the edit 'body: dilation=2'"):
         erfscope.sweep(Net(), insert=texts, alpha=0.5, **options)
 
