@@ -51,7 +51,7 @@ def parse_edits(*texts: str) -> list[EditRequest | BlockRequest]:
     """Read ``LAYER: dilation=2,kernel=7`` and ``BLOCK@LAYER:k=v``, several in one text with ";" between them.
 
     Raises:
-        ErfscopeError: a text of another form, an unknown setting, or a value that is no whole number from 1 to 9999.
+        ErfscopeError: a text of another form, an unknown setting, or a value that is no whole number from 1 to 999.
     """
     if not all(isinstance(text, str) for text in texts):
         raise ErfscopeError(f"an edit is a text such as 'layer3: dilation=2', not {texts!r}")
@@ -74,8 +74,8 @@ def _parse_edit(text: str) -> EditRequest:
             )
         if name not in SETTINGS:
             raise unknown("setting", name, SETTINGS, where=repr(text))
-        if not re.fullmatch(r"[1-9][0-9]{0,3}", value):
-            raise ErfscopeError(f"{name} is a whole number from 1 to 9999, not {value!r}")
+        if not re.fullmatch(r"[1-9][0-9]{0,2}", value):
+            raise ErfscopeError(f"{name} is a whole number from 1 to 999, not {value!r}")
         settings[name] = int(value)
     return EditRequest(at=at, settings=settings)
 
@@ -105,7 +105,7 @@ def edit(model: nn.Module, *edits: str, seed: int = 0, input_size: Size | None =
         ErfscopeError: an edit that cannot be read, is of an unknown layer, or changes nothing there; a kernel whose
             weight is computed; a module that cannot be measured.
     """
-    plain = unwrapped(model)
+    plain = _plain(model)
     if plain not in {*model.modules()}:
         raise ErfscopeError("parts are wrapped for parallel training; edit the model without these wrappers")
     with contextlib.ExitStack() as undo:
@@ -138,10 +138,23 @@ def edited(
     requests = parse_edits(*edits)
     if isinstance(model, ModuleAdapter):
         return edited_adapter(model, requests, seed=seed)
-    with errors_as_one_line("cannot be copied", model=type(model).__name__):
-        module = shared_copy(unwrapped(model))
+    plain = _plain(model)
+    with errors_as_one_line("cannot be copied", model=type(plain).__name__):
+        module = shared_copy(plain)
     _apply(module, requests, contextlib.ExitStack(), seed=seed, input_size=input_size)
     return module
+
+
+def _plain(model: object) -> nn.Module:
+    """The module inside its wrappers, if it is one that has a gradient."""
+    if not isinstance(model, nn.Module):
+        raise ErfscopeError(
+            f"edits are of an nn.Module, not of {type(model).__name__}; erfscope.adapters.load(spec).module is one,"
+            " and erfscope.edited takes adapters too"
+        )
+    plain = unwrapped(model)
+    refuse_unmeasurable(plain, type(plain).__name__)
+    return plain
 
 
 def edited_adapter(
@@ -207,7 +220,6 @@ def _apply(
     from erfscope.adapters.opening import wrap
 
     spec = type(module).__name__
-    refuse_unmeasurable(module, spec)
     for number, request in enumerate(requests):
         own_seed = (seed + number) % SEED_LIMIT
         if isinstance(request, BlockRequest):
@@ -252,8 +264,9 @@ def _set(module: nn.Module, request: EditRequest, undo: contextlib.ExitStack, *,
                 setattr(part, attribute, new)
                 is_changed = True
         if not is_changed:
-            text = f"{setting}={value} changes nothing in {request.at!r} of {spec}; {_editable(module, request.at)}"
-            raise ErfscopeError(text)
+            raise ErfscopeError(
+                f"{setting}={value} changes nothing in {request.at!r} of {spec}; {_editable(module, request.at)}"
+            )
 
 
 def _editable(module: nn.Module, at: str) -> str:
@@ -262,7 +275,10 @@ def _editable(module: nn.Module, at: str) -> str:
         f"{name or at} ({_facts(part)})" for name, part in module.get_submodule(at).named_modules() if _facts(part)
     ]
     if found:
-        return f"there is: {', '.join(found[:6])}" + (f", ... ({len(found)} in all)" if len(found) > 6 else "")
+        more = f", ... ({len(found)} in all)" if len(found) > 6 else ""
+        return (
+            f"there is: {', '.join(found[:6])}{more}; a kernel must be above 1, cut no patches and keep the map's size"
+        )
     others = [name for name, part in module.named_children() if any(map(_facts, part.modules()))]
     text = "no convolution or pool in it is a module, and functions such as F.conv2d cannot be edited"
     return f"{text}; choose one of: {', '.join(others[:12]) or 'none'}"

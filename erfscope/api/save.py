@@ -60,7 +60,7 @@ def check_figure(
         "unit": not is_every and _names_several(unit),
         "every unit": is_every,
         # The model without its blocks is one more.
-        "alpha": bool(request.insert),
+        "alpha": bool(request.insert) and request.alphas != (None,),
         "checkpoint": of is not None,
     }
     refuse_unasked(kind or ("positions" if is_every else "panel"), found, width=width)

@@ -135,6 +135,8 @@ def _over_alpha(results: Sequence[Result]) -> list[Curve]:
 
     curves = []
     for name, group in _grouped([result for result in _sized(results) if result.insert], key):
+        if all(result.alpha is None for result in group):  # such as edits, which have none
+            continue
         points = {1.0 if result.alpha is None else result.alpha: result for result in group}
         host = hosts.get(group[0].host or "")
         if host is not None and _sized([host]):

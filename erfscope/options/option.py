@@ -218,7 +218,8 @@ class Building(TypedDict, total=False):
     insert: Annotated[
         Any,
         Option(
-            "Insert a block after a layer, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; repeatable.",
+            "Insert a block after a layer, BLOCK@LAYER:k=v,k=v with options: {words}, or module:Class; or edit a layer,"
+            " 'LAYER: dilation=2', kernel=7, stride=1; repeatable.",
             MODEL,
             metavar="BLOCK@LAYER",
             words=(

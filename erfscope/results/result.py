@@ -172,7 +172,7 @@ class Result:
     error: str | None = None
     findings: tuple[Finding, ...] = ()
     weights: Weights
-    #: Blocks inserted into the model, as asked for, and the share of what they add (None is 1).
+    #: Blocks inserted into the model and edits of it, as asked for, and the share of what blocks add (None is 1).
     insert: str | None = None
     alpha: float | None = None
     #: Step or epoch of a training at which it was measured, where that is known.

@@ -247,7 +247,7 @@ def _model(result: Result) -> str:
     about = [] if result.model == result.label or result.insert else [result.model]
     if result.insert:
         share = "" if result.alpha is None else f" at alpha {result.alpha:g}"
-        about.append(f"{result.model} with {result.insert} inserted{share}")
+        about.append(f"{result.model} with {result.insert}{share}")
     return f"{result.label} ({'; '.join([*about, _weights(result.weights)])})"
 
 

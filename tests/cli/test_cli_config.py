@@ -390,6 +390,12 @@ def test_a_settings_file_names_no_block_by_its_class(folder, run, file, command)
     ("text", "given", "named"),
     [
         ("[layers]\ninsert = ['gcn@layer2', 'code:Block@layer3']\n", ["layers"], "insert code:Block@layer3"),
+        (
+            "insert = 'layer2: dilation=2; code:Block@layer3'\n",
+            ["layers"],
+            "insert layer2: dilation=2; code:Block@layer3",
+        ),
+        ("insert = 'gcn@layer2; code:Block@layer3'\n", ["layers"], "insert gcn@layer2; code:Block@layer3"),
         ("[analyze.model-kwargs]\nact_layer = 'code.py:Block'\n", ["analyze"], "model kwargs act_layer=code.py:Block"),
         ("model-kwargs = { a = ['b'] }\n", ["analyze"], "model kwargs a=['b']"),
         ("checkpoint = 'evil.pth'\n", ["analyze", "--unsafe-load"], "checkpoint evil.pth"),
@@ -436,8 +442,8 @@ def test_the_command_line_and_variables_name_blocks_by_their_class(folder, run, 
 
 
 @pytest.mark.slow
-def test_a_settings_file_names_erfscopes_own_blocks(folder, run):
-    (folder / "erfscope.toml").write_text("insert = 'gcn@layer2'\n")
+def test_a_settings_file_names_edits_and_erfscopes_own_blocks(folder, run):
+    (folder / "erfscope.toml").write_text("insert = 'layer3: dilation=2; gcn@layer2'\n")
     assert '"gcn"' in run(*LAYERS, "--all")[1]
 
 

@@ -134,7 +134,7 @@ def test_every_group_of_settings_has_a_paragraph_and_every_model_stands_in_one()
         ({"wrt": "gcn:in"}, "with respect to the input of gcn ("),
         ({"measures": {}}, "No standard errors are given"),
         ({"convention": "custom"}, "a custom convention"),
-        ({"insert": "gcn@layer3", "alpha": 0.5}, "with gcn@layer3 inserted at alpha 0.5"),
+        ({"insert": "gcn@layer3", "alpha": 0.5}, "with gcn@layer3 at alpha 0.5"),
     ],
     ids=str,
 )
