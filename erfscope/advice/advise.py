@@ -22,7 +22,7 @@ from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.display import render
-from erfscope.results.layers import overview
+from erfscope.results.layers import LayerRow, overview
 from erfscope.results.report import Report
 
 SCHEMA = "erfscope.advice/1"
@@ -116,5 +116,17 @@ def advise(
 
 def _depth(model: Model, loaded: LoadedModel, structure: Structure, options: Mapping[str, Any]) -> Report:
     """The stages and blocks of a model on the same images."""
-    names = [row.name for row in overview(layer_table(loaded))]
+    rows = overview(layer_table(loaded))
+    # A stage gives what its last block gives.
+    names = [
+        row.name
+        for row, before in zip(rows, [None, *rows], strict=False)
+        if before is None or not _is_same(row, before)
+    ]
     return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})
+
+
+def _is_same(row: LayerRow, before: LayerRow | None) -> bool:
+    if before is None or not before.name.startswith(f"{row.name}."):
+        return False
+    return (row.shape, row.trf) == (before.shape, before.trf)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from torch import nn
 
 from erfscope.adapters.blocks import BLOCKS
+from erfscope.adapters.edits import windows
 from erfscope.advice.structure import Structure
 
 #: Blocks that widen the field.
 WIDE_BLOCKS = ("nonlocal", "gcn", "gatv2", "gc", "large_kernel")
-#: Parts of a model that are edited one by one, the last of them.
+#: The last parts of a model, which are edited one by one to widen its field.
 MOST_PARTS = 6
-Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +64,33 @@ def _settings(edit: str) -> list[str]:
 
 
 def parts_of(structure: Structure, module: nn.Module) -> list[str]:
-    """The parts of a model that edits name: its stages, else the outermost modules that hold several of its layers."""
+    """The parts of a model that edits name: its stages, else the outermost modules with layers, of lists their
+    items."""
     inside = [each for each in structure.layers if not each.is_head]
     if stages := list(dict.fromkeys(each.stage for each in inside if each.stage)):
-        return stages[-MOST_PARTS:]
-    names, depth = [each.name.split(".") for each in inside], 1
-    deepest = max(map(len, names), default=1)
-    while depth < deepest and len({tuple(name[:depth]) for name in names}) < 3:
-        depth += 1
-    found = dict.fromkeys(".".join(name[:depth]) for name in names)
-    return [name for name in found if name][-MOST_PARTS:]
+        return stages
+    found = dict[str, None]()
+    for each in inside:
+        words = each.name.split(".")
+        names = [".".join(words[: depth + 1]) for depth in range(len(words))]
+        # A list, and what only wraps one part, is no part itself.
+        found[next((name for name in names if _is_part(module.get_submodule(name))), each.name)] = None
+    return [name for name in found if name]
+
+
+def _is_part(module: nn.Module) -> bool:
+    return not isinstance(module, nn.ModuleList | nn.ModuleDict) and len(list(module.children())) != 1
 
 
 def wider(structure: Structure, module: nn.Module) -> list[Candidate]:
-    """Edits that widen a field: dilation and kernels of each part's convolutions, strides left out, blocks, and larger
-    inputs."""
-    found = [Candidate(edits=(edit,)) for part in parts_of(structure, module) for edit in _wider_edits(part, module)]
-    sizes = [tuple(2 * side for side in structure.input_size)]
-    return found + [Candidate(size=size) for size in sizes]
+    """Edits that widen a field: dilation and kernels of each part's convolutions, strides left out, blocks, and an
+    input of twice the size."""
+    parts = parts_of(structure, module)[-MOST_PARTS:]
+    edits = [edit for part in parts for edit in _wider_edits(part, module)]
+    return [
+        *(Candidate(edits=(edit,)) for edit in edits),
+        Candidate(size=tuple(2 * side for side in structure.input_size)),
+    ]
 
 
 def _wider_edits(part: str, module: nn.Module) -> Iterator[str]:
@@ -107,40 +117,30 @@ def narrower(structure: Structure, module: nn.Module) -> list[Candidate]:
     return [Candidate(edits=(edit,)) for edit in found]
 
 
-def joined(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """Pairs of edits at different places."""
+def joined(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Candidate]:
+    """Two candidates in one, where they edit different places.
+
+    Args:
+        chosen: Those that are put together.
+        every: All candidates of one edit, in whose order edits stand.
+    """
+    order = {edit: number for number, each in enumerate(every) for edit in each.edits}
     found = list[Candidate]()
-    for number, one in enumerate(chosen):
-        for other in chosen[number + 1 :]:
-            edits = tuple(sorted({*one.edits, *other.edits}))
-            if len({_place(edit) for edit in edits}) == len(one.edits) + len(other.edits) and not (
-                one.size or other.size
-            ):
-                found.append(Candidate(edits=edits))
+    for one, other in combinations([each for each in chosen if not each.size], 2):
+        edits = tuple(sorted({*one.edits, *other.edits}, key=order.__getitem__))
+        if len(edits) > max(len(one.edits), len(other.edits)) and len({*map(_place, edits)}) == len(edits):
+            found.append(Candidate(edits=edits))
     return list(dict.fromkeys(found))
 
 
 def _place(edit: str) -> str:
     head, _, rest = edit.partition("@")
-    return rest.partition(":")[0] if rest and ":" not in head else edit.partition(":")[0]
+    return (rest or head).partition(":")[0]
 
 
 def _windows(part: nn.Module) -> tuple[int, int, int]:
-    """The kernel that most of a part's convolutions have, of those larger than 1, 0 for none; and the largest dilation
-    and stride."""
-    every = [each for each in part.modules() if isinstance(each, Convolution)]
-    kernels = Counter(
-        max(each.kernel_size) for each in every if max(each.kernel_size) > 1 and each.kernel_size != each.stride
-    )
-    pools = [
-        each
-        for each in part.modules()
-        if isinstance(each, nn.modules.pooling._MaxPoolNd | nn.modules.pooling._AvgPoolNd)
-    ]
-    strides = [max(each.stride) for each in every] + [max(_several(each.stride)) for each in pools]
-    dilation = max((max(each.dilation) for each in every), default=1)
-    return kernels.most_common(1)[0][0] if kernels else 0, dilation, max(strides, default=1)
-
-
-def _several(value: object) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (int(value),)  # type: ignore[call-overload]
+    """The kernel that most of a part's convolutions have, 0 for none; and the largest dilation and stride."""
+    every = list(windows(part))
+    kernels = Counter(each.kernel for each in every if each.kernel > 1)
+    dilation, stride = (max((each[axis] for each in every), default=1) for axis in (1, 2))
+    return kernels.most_common(1)[0][0] if kernels else 0, dilation, stride

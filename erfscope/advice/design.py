@@ -123,7 +123,7 @@ class Designer:
                 break
             chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
             known = {each.candidate for each in found.trials}
-            more = [each for each in joined(chosen[-JOINED:]) if each not in known]
+            more = [each for each in joined(chosen[-JOINED:], first) if each not in known]
             found = replace(found, trials=(*found.trials, *self._trials(more)))
         return replace(found, on_weights=self._on_weights(found))
 

@@ -10,8 +10,11 @@ from erfscope.advice.design import Search
 from erfscope.advice.search import MOST_DRAWS, Trial, difference
 from erfscope.advice.structure import ALL, LayerField, Sides, Structure
 from erfscope.advice.target import HALO
-from erfscope.printable import listed_up_to, number, with_error
+from erfscope.printable import brief, listed_up_to, number, with_error
+from erfscope.results.depth import in_depth
 from erfscope.results.json_values import fields, plain
+from erfscope.view import words
+from erfscope.view.depth import depth_sentences, depth_table
 from erfscope.view.table import DASH, Column, Note, Table, rows_of
 from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import draw_parts
@@ -63,6 +66,11 @@ def advice_parts(advice: Advice, *, everything: bool = False) -> Iterator[Table 
     yield from (empty, layers_table(structure) if everything else stages_table(structure), empty)
     yield from (Note(text=text, label="-") for text in _findings(structure))
     yield from (Note(text=text, style="dim") for text in (*_meanings(structure), EVIDENCE))
+    for series in in_depth(advice.depth.results) if advice.depth is not None else ():
+        weights = words.conditions(series[0])["weights"].alone
+        yield from (empty, Note(text=f"measured with {weights} over {words.images_text(series[0])}", style="bold"))
+        yield from (Note(text=text, label="-") for text in depth_sentences(series))
+        yield from (empty, depth_table(series))
     if advice.search is not None:
         yield empty
         yield from search_parts(advice.search, structure, everything=everything)
@@ -211,7 +219,8 @@ def search_parts(search: Search, structure: Structure, *, everything: bool = Fal
 def _answer(search: Search, structure: Structure, met: Sequence[Trial]) -> str:
     own, cells = search.value(search.own), structure.axes.cells
     is_size = search.target.name == HALO or search.measure.endswith(("50", "90"))
-    now = f"{search.target.name} is {number(own)}{f' {cells}' if is_size and own is not None else ''}"
+    text = _halo(own) if search.target.name == HALO else number(own)
+    now = f"{search.target.name} is {text}{f' {cells}' if is_size and own is not None else ''}"
     within = f" within {' and '.join(each.text for each in search.budget)}" if search.budget else ""
     if search.own in met:
         return f"{search.target.text}: {now}, so that the model meets the target as it is"
@@ -225,8 +234,11 @@ def ranked(search: Search) -> list[Trial]:
     """The model as it is, the first candidates that meet the target, the cheapest first, then the others of the front,
     those with most first."""
     met = sorted((each for each in search.trials if search.meets(each)), key=lambda each: (each.price, each.order))
-    others = sorted((each for each in search.front if each not in met), key=lambda each: -each.mean)
-    return [search.own, *[each for each in (*met, *others) if each is not search.own][:MANY]]
+    if search.price == HALO:
+        others = sorted((each for each in search.trials if each.costs[HALO] is not None), key=lambda each: each.price)
+    else:
+        others = sorted(search.front, key=lambda each: -each.mean)
+    return [search.own, *[each for each in dict.fromkeys((*met, *others)) if each is not search.own][:MANY]]
 
 
 def search_table(search: Search, trials: Sequence[Trial], structure: Structure) -> Table:
@@ -236,7 +248,7 @@ def search_table(search: Search, trials: Sequence[Trial], structure: Structure) 
     names += ["target", "front", "draws", *(["on the\nweights"] if search.on_weights else [])]
     rows = []
     for each in trials:
-        cells = [each.candidate.text, *([number(each.costs[HALO])] if is_halo else [])]
+        cells = [each.candidate.text, *([_halo(each.costs[HALO])] if is_halo else [])]
         change, error = difference(each, own)
         known = bool(each.values) and each is not own
         value = abs(each.mean) if each.values else None
@@ -252,6 +264,10 @@ def search_table(search: Search, trials: Sequence[Trial], structure: Structure) 
         *(Column(name=name, kind="number") for name in names),
     )
     return Table(columns=columns, rows=rows_of(rows))
+
+
+def _halo(side: float | None) -> str:
+    return DASH if side is None else brief(side)
 
 
 def _signed(change: float, error: float) -> str:

@@ -51,27 +51,17 @@ class Curve:
     results: tuple[Result, ...]
 
 
-def depth(results: Sequence[Result], style: FigureStyle, *, shaded: Collection[str] | None = None) -> Drawn:
-    """Sizes against the layers in network order.
-
-    Args:
-        results: What to draw.
-        style: The style.
-        shaded: Names of the layers to shade, as reaching no new cells; if None those of which all curves say so
-            (:func:`erfscope.results.depth.covered`).
-    """
+def depth(results: Sequence[Result], style: FigureStyle) -> Drawn:
+    """Sizes against the layers in network order; those that reach no new cells by all curves are shaded."""
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
     ticks = [
         "\n".join(dict.fromkeys(layers)) if len(set(layers)) <= 3 else str(k + 1) for k, layers in enumerate(every)
     ]
-    known = [
-        covered(curve.results) if shaded is None else [result.layer in shaded for result in curve.results]
-        for curve in curves
-    ]
+    known = [covered(curve.results) for curve in curves]
     dull = [k for k in range(len(every)) if all(is_dull[k] for is_dull in known if k < len(is_dull))]
-    why = ", since the TRF of the layer before covers the input (global operations left out)" * (shaded is None)
-    more = [f"shaded: layers that reach no new cells{why}"] * bool(dull)
+    why = "since the TRF of the layer before covers the input (global operations left out)"
+    more = [f"shaded: layers that reach no new cells, {why}"] * bool(dull)
     return _draw(curves, style, label="layer, in network order", ticks=ticks, dull=dull, more=more)
 
 

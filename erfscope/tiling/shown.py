@@ -69,6 +69,13 @@ def tile_parts(
         share, short = tolerance or 0.0, budget.shortest(plan, tolerance or 0.0)
         text = f"halo {halo_text(short, plan.input_axes)}, cuts off less than {share:g} of the ERF on each side"
         yield from (empty, Note(text=text, style="bold"), budget_table(plan, budget))
+    if plan.possible and plan.wasted > 0.5:
+        smaller = max(map(max, plan.halo)) // 2
+        yield Note(
+            text="more than half of the computing gives nothing new: take larger tiles, or see what a smaller halo would"
+            f" cost with `erfscope advise MODEL --target 'halo<={smaller}'`",
+            style="yellow",
+        )
     yield empty
     for text in _meanings(plan, costs, image_size, has_budget=budget is not None):
         yield Note(text=text, style="dim")
