@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from erfscope.advice import Advice
 
 #: Options of how a model is built, and those of measuring.
-BUILDING = one_value(
-    {name: each for name, each in declared(Building).items() if name not in ("alpha", "insert", "label")}
-)
+BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("alpha", "label")})
 TAKEN = ("layer", "weights", "images", "synthetic", "samples", "seed", "device")
 MEASURING = one_value({name: OPTIONS[name] for name in TAKEN})
 MEASURING["layer"] = replace(
@@ -82,6 +80,7 @@ SEARCH = "Search"
 @with_verbose
 def advise(
     model: str,
+    *,
     measure: bool,
     everything: bool,
     target: str | None,

@@ -101,7 +101,7 @@ def advise(
         raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
     kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
     request = Request.parse(
-        {n: v for n, v in options.items() if n in Building.__annotations__ or n in ("progress", "seed")}
+        {n: v for n, v in options.items() if n in Building.__annotations__ or n in ("progress", "seed", "stop")}
     )
     with restored(*caller_modules(model)):
         loaded = load_structure(model, request)
