@@ -1,5 +1,5 @@
-"""Fields of layers and what is unproductive: closed forms, the published numbers of rfa_toolbox, and all paths of random
-nets one by one."""
+"""Fields of layers and what is unproductive: closed forms, published numbers of rfa_toolbox, and all paths of random nets
+one by one."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_the_json_has_no_infinity():
 
 
 def test_what_has_no_weights_is_refused():
-    with pytest.raises(erfscope.ErfscopeError, match="no operation with weights .* nothing to advise on"):
+    with pytest.raises(erfscope.ErfscopeError, match=r"no operation with weights .* nothing to advise on"):
         structure(nn.MaxPool2d(2), 8, 8)
 
 
