@@ -108,16 +108,23 @@ class Designer:
 
     def run(self, structure: Structure) -> Search:
         """Try the candidates, and pairs of the best of them where none reaches the target."""
-        end = clock.monotonic() + self.seconds
+        end, stop = clock.monotonic() + self.seconds, self.kept["stop"] or (lambda: False)
+
+        def is_over() -> bool:
+            return clock.monotonic() > end or stop()
+
+        # What cannot be measured is refused.
+        if not self.known.get(Candidate().text):
+            self._measure(Candidate(), 0)
         module = self.loaded.adapter.module
         first = (narrower if self.search.price == HALO else wider)(structure, module)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
-        if settle(found.trials, self._measure, stop=lambda: clock.monotonic() > end) and found.meets(found.own):
+        if settle(found.trials, self._measure, stop=is_over) and found.meets(found.own):
             return replace(found, is_settled=True)
         found = replace(found, trials=(*found.trials, *self._trials(first)))
         for number in range(1 + ROUNDS):
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
-            settled = settle(wanted, self._measure, stop=lambda: clock.monotonic() > end)
+            settled = settle(wanted, self._measure, stop=is_over)
             found = replace(found, is_settled=settled)
             if number == ROUNDS or not settled or any(map(found.meets, found.trials)):
                 break
@@ -210,6 +217,7 @@ class Designer:
             "input_size": list(size),
             "layer": self.search.layer,
             "measure": self.search.measure,
+            "weights": None if self.search.draws_weights else self.loaded.adapter.weights.sha256,
             **given,
         }
 

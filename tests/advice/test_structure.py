@@ -1,5 +1,4 @@
-"""Fields of layers and what is unproductive: closed forms, published numbers of rfa_toolbox, and all paths of random nets
-one by one."""
+"""Fields of layers and what is unproductive: closed forms, numbers of rfa_toolbox, and all paths of random nets."""
 
 from __future__ import annotations
 
