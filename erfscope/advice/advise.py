@@ -17,7 +17,6 @@ from erfscope.api.models import caller_modules, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
-from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
@@ -100,21 +99,19 @@ def advise(
     if bounds and goal is None:
         raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
     kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
-    request = Request.parse(
-        {n: v for n, v in options.items() if n in Building.__annotations__ or n in ("progress", "seed", "stop")}
-    )
+    request = Request.parse(options)
     with restored(*caller_modules(model)):
         loaded = load_structure(model, request)
         advice = Advice(structure=structure_of(loaded))
         if measure:
-            advice = replace(advice, depth=_depth(model, loaded, advice.structure, options))
+            advice = replace(advice, depth=_depth(model, loaded, options))
         if goal is not None:
             search = Designer(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
             advice = replace(advice, search=search.run(advice.structure))
     return advice
 
 
-def _depth(model: Model, loaded: LoadedModel, structure: Structure, options: Mapping[str, Any]) -> Report:
+def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any]) -> Report:
     """The stages and blocks of a model on the same images."""
     rows = overview(layer_table(loaded))
     # A stage gives what its last block gives.

@@ -92,7 +92,7 @@ class Designer:
         seconds: float,
     ) -> None:
         self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
-        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint")}
+        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint", "stop")}
         self.given, self.seconds = options, seconds
         self.search = Search(
             target=goal,
@@ -113,6 +113,9 @@ class Designer:
 
     def run(self, structure: Structure) -> Search:
         """Try the candidates, and pairs of the best of them where none reaches the target."""
+        # What cannot be measured is refused.
+        if not self.known.get(Candidate().text):
+            self._measure(Candidate(), 0)
         module = self.loaded.adapter.module
         first = (narrower if self.search.price == HALO else wider)(structure, module)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
@@ -220,6 +223,7 @@ class Designer:
             "input_size": list(size),
             "layer": self.search.layer,
             "measure": self.search.measure,
+            "weights": None if self.search.draws_weights else self.loaded.adapter.weights.sha256,
             **given,
         }
 

@@ -55,7 +55,7 @@ def difference(one: Trial, other: Trial) -> tuple[float, float]:
 
 
 def beats(one: Trial, other: Trial) -> bool:
-    """Whether a candidate leaves no reason for another: that costs as much or more, and has surely less than a hundredth
+    """Whether a candidate leaves no reason for another: that costs as much or more, and has surely less than 1 %
     more; or both cost the same, and it has clearly more."""
     if one is other or one.price > other.price:
         return False

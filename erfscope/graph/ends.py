@@ -45,15 +45,18 @@ def may_be_upper_bound(step: Step) -> bool:
 
 def narrowest(arrays: Sequence[FloatArray]) -> FloatArray:
     """The ends of the one of several inputs that reads least; what reads nothing counts for nothing."""
-    found = arrays[0]
-    for more in arrays[1:]:
-        one, other = np.broadcast_arrays(found, more)
-        found = np.empty_like(one)
-        for first in range(0, ROWS, 2):
-            rows = slice(first, first + 2)
-            mine, theirs = (np.where(each[rows][0] == np.inf, np.inf, -each[rows].sum(0)) for each in (one, other))
-            found[rows] = np.where((theirs < mine) | (one[rows][0] == np.inf), other[rows], one[rows])
-    return found
+    return _narrowest_along(np.stack(np.broadcast_arrays(*arrays), 1), 1)[:, 0] if len(arrays) > 1 else arrays[0]
+
+
+def _narrowest_along(ends: FloatArray, dim: int) -> FloatArray:
+    """The ends of the index that reads least along one dimension, which is left with that index."""
+    found = []
+    for rows in (FREE, LOCAL, CLIPPED):
+        pair = ends[rows]
+        # What reads everything is wider than all others, and still counts before what reads nothing.
+        widths = np.where(pair[0] == np.inf, np.inf, np.minimum(-pair.sum(0), np.finfo(np.float32).max))
+        found.append(np.take_along_axis(pair, widths.argmin(dim - 1, keepdims=True)[np.newaxis], dim))
+    return np.concatenate(found)
 
 
 def carry_ends(
@@ -84,7 +87,7 @@ def _narrowest_channels(ends: FloatArray, reads: Sequence[int | Whole | Taps], p
     """The ends where dimensions without positions that are read whole count by their narrowest index."""
     for i, read in enumerate(reads):
         if isinstance(read, Whole) and ends.shape[1 + i] > 1 and not place.varies_along(i):
-            ends = narrowest(np.split(ends, ends.shape[1 + i], axis=1 + i))
+            ends = _narrowest_along(ends, 1 + i)
     return ends
 
 
