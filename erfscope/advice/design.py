@@ -91,13 +91,15 @@ class Designer:
         kept: Mapping[str, Any],
         seconds: float,
     ) -> None:
+        if several := request.several():
+            raise ErfscopeError(f"a search is about one layer and setting; give one {' and one '.join(several)}")
         self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
         self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint", "stop")}
         self.given, self.seconds = options, seconds
         self.search = Search(
             target=goal,
             budget=budget,
-            layer=options.get("layer") or loaded.default_layer,
+            layer=request.layers[0] or loaded.default_layer,
             measure="r50" if goal.name == HALO else goal.name,
             price=HALO if goal.name == HALO else "gmacs",
             trials=(),

@@ -80,7 +80,7 @@ def test_a_folder_holds_the_search_its_figure_and_its_json_and_is_gone_on_with(c
     assert found == json.loads(Path("out/advice.json").read_text())
     assert found["search"]["target"] == "halo<=1"
     names = {path.name for path in Path("out").iterdir()}
-    assert {"advice.json", "search.json", "front.png", "front.pdf", "report.json"} <= names
+    assert {"advice.json", "search.json", "front.png", "front.pdf", "report"} <= names
     assert Path("out/front.png").read_bytes().startswith(b"\x89PNG")
     kept = Path("out/search.json").read_bytes()
     code, _, err = run(capsys, *SEARCH, "-o", "out")
