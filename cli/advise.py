@@ -66,7 +66,7 @@ SEARCH = "Search"
     "--output",
     metavar="DIR",
     type=File(),
-    help="Folder for advice.json, the figure of the search, and with --measure the report.",
+    help="Folder for advice.json, the figure of the search, and with --measure the folder report.",
     panel=OUTPUT,
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
@@ -137,9 +137,10 @@ def _write(advice: Advice, folder: Path) -> None:
     from erfscope.cli.console import complain
     from erfscope.storage.writing import write_bytes
 
-    if advice.depth is not None:
-        advice.depth.save(folder, force=True)
     folder.mkdir(parents=True, exist_ok=True)
+    if advice.depth is not None:
+        # A report has a folder of its own.
+        advice.depth.save(folder / "report", force=True)
     write_bytes(folder / "advice.json", (json.dumps(advice.to_json(), indent=1) + "\n").encode(), force=True)
     if advice.search is not None:
         from erfscope.figures.canvas import figure_bytes
