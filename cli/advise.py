@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from erfscope.advice import Advice
 
 #: Options of how a model is built, and those of measuring.
-BUILDING = one_value(
-    {name: each for name, each in declared(Building).items() if name not in ("alpha", "insert", "label")}
-)
+BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("alpha", "label")})
 TAKEN = ("layer", "weights", "images", "synthetic", "samples", "seed", "device")
 MEASURING = one_value({name: OPTIONS[name] for name in TAKEN})
 MEASURING["layer"] = replace(
@@ -66,7 +64,7 @@ SEARCH = "Search"
     "--output",
     metavar="DIR",
     type=File(),
-    help="Folder for advice.json, the figure of the search, and with --measure the folder report.",
+    help="Folder for advice.json, the figure of the search, and with --measure the report in report/.",
     panel=OUTPUT,
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
@@ -82,6 +80,7 @@ SEARCH = "Search"
 @with_verbose
 def advise(
     model: str,
+    *,
     measure: bool,
     everything: bool,
     target: str | None,
@@ -139,7 +138,6 @@ def _write(advice: Advice, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     if advice.depth is not None:
-        # A report has a folder of its own.
         advice.depth.save(folder / "report", force=True)
     write_bytes(folder / "advice.json", (json.dumps(advice.to_json(), indent=1) + "\n").encode(), force=True)
     if advice.search is not None:

@@ -98,17 +98,13 @@ def advise(
     bounds = tuple(map(parse_budget, [budget] if isinstance(budget, str) else budget))
     if bounds and goal is None:
         raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
-    if goal and options.get("insert") is not None:
-        raise ErfscopeError(
-            "a search chooses what to insert; to search from an edited model, give erfscope.edited(...)"
-        )
-    kept = {name: options.pop(name, None) for name in ("keep_in", "resume", "stop")}  # type: ignore[misc]
+    kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
     request = Request.parse(options)
     with restored(*caller_modules(model)):
         loaded = load_structure(model, request)
         advice = Advice(structure=structure_of(loaded))
         if measure:
-            advice = replace(advice, depth=_depth(model, loaded, {**options, "stop": kept["stop"]}))
+            advice = replace(advice, depth=_depth(model, loaded, options))
         if goal is not None:
             search = Designer(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
             advice = replace(advice, search=search.run(advice.structure))

@@ -91,13 +91,15 @@ class Designer:
         kept: Mapping[str, Any],
         seconds: float,
     ) -> None:
+        if several := request.several():
+            raise ErfscopeError(f"a search is about one layer and setting; give one {' and one '.join(several)}")
         self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
-        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint")}
+        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint", "stop")}
         self.given, self.seconds = options, seconds
         self.search = Search(
             target=goal,
             budget=budget,
-            layer=options.get("layer") or loaded.default_layer,
+            layer=request.layers[0] or loaded.default_layer,
             measure="r50" if goal.name == HALO else goal.name,
             price=HALO if goal.name == HALO else "gmacs",
             trials=(),
@@ -105,33 +107,34 @@ class Designer:
             draws_weights=isinstance(model, str),
         )
         self.known, self.count = self._known(), 0
+        self.end = clock.monotonic() + seconds
+        loaded.layer(self.search.layer)
+
+    def _is_late(self) -> bool:
+        return self.request.stop() or clock.monotonic() > self.end
 
     def run(self, structure: Structure) -> Search:
         """Try the candidates, and pairs of the best of them where none reaches the target."""
-        end, stop = clock.monotonic() + self.seconds, self.kept["stop"] or (lambda: False)
-
-        def is_over() -> bool:
-            return clock.monotonic() > end or stop()
-
         # What cannot be measured is refused.
         if not self.known.get(Candidate().text):
             self._measure(Candidate(), 0)
         module = self.loaded.adapter.module
         first = (narrower if self.search.price == HALO else wider)(structure, module)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
-        if settle(found.trials, self._measure, stop=is_over) and found.meets(found.own):
+        if settle(found.trials, self._measure, stop=self._is_late) and found.meets(found.own):
             return replace(found, is_settled=True)
         found = replace(found, trials=(*found.trials, *self._trials(first)))
         for number in range(1 + ROUNDS):
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
-            settled = settle(wanted, self._measure, stop=is_over)
+            settled = settle(wanted, self._measure, stop=self._is_late)
             found = replace(found, is_settled=settled)
-            if number == ROUNDS or not settled or any(map(found.meets, found.trials)):
+            if number == ROUNDS or not settled or any(found.meets(each) and each.candidate.edits for each in wanted):
                 break
             chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
             known = {each.candidate for each in found.trials}
             more = [each for each in joined(chosen[-JOINED:], first) if each not in known]
             found = replace(found, trials=(*found.trials, *self._trials(more)))
+        self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
         return replace(found, on_weights=self._on_weights(found))
 
     def _best(self, found: Search) -> list[Trial]:
@@ -156,9 +159,8 @@ class Designer:
             self.request.progress("counting what candidates cost", done, len(candidates))
             costs: dict[str, float | None] = dict.fromkeys(("gmacs", "params", "memory", HALO))
             failure = ""
-            own = replace(
-                self.request, insert=[*candidate.edits] or None, sizes=(candidate.size or self.request.sizes[0],)
-            )
+            sizes = (candidate.size or self.request.sizes[0],)
+            own = replace(self.request, insert=self._inserted(candidate), sizes=sizes)
             try:
                 loaded = load_structure(self.model, own)
                 costs |= {"gmacs": loaded.cost.gmacs, "params": loaded.cost.parameters}
@@ -182,6 +184,11 @@ class Designer:
         self.request.progress("counting what candidates cost", len(candidates), len(candidates))
         return found
 
+    def _inserted(self, candidate: Candidate) -> list[Any] | None:
+        """The edits of a candidate, after those that the model is asked for with."""
+        asked = self.request.insert or []
+        return [*(asked if isinstance(asked, list) else [asked]), *candidate.edits] or None
+
     def _halo(self, request: Request) -> float | None:
         """The largest side of the halo of the output, in cells; None where tiles are not possible."""
         halo = halo_of(self.model, request, self.given.get("layer"))
@@ -191,12 +198,13 @@ class Designer:
         """The measure of a candidate under one draw of images, and of weights where these are random."""
         seed = int(self.options.get("seed") or 0) + draw
         own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
-        own |= {"measures": [self.search.measure], "insert": [*candidate.edits] or None}
+        own |= {"measures": [self.search.measure], "insert": self._inserted(candidate)}
         if self.search.draws_weights:
             own["weights"] = "random"
         if candidate.size:
             own["input_size"] = candidate.size
-        self.request.progress("searching", draw, draw + 1)
+        spent = min(self.seconds, self.seconds - (self.end - clock.monotonic()))
+        self.request.progress("measuring candidates", int(spent), int(self.seconds))
         value = analyze(self.model, **own)[self.search.measure]
         if not isinstance(value.value, float):
             raise ErfscopeError(f"{self.search.measure} of {candidate.text} is {value.value or 'not known'}")
@@ -254,7 +262,7 @@ class Designer:
         kept = [each.candidate for each in found.front if each.candidate.keeps_weights]
         rows = {}
         for candidate in kept:
-            own = {**self.given, "layer": found.layer, "measures": [found.measure], "insert": [*candidate.edits]}
+            own = {**self.given, "layer": found.layer, "measures": [found.measure], "insert": self._inserted(candidate)}
             (_, difference) = sweep(self.model, **own).differences([found.measure])
             rows[candidate.text] = difference.get(found.measure, (None, None))
         return rows

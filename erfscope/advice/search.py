@@ -55,14 +55,14 @@ def difference(one: Trial, other: Trial) -> tuple[float, float]:
 
 
 def beats(one: Trial, other: Trial) -> bool:
-    """Whether a candidate leaves no reason for another: it costs no more and has clearly more, or it comes first, by
-    price and then by order, and has surely less than a hundredth less."""
+    """Whether a candidate leaves no reason for another: that costs as much or more, and has surely less than 1 %
+    more; or both cost the same, and it has clearly more."""
     if one is other or one.price > other.price:
         return False
     mean, error = difference(one, other)
-    return mean > error or (
-        (one.price, one.order) < (other.price, other.order) and error - mean < ENOUGH * abs(one.mean)
-    )
+    if (one.price, one.order) < (other.price, other.order):
+        return error - mean < ENOUGH * abs(one.mean)
+    return mean > error and not beats(other, one)
 
 
 def front(trials: Sequence[Trial]) -> list[Trial]:

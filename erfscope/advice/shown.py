@@ -294,6 +294,8 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
         why = f"after {MOST_DRAWS} draws" if max(map(len, (t.values for t in search.trials))) >= MOST_DRAWS else "yet"
         yield f"the front is not settled {why}: give more --time, and go on with --resume"
     yield f"{draws} draws in all" + (f"; {rest} more candidates: --all shows them" if rest > 0 else "")
+    if any(each.candidate.size for each in search.trials if search.meets(each)):
+        yield "a larger input helps where it shows more of the scene, not where the same is enlarged"
     failed = [each for each in search.trials if each.failure]
     if failed:
         yield f"not possible: {listed_up_to(2, [f'{each.candidate.text} ({each.failure})' for each in failed])}"

@@ -1,5 +1,5 @@
-"""The search of a small net beside all of its candidates in all draws, as benchmarks/advise.py does it for three nets and
-more candidates, of which it asks for a third of the draws."""
+"""The search of a small net beside all of its candidates in all draws. benchmarks/advise.py does so for three nets,
+where a third of the draws is enough."""
 
 from __future__ import annotations
 
