@@ -14,12 +14,13 @@ from erfscope.advice.candidates import Candidate, joined, narrower, wider
 from erfscope.advice.search import Trial, difference, front, settle
 from erfscope.advice.structure import Structure
 from erfscope.advice.target import HALO, Bound
-from erfscope.api import analyze, sweep
+from erfscope.api import analyze
 from erfscope.api.models import load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.measures.values import paired_difference
 from erfscope.options.request import Request
 from erfscope.results.json_values import plain
 from erfscope.storage.writing import write_bytes
@@ -94,8 +95,9 @@ class Designer:
         if several := request.several():
             raise ErfscopeError(f"a search is about one layer and setting; give one {' and one '.join(several)}")
         self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
-        self.options = {name: value for name, value in options.items() if name not in ("weights", "checkpoint", "stop")}
-        self.given, self.seconds = options, seconds
+        self.given = {name: value for name, value in options.items() if name != "stop"}
+        self.options = {name: value for name, value in self.given.items() if name not in ("weights", "checkpoint")}
+        self.seconds = seconds
         self.search = Search(
             target=goal,
             budget=budget,
@@ -259,10 +261,10 @@ class Designer:
         """Paired differences on the weights of a checkpoint, of edits that keep them usable."""
         if not found.draws_weights or not (self.given.get("checkpoint") or self.given.get("weights") == "pretrained"):
             return {}
-        kept = [each.candidate for each in found.front if each.candidate.keeps_weights]
-        rows = {}
-        for candidate in kept:
-            own = {**self.given, "layer": found.layer, "measures": [found.measure], "insert": self._inserted(candidate)}
-            (_, difference) = sweep(self.model, **own).differences([found.measure])
-            rows[candidate.text] = difference.get(found.measure, (None, None))
-        return rows
+        own, *kept = Candidate(), *(each.candidate for each in found.front if each.candidate.keeps_weights)
+        values = {}
+        for candidate in (own, *kept) if kept else ():
+            given = {**self.given, "layer": found.layer, "measures": [found.measure]}
+            given["insert"] = self._inserted(candidate)
+            values[candidate.text] = analyze(self.model, **given)[found.measure]
+        return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}

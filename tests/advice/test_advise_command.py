@@ -72,6 +72,7 @@ def test_every_width_shows_the_advice_and_the_search(width):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("figures_undrawn")
 def test_a_folder_holds_the_search_its_figure_and_its_json_and_is_gone_on_with(capsys):
     code, out, err = run(capsys, *SEARCH, "-o", "out", "--json", "--measure")
     assert code == 0
@@ -80,7 +81,8 @@ def test_a_folder_holds_the_search_its_figure_and_its_json_and_is_gone_on_with(c
     assert found == json.loads(Path("out/advice.json").read_text())
     assert found["search"]["target"] == "halo<=1"
     names = {path.name for path in Path("out").iterdir()}
-    assert {"advice.json", "search.json", "front.png", "front.pdf", "report"} <= names
+    assert {"advice.json", "search.json", "front.png", "front.pdf", "report"} == names
+    assert len(erfscope.read("out/report")) == len(found["depth"]["results"])
     assert Path("out/front.png").read_bytes().startswith(b"\x89PNG")
     kept = Path("out/search.json").read_bytes()
     code, _, err = run(capsys, *SEARCH, "-o", "out")
@@ -125,9 +127,9 @@ def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, words):
 def test_structure_takes_a_small_part_of_a_second():
     loaded = load_structure("nets.py:deep", Request.parse({"input_size": 64}))
     assert loaded.recording.layers
-    start = time.perf_counter()
+    start = time.thread_time()
     structure_of(loaded)
-    assert time.perf_counter() - start < 0.3
+    assert time.thread_time() - start < 0.3
 
 
 @pytest.mark.slow

@@ -251,6 +251,20 @@ def test_what_has_no_weights_is_refused():
         structure(nn.MaxPool2d(2), 8, 8)
 
 
+def test_a_model_of_several_inputs_is_refused():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = conv(3, 4), conv(3, 4)
+
+        def forward(self, x, y):
+            return self.a(x) + self.b(y)
+
+    model = erfscope.wrap(Two(), example_inputs=(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8)))
+    with pytest.raises(erfscope.ErfscopeError, match="takes several inputs; advice is given on models of one"):
+        erfscope.advise(model)
+
+
 #: Kernel, stride, dilation, padding; sides that are even stay as they are, or are halved.
 SAME = [(1, 1, 1, 0), (3, 1, 1, 1), (5, 1, 1, 2), (3, 1, 2, 2), (3, 1, 3, 3)]
 HALVED = [(1, 2, 1, 0), (2, 2, 1, 0), (3, 2, 1, 1), (5, 2, 1, 2), (4, 2, 1, 1)]

@@ -1,0 +1,27 @@
+"""The search of a small net beside all of its candidates in all draws. benchmarks/advise.py does so for three nets,
+where a third of the draws is enough."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "advise.py"
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
+
+
+@pytest.mark.slow
+def test_a_search_finds_what_all_candidates_in_all_draws_do(monkeypatch):
+    monkeypatch.setattr("erfscope.advice.candidates.WIDE_BLOCKS", ())
+    monkeypatch.setattr("erfscope.advice.candidates.MOST_PARTS", 1)
+    spec = importlib.util.spec_from_file_location("advise_benchmark", BENCHMARK)
+    benchmark = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "advise_benchmark", benchmark)
+    spec.loader.exec_module(benchmark)
+    found = benchmark.compare("stack", 16, 8)
+    assert found.candidates >= 6
+    assert found.loss <= found.allowed
