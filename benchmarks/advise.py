@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.advice.design import IMAGES, Search
-from erfscope.advice.search import ENOUGH, MOST_DRAWS, Trial, difference
+from erfscope.advice.halving import ENOUGH, MOST_DRAWS, Trial, difference
+from erfscope.advice.search import IMAGES, Search
 
 #: Draws that the search may take, of those of all candidates.
 SHARE = 1 / 3
@@ -149,7 +149,7 @@ def compare(name: str, side: int, draws: int) -> Outcome:
         error = difference(ours[best.candidate], ours[mine.candidate])[1] if best is not mine else 0.0
         losses.append(((best.mean - mine.mean) / mine.mean, ENOUGH + 2 * error / mine.mean))
     loss, allowed = max(losses, key=lambda each: each[0] - each[1])
-    fronts = len(found.front), len(erfscope.advice.search.front(every))
+    fronts = len(found.front), len(erfscope.advice.halving.front(every))
     spent = sum(len(each.values) for each in found.trials), sum(len(each.values) for each in every)
     return Outcome(
         name=name,

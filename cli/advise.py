@@ -64,7 +64,7 @@ SEARCH = "Search"
     "--output",
     metavar="DIR",
     type=File(),
-    help="Folder for advice.json, the figure of the search, and with --measure the report in report/.",
+    help="Folder for advice.txt, advice.json, the figure of the search, and with --measure the report in report/.",
     panel=OUTPUT,
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
@@ -140,6 +140,7 @@ def _write(advice: Advice, folder: Path) -> None:
     if advice.depth is not None:
         advice.depth.save(folder / "report", force=True)
     write_bytes(folder / "advice.json", (json.dumps(advice.to_json(), indent=1) + "\n").encode(), force=True)
+    write_bytes(folder / "advice.txt", f"{advice}\n".encode(), force=True)
     if advice.search is not None:
         from erfscope.figures.canvas import figure_bytes
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import torch
 
 from erfscope.adapters.requested import Model
-from erfscope.advice.design import Designer, Search
+from erfscope.advice.search import Search, SearchRun
 from erfscope.advice.structure import Structure, structure_of
 from erfscope.advice.target import parse_budget, parse_target
 from erfscope.api import sweep
@@ -94,6 +94,8 @@ def advise(
         ErfscopeError: unknown names, a target or a budget that cannot be read, or a model of several inputs.
         MeasurementError: the model fails.
     """
+    if not isinstance(time, int | float) or time <= 0:
+        raise ErfscopeError(f"time is a number of seconds above 0, not {time!r}")
     goal = None if target is None else parse_target(target)
     bounds = tuple(map(parse_budget, [budget] if isinstance(budget, str) else budget))
     if bounds and goal is None:
@@ -106,7 +108,7 @@ def advise(
         if measure:
             advice = replace(advice, depth=_depth(model, loaded, options))
         if goal is not None:
-            search = Designer(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
+            search = SearchRun(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
             advice = replace(advice, search=search.run(advice.structure))
     return advice
 

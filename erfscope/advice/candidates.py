@@ -9,7 +9,6 @@ from itertools import combinations
 
 from torch import nn
 
-from erfscope.adapters.blocks import BLOCKS
 from erfscope.adapters.edits import windows
 from erfscope.advice.structure import Structure
 
@@ -87,10 +86,8 @@ def wider(structure: Structure, module: nn.Module) -> list[Candidate]:
     input of twice the size."""
     parts = parts_of(structure, module)[-MOST_PARTS:]
     edits = [edit for part in parts for edit in _wider_edits(part, module)]
-    return [
-        *(Candidate(edits=(edit,)) for edit in edits),
-        Candidate(size=tuple(2 * side for side in structure.input_size)),
-    ]
+    larger = Candidate(size=tuple(2 * side for side in structure.input_size))
+    return [larger, *(Candidate(edits=(edit,)) for edit in edits)]
 
 
 def _wider_edits(part: str, module: nn.Module) -> Iterator[str]:
@@ -104,7 +101,7 @@ def _wider_edits(part: str, module: nn.Module) -> Iterator[str]:
         yield f"{part}: stride=1"
         if kernel:
             yield f"{part}: stride=1, dilation={stride * dilation}"
-    yield from (f"{block}@{part}" for block in WIDE_BLOCKS if block in BLOCKS)
+    yield from (f"{block}@{part}" for block in WIDE_BLOCKS)
 
 
 def narrower(structure: Structure, module: nn.Module) -> list[Candidate]:

@@ -1,117 +1,296 @@
-"""A search for the variants of a model that see most at each cost: successive halving on paired draws.
-
-Every draw is one set of images, with weights of its own where these are random, the same for all candidates. Those
-that may still be on the Pareto front get twice as many draws, until it is settled at one standard error."""
+"""The search of a design: candidates of a model, what each costs, and how it is measured."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from erfscope.advice.candidates import Candidate
+from erfscope.adapters.requested import Model
+from erfscope.advice.candidates import Candidate, joined, narrower, wider
+from erfscope.advice.halving import ENOUGH, FIRST_DRAWS, Trial, difference, front, settle
+from erfscope.advice.structure import Structure
+from erfscope.advice.target import HALO, Bound
+from erfscope.api import analyze
+from erfscope.api.models import load_structure
+from erfscope.api.tile import halo_of
+from erfscope.engine.cost import forward_bytes
+from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.measures.values import paired_difference
+from erfscope.options.request import Request
+from erfscope.results.json_values import plain
+from erfscope.storage.writing import write_bytes
 
-#: Draws that each candidate gets, and that one gets at most: Student's t has a standard deviation from four on.
-FIRST_DRAWS, MOST_DRAWS = 4, 32
-#: Differences below this share of a measure count for nothing.
-ENOUGH = 0.01
+#: The file in a folder that keeps what a search has measured.
+KEPT = "search.json"
+#: Images of each draw of a search, and the front's members that are put together where none reaches the target.
+IMAGES, JOINED = 4, 5
+#: Times that edits are put together.
+ROUNDS = 2
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Trial:
-    """One candidate, what it costs, and what was measured of it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Search:
+    """What a search found: the candidates, their costs and what was measured of them."""
 
-    candidate: Candidate
-    #: 10^9 multiply-adds, parameters, and bytes of the tensors of one image's forward pass; None where unknown.
-    costs: Mapping[str, float | None]
-    #: What is kept small: one of the costs; and its turn among all candidates.
-    price: float
-    order: int
-    #: By draw; the sign is that of a measure that is to be large.
-    values: dict[int, float] = field(default_factory=dict)
-    #: Why it could not be measured; "" where it could.
-    failure: str = ""
+    target: Bound
+    budget: tuple[Bound, ...]
+    layer: str
+    #: The measure, and the cost that it is weighed against: "gmacs", or "halo" where that is to be small.
+    measure: str
+    price: str
+    #: The model as it is, then the candidates.
+    trials: tuple[Trial, ...]
+    #: Whether every candidate of the front is known to be there, at one standard error.
+    is_settled: bool
+    #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
+    draws_weights: bool
+    #: The command that measures the model as it is; "" of a live module.
+    command: str
+    #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
+    on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     @property
-    def mean(self) -> float:
-        """The mean over its draws."""
-        return float(np.mean([*self.values.values()])) if self.values else math.nan
+    def own(self) -> Trial:
+        """The model as it is."""
+        return self.trials[0]
+
+    @property
+    def front(self) -> list[Trial]:
+        """The candidates that no other beats, the cheapest first, of those with draws enough for an error."""
+        return front([each for each in self.trials if len(each.values) >= FIRST_DRAWS])
+
+    @property
+    def sign(self) -> int:
+        """-1 where the measure is to be small: candidates have it with its sign changed."""
+        return -1 if self.target.is_most and self.price != HALO else 1
+
+    def value(self, trial: Trial) -> float | None:
+        """The number of a candidate that the target is about; None where it is unknown."""
+        if self.target.name == HALO:
+            return trial.costs[HALO]
+        return abs(trial.mean) if trial.values else None
+
+    def met(self) -> list[Trial]:
+        """The candidates that reach the target, the cheapest first; of smaller halos those first that keep most of the
+        measure, with fewer edits and the larger halo of those that keep as much."""
+        found = [each for each in self.trials if self.meets(each)]
+        if self.price != HALO:
+            return sorted(found, key=lambda each: (each.price, each.order))
+        least = ENOUGH * abs(self.own.mean) if self.own.values else 1.0
+        return sorted(
+            found, key=lambda e: (-round(e.mean / least) if e.values else 0, len(e.candidate.edits), -e.price)
+        )
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a candidate reaches the target, and keeps the budget."""
+        return self.target.holds(self.value(trial), self.value(self.own)) and self.keeps_budget(trial)
+
+    def keeps_budget(self, trial: Trial) -> bool:
+        """Whether a candidate costs no more than is allowed."""
+        return all(each.holds(trial.costs[each.name], self.own.costs[each.name]) for each in self.budget)
 
 
-def difference(one: Trial, other: Trial) -> tuple[float, float]:
-    """The mean paired difference of two candidates over the draws that both have, and its error: the standard deviation
-    of a Student's t of so many draws, infinite for fewer than four."""
-    draws = one.values.keys() & other.values.keys()
-    if not draws:
-        return 0.0, math.inf
-    found = np.array([one.values[draw] - other.values[draw] for draw in sorted(draws)])
-    n = len(found)
-    if n < FIRST_DRAWS:
-        return float(found.mean()), math.inf
-    return float(found.mean()), float(found.std(ddof=1) / math.sqrt(n) * math.sqrt((n - 1) / (n - 3)))
+class SearchRun:
+    """One search: the candidates of a model, and how each is measured."""
 
+    def __init__(
+        self,
+        model: Model,
+        loaded: LoadedModel,
+        request: Request,
+        options: Mapping[str, Any],
+        *,
+        goal: Bound,
+        budget: tuple[Bound, ...],
+        kept: Mapping[str, Any],
+        seconds: float,
+    ) -> None:
+        if several := request.several():
+            raise ErfscopeError(f"a search is about one layer and setting; give one {' and one '.join(several)}")
+        self.model, self.loaded, self.request, self.kept = model, loaded, request, kept
+        self.given = {name: value for name, value in options.items() if name != "stop"}
+        self.options = {name: value for name, value in self.given.items() if name not in ("weights", "checkpoint")}
+        self.seconds = seconds
+        self.search = Search(
+            target=goal,
+            budget=budget,
+            layer=request.layers[0] or loaded.default_layer,
+            measure="r50" if goal.name == HALO else goal.name,
+            price=HALO if goal.name == HALO else "gmacs",
+            trials=(),
+            is_settled=False,
+            draws_weights=isinstance(model, str),
+            command=self._command(),
+        )
+        self.known, self.count = self._known(), 0
+        self.end = clock.monotonic() + seconds
+        loaded.layer(self.search.layer)
 
-def beats(one: Trial, other: Trial) -> bool:
-    """Whether a candidate leaves no reason for another: that costs as much or more, and has surely less than 1 %
-    more; or both cost the same, and it has clearly more."""
-    if one is other or one.price > other.price:
-        return False
-    mean, error = difference(one, other)
-    if (one.price, one.order) < (other.price, other.order):
-        return error - mean < ENOUGH * abs(one.mean)
-    return mean > error and not beats(other, one)
+    def _command(self) -> str:
+        """What measures the model as it is under the first draw."""
+        if not isinstance(self.model, str):
+            return ""
+        size = self.request.sizes[0] and f" --input-size {'x'.join(map(str, self.request.sizes[0]))}"
+        layer = self.request.layers[0] and f" --layer {self.request.layers[0]}"
+        inserted = "".join(f' --insert "{each}"' for each in self._inserted(Candidate()) or ())
+        return f"erfscope analyze {self.model}{size or ''}{layer or ''}{inserted} --weights random"
 
+    def _is_late(self) -> bool:
+        return self.request.stop() or clock.monotonic() > self.end
 
-def front(trials: Sequence[Trial]) -> list[Trial]:
-    """The candidates that no other beats, the cheapest first."""
-    good = [each for each in trials if each.values and not each.failure]
-    found = (each for each in good if not any(beats(one, each) for one in good))
-    return sorted(found, key=lambda each: (each.price, each.order))
+    def run(self, structure: Structure) -> Search:
+        """Try the candidates, and pairs of the best of them where none reaches the target."""
+        # What cannot be measured is refused.
+        if not self.known.get(Candidate().text):
+            self._measure(Candidate(), 0)
+        module = self.loaded.adapter.module
+        first = (narrower if self.search.price == HALO else wider)(structure, module)
+        found = replace(self.search, trials=tuple(self._trials([Candidate()])))
+        if settle(found.trials, self._measure, stop=self._is_late) and found.meets(found.own):
+            return replace(found, is_settled=True)
+        found = replace(found, trials=(*found.trials, *self._trials(first)))
+        for number in range(1 + ROUNDS):
+            wanted = [each for each in found.trials if self._is_wanted(each, found)]
+            settled = settle(wanted, self._measure, stop=self._is_late)
+            found = replace(found, is_settled=settled)
+            if number == ROUNDS or not settled or any(found.meets(each) and each.candidate.edits for each in wanted):
+                break
+            chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
+            known = {each.candidate for each in found.trials}
+            more = [each for each in joined(chosen[-JOINED:], first) if each not in known]
+            found = replace(found, trials=(*found.trials, *self._trials(more)))
+        self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
+        return replace(found, on_weights=self._on_weights(found))
 
+    def _best(self, found: Search) -> list[Trial]:
+        """The candidates that are put together, the best last."""
+        if found.price != HALO:
+            gains = {id(each): difference(each, found.own) for each in found.trials}
+            good = [each for each in found.trials if gains[id(each)][0] > gains[id(each)][1] and not each.failure]
+            return sorted(filter(found.keeps_budget, good), key=lambda each: gains[id(each)][0])
+        known = [each for each in found.trials if each.costs[HALO] is not None]
+        return sorted(known, key=lambda each: each.price, reverse=True)
 
-def undecided(trials: Sequence[Trial]) -> list[Trial]:
-    """The candidates of the front of which it is not known whether a cheaper one has as much, and these."""
-    left, found = front(trials), dict[int, Trial]()
-    for number, one in enumerate(left):
-        for other in left[number + 1 :]:
-            mean, error = difference(other, one)
-            if mean <= error:
-                found |= {id(one): one, id(other): other}
-    return list(found.values())
+    def _is_wanted(self, trial: Trial, found: Search) -> bool:
+        """Whether a candidate is worth its draws: the model as it is always, others within the budget and the halo."""
+        if trial is found.own:
+            return True
+        return not trial.failure and (found.meets(trial) if found.price == HALO else found.keeps_budget(trial))
 
+    def _trials(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """The candidates with what they cost, from their recorded passes."""
+        found = []
+        for done, candidate in enumerate(candidates):
+            if done and self._is_late():
+                break
+            self.request.progress("counting what candidates cost", done, len(candidates))
+            costs: dict[str, float | None] = dict.fromkeys(("gmacs", "params", "memory", HALO))
+            failure = ""
+            sizes = (candidate.size or self.request.sizes[0],)
+            own = replace(self.request, insert=self._inserted(candidate), sizes=sizes)
+            try:
+                loaded = load_structure(self.model, own)
+                costs |= {"gmacs": loaded.cost.gmacs, "params": loaded.cost.parameters}
+                costs["memory"] = forward_bytes(loaded.recording.graph)
+                if self.search.price == HALO:
+                    costs[HALO] = self._halo(own)
+                loaded.layer(self.search.layer)
+            except ErfscopeError as error:
+                failure = str(error)
+            price = costs[self.search.price]
+            trial = Trial(
+                candidate=candidate,
+                costs=costs,
+                price=float("inf") if price is None else price,
+                order=self.count,
+                failure=failure,
+            )
+            self.count += 1
+            trial.values |= self.known.get(candidate.text, {})
+            found.append(trial)
+        self.request.progress("counting what candidates cost", len(candidates), len(candidates))
+        return found
 
-def settle(
-    trials: Sequence[Trial],
-    measure: Callable[[Candidate, int], float],
-    *,
-    stop: Callable[[], bool],
-    most: int = MOST_DRAWS,
-) -> bool:
-    """Measure candidates until the front is settled; whether it is.
+    def _inserted(self, candidate: Candidate) -> list[Any] | None:
+        """The edits of a candidate, after those that the model is asked for with."""
+        asked = self.request.insert or []
+        return [*(asked if isinstance(asked, list) else [asked]), *candidate.edits] or None
 
-    Args:
-        trials: The candidates; those with draws from an earlier run go on. Their values are filled in.
-        measure: The measure of a candidate under one draw.
-        stop: Whether the time is up, asked before each draw.
-        most: Draws that one candidate gets at most.
-    """
-    wanted, asked = FIRST_DRAWS, list(trials)
-    while asked:
-        # One draw after another, so that a run that is stopped has about the same of all.
-        for draw in range(wanted):
-            for trial in asked:
-                if draw in trial.values or trial.failure:
-                    continue
-                if stop():
-                    return False
-                try:
-                    trial.values[draw] = measure(trial.candidate, draw)
-                except ErfscopeError as error:
-                    trial.failure = str(error)
-        wanted, asked = 2 * wanted, undecided(trials)
-        if wanted > most:
-            break
-    return not asked
+    def _halo(self, request: Request) -> float | None:
+        """The largest side of the halo of the output, in cells; None where tiles are not possible."""
+        halo = halo_of(self.model, request, self.given.get("layer"))
+        return None if halo.blockers or not halo.px else float(max(max(sides) for sides in halo.px))
+
+    def _measure(self, candidate: Candidate, draw: int) -> float:
+        """The measure of a candidate under one draw of images, and of weights where these are random."""
+        seed = int(self.options.get("seed") or 0) + draw
+        own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
+        own |= {"measures": [self.search.measure], "insert": self._inserted(candidate)}
+        if self.search.draws_weights:
+            own["weights"] = "random"
+        if candidate.size:
+            own["input_size"] = candidate.size
+        spent = min(self.seconds, self.seconds - (self.end - clock.monotonic()))
+        self.request.progress("measuring candidates", int(spent), int(self.seconds))
+        value = analyze(self.model, **own)[self.search.measure]
+        if not isinstance(value.value, float):
+            raise ErfscopeError(f"{self.search.measure} of {candidate.text} is {value.value or 'not known'}")
+        found = self.search.sign * value.value
+        self.known.setdefault(candidate.text, {})[draw] = found
+        self._keep()
+        return found
+
+    def _asked(self) -> dict[str, Any]:
+        """What values of different runs must agree in."""
+        search, adapter = self.search, self.loaded.adapter
+        known: dict[str, Any] = {
+            "model": self.loaded.label,
+            "input_size": adapter.preprocess.size,
+            "layer": search.layer,
+        }
+        known |= {"measure": search.measure, "weights": None if search.draws_weights else adapter.weights.sha256}
+        found: dict[str, Any] = plain(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
+        return found
+
+    def _known(self) -> dict[str, dict[int, float]]:
+        """What an earlier run has measured."""
+        if self.kept["resume"] is None:
+            return {}
+        path = Path(self.kept["resume"]) / KEPT
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            asked, values = document["asked"], document["values"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ErfscopeError(
+                f"there is no search to go on with in {path.parent}: {path.name} cannot be read"
+            ) from error
+        if asked != self._asked():
+            raise ErfscopeError(
+                f"the search in {path.parent} was of another model or other options; use another folder"
+            )
+        return {text: {int(draw): float(value) for draw, value in each.items()} for text, each in values.items()}
+
+    def _keep(self) -> None:
+        if self.kept["keep_in"] is None:
+            return
+        folder = Path(self.kept["keep_in"])
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {"schema": "erfscope.search/1", "asked": self._asked(), "values": self.known}
+        write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
+
+    def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:
+        """Paired differences on the weights of a checkpoint, of edits that keep them usable."""
+        if not found.draws_weights or not (self.given.get("checkpoint") or self.given.get("weights") == "pretrained"):
+            return {}
+        own, *kept = Candidate(), *(each.candidate for each in found.front if each.candidate.keeps_weights)
+        values = {}
+        for candidate in (own, *kept) if kept else ():
+            given = {**self.given, "layer": found.layer, "measures": [found.measure]}
+            given["insert"] = self._inserted(candidate)
+            values[candidate.text] = analyze(self.model, **given)[found.measure]
+        return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}

@@ -20,7 +20,7 @@ from erfscope.geometry.axes import Axes
 from erfscope.graph.ends import FREE, LOCAL, narrowest
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph, shape_of
-from erfscope.graph.places import Place, module_of
+from erfscope.graph.places import module_of
 from erfscope.graph.recording import FIRST
 from erfscope.results.json_values import fields, plain
 
@@ -72,6 +72,11 @@ class Structure:
         """The layers of maps: a classifier, and what stands behind an operation that mixes all positions with no way
         around it, see everything at any size."""
         return tuple(each for each in self.layers if not each.is_head and ALL not in each.shortest_in)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether a classifier of the whole input follows."""
+        return any(each.is_head for each in self.layers)
 
     def unproductive(self) -> tuple[LayerField, ...]:
         """The layers whose input sees more than the image along every axis, also on the path that sees least."""
@@ -155,6 +160,11 @@ def structure_of(model: LoadedModel) -> Structure:
     longest = recording.fields(positions.image, FIRST, "image")
     shortest = Fields(positions, positions.image, FIRST, join=narrowest)
     last = _last_map(model)
+
+    def has_positions(node: fx.Node) -> bool:
+        places = positions.places(node)[: len(positions.space)]
+        return any(place.dim is not None and len(place.table) > 1 for place in places)
+
     found, seen = list[LayerField](), set[fx.Node]()
     for node in graph.nodes:
         weights = {each for taken in node.all_input_nodes for each in _weights(taken, graph)}
@@ -162,19 +172,25 @@ def structure_of(model: LoadedModel) -> Structure:
         count = multiply_adds(node, 1) if weights and inputs and node in longest else 0
         if not count:
             continue
-        name = module_of(node)
+        name, taken, seen_whole = (
+            module_of(node),
+            _sides(shortest, inputs[0], FREE, min),
+            _sides(shortest, node, FREE, min),
+        )
+        # A kernel of several cells on a map of one stands in for one of a larger input.
+        is_head = last in positions.ancestors(node) and not has_positions(node)
+        is_head = is_head and (taken == seen_whole or has_positions(inputs[0]) or ALL in seen_whole)
         found.append(
             LayerField(
                 name=name,
                 stage=next((each for each in model.adapter.stages if f"{name}.".startswith(f"{each}.")), ""),
                 params=sum(_numel(each) for each in weights - seen),
                 gmacs=multiply_adds(node, int(np.prod(shape_of(node)))) / recording.images / 1e9,
-                shortest_in=_sides(shortest, inputs[0], FREE, min),
-                shortest=_sides(shortest, node, FREE, min),
+                shortest_in=taken,
+                shortest=seen_whole,
                 longest=_sides(longest, node, FREE, max),
                 local=_sides(longest, node, LOCAL, max),
-                is_head=last in positions.ancestors(node)
-                and not _has_positions(positions.places(node)[: len(positions.space)]),
+                is_head=is_head,
             )
         )
         seen |= weights
@@ -198,10 +214,6 @@ def _last_map(model: LoadedModel) -> fx.Node | None:
         seen = model.recording.find(model.default_layer)
         return None if seen is None else seen.node
     return None
-
-
-def _has_positions(places: Sequence[Place]) -> bool:
-    return any(place.dim is not None and len(place.table) > 1 for place in places)
 
 
 def _weights(node: fx.Node, graph: Graph) -> Iterator[fx.Node]:

@@ -63,7 +63,7 @@ def parse_budget(text: str) -> Bound:
 
 
 def _parse(text: str, option: str, names: tuple[str, ...], example: str) -> Bound:
-    found = _FORM.fullmatch(text)
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise ErfscopeError(f"cannot read {option} {text!r}; write NAME<=NUMBER or NAME>=NUMBER, such as {example}")
     name, sign, plus, digits, unit = found.groups()
@@ -71,5 +71,8 @@ def _parse(text: str, option: str, names: tuple[str, ...], example: str) -> Boun
         raise unknown(f"name in {option}", name, names, limit=40)
     if plus and unit != "%":
         raise ErfscopeError(f"cannot read {option} {text!r}: after + stands a percentage, as in {name}{sign}+10%")
+    if unit == "%" and not plus:
+        more = f"{name}{sign}+{digits}% for as much more, or {name}{sign}{float(digits) / 100:g}x for that part of it"
+        raise ErfscopeError(f"{text!r} may mean two things: write {more}")
     value = float(digits) / (100 if unit == "%" else 1) + (1 if plus else 0)
     return Bound(name=name, is_most=sign == "<=", value=value, is_factor=bool(unit), text=text.replace(" ", ""))

@@ -32,7 +32,7 @@ HEIGHT = 2.1
 #: How r90 and half the TRF differ from r50 in the same colour.
 R90: dict[str, Any] = {"markerfacecolor": "white", "linewidth": 0.9}
 FIELD: dict[str, Any] = {"linestyle": (0, (1, 1.2)), "linewidth": 0.9, "marker": "none"}
-#: Half the side of the input, and the layers that reach no new cells.
+#: Half the side of the input, and the layers behind one whose TRF covers the input.
 SIDE: dict[str, Any] = {"color": "#888888", "linestyle": (0, (8, 3)), "linewidth": 0.9}
 SHADE = "#e9e9e9"
 #: Degrees by which names are turned that have no room, and inches between these at least.
@@ -52,7 +52,8 @@ class Curve:
 
 
 def depth(results: Sequence[Result], style: FigureStyle) -> Drawn:
-    """Sizes against the layers in network order; those that reach no new cells by all curves are shaded."""
+    """Sizes against the layers in network order; those behind a TRF that covers the input are
+    shaded, where all curves say so."""
     curves = _over_depth(results)
     every = [[curve.results[k].layer for curve in curves if k < len(curve.results)] for k in range(_longest(curves))]
     ticks = [
@@ -60,8 +61,7 @@ def depth(results: Sequence[Result], style: FigureStyle) -> Drawn:
     ]
     known = [covered(curve.results) for curve in curves]
     dull = [k for k in range(len(every)) if all(is_dull[k] for is_dull in known if k < len(is_dull))]
-    why = "since the TRF of the layer before covers the input (global operations left out)"
-    more = [f"shaded: layers that reach no new cells, {why}"] * bool(dull)
+    more = ["shaded: the TRF of the layer before covers the input (global operations left out)"] * bool(dull)
     return _draw(curves, style, label="layer, in network order", ticks=ticks, dull=dull, more=more)
 
 
@@ -242,7 +242,7 @@ def _name_layers(figure: Figure, ax: PlotAxes, ticks: Sequence[str]) -> None:
 
 
 def _limit_depth(ax: PlotAxes, sides: Collection[float], dull: Collection[int], label: str) -> Iterator[Line2D]:
-    """Draw half the side of the input, and shade the layers that reach no new cells; the keys of what is seen."""
+    """Draw half the side of the input, and shade the layers behind a TRF that covers it; the keys of what is seen."""
     for place in dull:
         ax.axvspan(place - 0.5, place + 0.5, color=SHADE, linewidth=0, zorder=0, gid="shaded")
     for side in sides:
@@ -250,7 +250,7 @@ def _limit_depth(ax: PlotAxes, sides: Collection[float], dull: Collection[int], 
     if any(side <= ax.get_ylim()[1] for side in sides):
         yield Line2D([], [], label=label, **SIDE)
     if dull:
-        yield Line2D([], [], label="no new cells", color=SHADE, linewidth=6)
+        yield Line2D([], [], label="TRF before covers the input", color=SHADE, linewidth=6)
 
 
 def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:

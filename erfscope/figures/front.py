@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from erfscope.figures.canvas import drawing, finish, sheet, write_title
-from erfscope.figures.lettering import fitted
 from erfscope.figures.lines import COLOURS, tidy
 from erfscope.figures.style import TWO_COLUMNS
 
-HEIGHT, LABEL = 3.2, 2.0
+HEIGHT = 3.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One candidate."""
 
-    text: str
+    #: Its number in the words below; "" for none.
+    label: str
     price: float
     value: float
     #: Standard error of its difference to the unchanged model; 0 for none.
@@ -32,62 +34,49 @@ def front_figure(
     points: Sequence[Point],
     *,
     title: str,
-    price: str,
-    measure: str,
+    axes: tuple[str, str],
     goal: tuple[float | None, float | None],
-    words: str,
+    words: Sequence[str],
 ) -> Figure:
-    """Draw candidates, with names beside those of the front.
+    """Draw candidates, each with its number, a line through those of the front, and the target.
 
     Args:
         points: At least one, the model as it is among them.
         title: What was searched.
-        price: Name of the horizontal axis.
-        measure: Name of the vertical axis.
-        goal: The target on the horizontal and on the vertical axis; None for none.
-        words: Stand below.
+        axes: Names of the horizontal and of the vertical axis.
+        goal: The target on each of them; None for none.
+        words: The names of the numbers, and conditions.
     """
     with drawing():
         figure = sheet(TWO_COLUMNS)
         write_title(figure, title)
         ax = figure.subplots()
         tidy(ax)
-        best = sorted((each for each in points if each.on_front), key=lambda each: each.price)
         for each in points:
             colour = COLOURS[4] if each.is_own else COLOURS[0] if each.on_front else "#aaaaaa"
-            ax.errorbar(
-                each.price,
-                each.value,
-                yerr=each.error or None,
-                color=colour,
-                marker="s" if each.is_own else "o",
-                markersize=3.5,
-                linewidth=0.8,
-                gid=each.text,
-                zorder=3 if each.on_front or each.is_own else 2,
-            )
-        ax.step(
-            [each.price for each in best], [each.value for each in best], where="post", color=COLOURS[0], linewidth=0.8
-        )
+            mark, level = "s" if each.is_own else "o", 3 if each.on_front or each.is_own else 2
+            look: dict[str, Any] = {
+                "color": colour,
+                "marker": mark,
+                "markersize": 3.5,
+                "linewidth": 0.8,
+                "zorder": level,
+            }
+            ax.errorbar(each.price, each.value, yerr=each.error or None, gid=f"candidate {each.label}", **look)
+            place: dict[str, Any] = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 6}
+            ax.annotate(each.label, (each.price, each.value), **place)
+        best = sorted((each.price, each.value) for each in points if each.on_front)
+        ax.step(*zip(*best, strict=True) if best else ([], []), where="post", color=COLOURS[0], linewidth=0.8)
         for value, line in zip(goal, (ax.axvline, ax.axhline), strict=True):
             if value is not None:
                 line(value, color="#444444", linestyle=(0, (1, 1.2)), linewidth=1.0, gid="target")
-        right = max(each.price for each in points)
-        left = min(each.price for each in points)
-        for each in points:
-            if each.on_front or each.is_own:
-                is_right = each.price > (left + right) / 2
-                text = fitted(figure, each.text, LABEL)
-                ax.annotate(
-                    text,
-                    (each.price, each.value),
-                    xytext=(-4 if is_right else 4, 4),
-                    textcoords="offset points",
-                    ha="right" if is_right else "left",
-                    va="bottom",
-                    fontsize=6,
-                )
         ax.margins(x=0.08, y=0.12)
-        ax.set(xlabel=price, ylabel=measure)
-        finish(figure, [ax], [HEIGHT], words=[words], handles=[])
+        ax.set(xlabel=axes[0], ylabel=axes[1])
+        keys = [
+            Line2D([], [], label="the model as it is (0)", color=COLOURS[4], marker="s", linestyle="", markersize=3.5),
+            Line2D([], [], label="front", color=COLOURS[0], marker="o", linewidth=0.8, markersize=3.5),
+            Line2D([], [], label="other candidates", color="#aaaaaa", marker="o", linestyle="", markersize=3.5),
+            Line2D([], [], label="target", color="#444444", linestyle=(0, (1, 1.2)), linewidth=1.0),
+        ]
+        finish(figure, [ax], [HEIGHT], words=words, handles=keys)
     return figure

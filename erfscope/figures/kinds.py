@@ -110,7 +110,7 @@ KINDS = (
     Kind(
         name="depth",
         module="curves",
-        shows="r50, r90, the TRF and the input's side against the layer; shaded where it reaches no new cells",
+        shows="r50, r90, the TRF and the input's side against the layer; shaded behind a TRF that covers the input",
         caption="Radii of effective receptive fields by layer",
         needs="two or more layers of a model, such as --layer stages, with units that have a place",
         several=("layer",),

@@ -15,7 +15,7 @@ RENDERERS = {
     "advice_view": "erfscope.advice.shown:advice_view",
     "advice_text": "erfscope.advice.shown:advice_text",
     "advice_html": "erfscope.advice.shown:advice_html",
-    "front_figure": "erfscope.advice.shown:search_figure",
+    "front_figure": "erfscope.advice.shown_search:search_figure",
     "advice_json": "erfscope.advice.shown:advice_json",
     "layers_view": "erfscope.view.terminal.layers:layer_view",
     "layers_text": "erfscope.view.terminal.layers:layer_text",

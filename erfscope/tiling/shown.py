@@ -72,8 +72,8 @@ def tile_parts(
     if plan.possible and plan.wasted > 0.5:
         smaller = max(map(max, plan.halo)) // 2
         yield Note(
-            text="more than half of the computing gives nothing new: take larger tiles, or let `erfscope advise MODEL"
-            f" --target 'halo<={smaller}'` show what a smaller halo costs",
+            text="more than half of the computing gives nothing new: take larger tiles, or let `erfscope advise"
+            f" {plan.model} --target 'halo<={smaller}'` show what a smaller halo costs",
             style="yellow",
         )
     yield empty

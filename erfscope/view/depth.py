@@ -65,8 +65,8 @@ def _change(change: Difference) -> Cell:
 
 
 def depth_sentences(results: Sequence[Result]) -> list[str]:
-    """Where r50 stops growing, where the border begins to clip the ERF, how much of the TRF is filled, and which layers
-    reach no new cells.
+    """Where r50 stops growing, where the border begins to clip the ERF, how much of the TRF is filled, and where that
+    covers the reference.
 
     Args:
         results: A series of :func:`erfscope.results.depth.in_depth`.
@@ -112,10 +112,9 @@ def _filling(depth: Depth) -> Iterator[str]:
 def _covering(depth: Depth) -> Iterator[str]:
     names, first = [step.result.layer for step in depth.steps if step.is_covered], depth.steps[0].result
     if names:
-        many = f"{len(names)} layers reach" if len(names) > 1 else "1 layer reaches"
         left_out = ", global operations left out" * any(s.result.trf and s.result.trf.is_global for s in depth.steps)
         covers = f"the TRF of the layer before covers {words.whole_text(first.wrt)}{left_out}"
-        yield f"From {names[0]} on, {many} no new {first.axes.one_cell}s: {covers}."
+        yield f"From {names[0]} on {covers}; the ERF may still grow inside it."
 
 
 # --- The section of a page ------------------------------------------------------------------------
@@ -140,7 +139,7 @@ class DepthChart:
     key: str
     #: Where half the side of the reference is.
     side: float
-    #: x and width of each layer that reaches no new cells.
+    #: x and width of each layer behind one whose TRF covers the reference.
     shaded: tuple[tuple[float, float], ...]
     #: The path of each line by its name; "" where it has no points.
     lines: dict[str, str]
@@ -204,7 +203,7 @@ def depth_chart(results: Sequence[Result]) -> DepthChart:
     shaded = tuple((x(n) - wide / 2, wide) for n, is_covered in enumerate(covered(results)) if is_covered)
     key = ["dotted: half the TRF"] * bool(lines["TRF"])
     key += [f"dashed: half the side of the {'input' if is_input(results[0].wrt) else 'reference'}"]
-    key += [f"shaded: layers that reach no new {results[0].axes.one_cell}s"] * bool(shaded)
+    key += [f"shaded: the TRF of the layer before covers {words.whole_text(results[0].wrt)}"] * bool(shaded)
     return DepthChart(
         height=BOTTOM + (20 + TURNED * letters if is_turned else 20),
         layers=tuple(Tick(at=x(n), text=layer) for n, layer in enumerate(layers) if n % every == 0),

@@ -26,7 +26,6 @@ from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import draw
 from erfscope.figures.canvas import drawing, figure_bytes
-from erfscope.figures.curves import depth
 from erfscope.figures.draw import default_kind, fitting, folder_figures
 from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.maps import (
@@ -40,7 +39,7 @@ from erfscope.figures.maps import (
     shared,
 )
 from erfscope.figures.panels import panel_with_expected
-from erfscope.figures.style import COLOURS, SCALES, FigureStyle
+from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
@@ -624,13 +623,11 @@ def test_depth_has_the_side_of_the_input_and_shades_layers_behind_one_that_reads
     figure = figure_of(layers, "depth")
     (side,) = by_gid(figure.axes[0], "side")
     assert set(side.get_ydata()) == {32.0}
-    assert (shaded(figure), "no new cells" in words(figure)) == ([], False)
+    assert (shaded(figure), "TRF before covers the input" in words(figure)) == ([], False)
     layers[1:] = [replace(layer, trf=field(97, (31.0, 31.0), (64, 64))) for layer in layers[1:]]
     figure = figure_of(layers, "depth")
     assert shaded(figure) == [2.0]
-    assert "shaded: layers that reach no new cells, since the TRF" in " ".join(words(figure).split())
-    with drawing():
-        assert shaded(depth(layers, FigureStyle(), shaded=["b"]).figure) == [1.0]
+    assert "shaded: the TRF of the layer before covers" in " ".join(words(figure).split())
 
 
 def test_alpha_starts_at_the_host():

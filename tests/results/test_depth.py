@@ -1,4 +1,4 @@
-"""Where an ERF stops growing with depth, where the border begins to clip it, and which layers reach no new cells."""
+"""Where an ERF stops growing with depth, where the border begins to clip it, and where the TRF covers the input."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from erfscope.advice.candidates import Candidate
-from erfscope.advice.search import ENOUGH, MOST_DRAWS, Trial, beats, difference, front, settle, undecided
+from erfscope.advice.halving import ENOUGH, MOST_DRAWS, Trial, beats, difference, front, settle, undecided
 from erfscope.errors import ErfscopeError
 
 Measure = Callable[[Candidate, int], float]

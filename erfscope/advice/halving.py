@@ -1,0 +1,117 @@
+"""A search for the variants of a model that see most at each cost: successive halving on paired draws.
+
+Every draw is one set of images, with weights of its own where these are random, the same for all candidates. Those
+that may still be on the Pareto front get twice as many draws, until it is settled at one standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from erfscope.advice.candidates import Candidate
+from erfscope.errors import ErfscopeError
+
+#: Draws that each candidate gets, and that one gets at most: Student's t has a standard deviation from four on.
+FIRST_DRAWS, MOST_DRAWS = 4, 32
+#: Differences below this share of a measure count for nothing.
+ENOUGH = 0.01
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Trial:
+    """One candidate, what it costs, and what was measured of it."""
+
+    candidate: Candidate
+    #: 10^9 multiply-adds, parameters, and bytes of the tensors of one image's forward pass; None where unknown.
+    costs: Mapping[str, float | None]
+    #: What is kept small: one of the costs; and its turn among all candidates.
+    price: float
+    order: int
+    #: By draw; the sign is that of a measure that is to be large.
+    values: dict[int, float] = field(default_factory=dict)
+    #: Why it could not be measured; "" where it could.
+    failure: str = ""
+
+    @property
+    def mean(self) -> float:
+        """The mean over its draws."""
+        return float(np.mean([*self.values.values()])) if self.values else math.nan
+
+
+def difference(one: Trial, other: Trial) -> tuple[float, float]:
+    """The mean paired difference of two candidates over the draws that both have, and its error: the standard deviation
+    of a Student's t of so many draws, infinite for fewer than four."""
+    draws = one.values.keys() & other.values.keys()
+    if not draws:
+        return 0.0, math.inf
+    found = np.array([one.values[draw] - other.values[draw] for draw in sorted(draws)])
+    n = len(found)
+    if n < FIRST_DRAWS:
+        return float(found.mean()), math.inf
+    return float(found.mean()), float(found.std(ddof=1) / math.sqrt(n) * math.sqrt((n - 1) / (n - 3)))
+
+
+def beats(one: Trial, other: Trial) -> bool:
+    """Whether a candidate leaves no reason for another: that costs as much or more, and has surely less than 1 %
+    more; or both cost the same, and it has clearly more."""
+    if one is other or one.price > other.price:
+        return False
+    mean, error = difference(one, other)
+    if (one.price, one.order) < (other.price, other.order):
+        return error - mean < ENOUGH * abs(one.mean)
+    return mean > error and not beats(other, one)
+
+
+def front(trials: Sequence[Trial]) -> list[Trial]:
+    """The candidates that no other beats, the cheapest first."""
+    good = [each for each in trials if each.values and not each.failure]
+    found = (each for each in good if not any(beats(one, each) for one in good))
+    return sorted(found, key=lambda each: (each.price, each.order))
+
+
+def undecided(trials: Sequence[Trial]) -> list[Trial]:
+    """The candidates of the front of which it is not known whether a cheaper one has as much, and these."""
+    left, found = front(trials), dict[int, Trial]()
+    for number, one in enumerate(left):
+        for other in left[number + 1 :]:
+            mean, error = difference(other, one)
+            if mean <= error:
+                found |= {id(one): one, id(other): other}
+    return list(found.values())
+
+
+def settle(
+    trials: Sequence[Trial],
+    measure: Callable[[Candidate, int], float],
+    *,
+    stop: Callable[[], bool],
+    most: int = MOST_DRAWS,
+) -> bool:
+    """Measure candidates until the front is settled; whether it is.
+
+    Args:
+        trials: The candidates; those with draws from an earlier run go on. Their values are filled in.
+        measure: The measure of a candidate under one draw.
+        stop: Whether the time is up, asked before each draw.
+        most: Draws that one candidate gets at most.
+    """
+    wanted, asked = FIRST_DRAWS, list(trials)
+    while asked:
+        # One draw after another, so that a run that is stopped has about the same of all.
+        for draw in range(wanted):
+            for trial in asked:
+                if draw in trial.values or trial.failure:
+                    continue
+                if stop():
+                    return False
+                try:
+                    trial.values[draw] = measure(trial.candidate, draw)
+                except ErfscopeError as error:
+                    trial.failure = str(error)
+        wanted, asked = 2 * wanted, undecided(trials)
+        if wanted > most:
+            break
+    return not asked

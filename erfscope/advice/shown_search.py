@@ -1,0 +1,197 @@
+"""What a search found: its words, its table, its JSON and its figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from erfscope.advice.halving import MOST_DRAWS, Trial, difference
+from erfscope.advice.search import Search
+from erfscope.advice.structure import ALL, Structure
+from erfscope.advice.target import HALO
+from erfscope.printable import brief, listed_up_to, number, with_error
+from erfscope.results.json_values import fields, plain
+from erfscope.view.table import DASH, Column, Note, Table, rows_of
+
+#: Names in a sentence, and candidates in a table.
+FEW, MANY = 3, 12
+RANDOM = "random weights, drawn anew for every draw, describe the architecture only: measure again after training"
+OWN_WEIGHTS = "measured on the weights that the model has; weights of new kernels and blocks are random, untrained"
+
+
+def search_parts(search: Search, structure: Structure, *, everything: bool = False) -> Iterator[Table | Note]:
+    """What a search found: the answer, a table of the candidates, and how to make the best of them."""
+    shown, empty = ranked(search), Note(text="")
+    rest = 0 if everything else len(search.trials) - len(shown)
+    yield Note(text=_answer(search, structure), style="bold")
+    yield from (Note(text=text, style="yellow") for text in _warnings(search, structure))
+    yield from (empty, search_table(search, [*search.trials] if everything else shown), empty)
+    for place, each in enumerate(shown[1 : FEW + 1], 1):
+        yield Note(text=f"{search.command} {each.candidate.options}".strip(), label=f"{place}:")
+        if each.candidate.python:
+            yield Note(text=each.candidate.python, label="  ")
+    yield from (Note(text=text, style="dim") for text in _search_notes(search, rest))
+
+
+def _answer(search: Search, structure: Structure) -> str:
+    own, met, cells = search.value(search.own), search.met(), structure.axes.cells
+    text = _halo(own) if search.target.name == HALO else number(own)
+    now = f"{search.target.text}: {search.target.name} is {text}{f' {cells}' if _is_length(search) else ''}"
+    within = f" within {' and '.join(each.text for each in search.budget)}" if search.budget else ""
+    if search.own in met:
+        return f"{now}, so that the model meets the target as it is"
+    if met:
+        least = "with the least loss of r50" if search.price == HALO else "at the least cost"
+        return f"{now}; met {least}{within} by {met[0].candidate.text}"
+    known, every = sum(search.value(each) is not None for each in search.trials[1:]), len(search.trials) - 1
+    some = f"the {known} measured of {every}" if known < every else str(every)
+    return f"{now}, and none of {some} candidates meets the target{within}"
+
+
+def _is_length(search: Search) -> bool:
+    return search.target.name == HALO or search.measure.endswith(("50", "90"))
+
+
+def _warnings(search: Search, structure: Structure) -> Iterator[str]:
+    """What a reader must know before the numbers."""
+    yield RANDOM if search.draws_weights else OWN_WEIGHTS
+    if search.price == HALO:
+        yield "r50 does not show what is lost with parameters: train the candidate before you tile with it"
+    # Of a disc of radius r50 that holds half of the input.
+    even = math.sqrt(math.prod(structure.input_size) / (2 * math.pi))
+    if (
+        search.measure == "r50"
+        and len(structure.input_size) == 2
+        and search.target.value > even
+        and search.price != HALO
+    ):
+        yield f"an ERF spread evenly over the whole input has an r50 of {brief(round(even))}: more needs a larger input"
+    if any(each.candidate.size for each in search.met()):
+        yield "a larger input helps where it shows more of the scene, not where the same is enlarged"
+
+
+def ranked(search: Search) -> list[Trial]:
+    """The model as it is, the first candidates that meet the target, then of the others those of the front, those with
+    most first; of smaller halos all, the smallest first."""
+    if search.price == HALO:
+        others = sorted((each for each in search.trials if each.costs[HALO] is not None), key=lambda each: each.price)
+    else:
+        others = sorted(search.front, key=lambda each: -each.mean)
+    found = dict.fromkeys((*search.met(), *others))
+    return [search.own, *[each for each in found if each is not search.own][:MANY]]
+
+
+def search_table(search: Search, trials: Sequence[Trial]) -> Table:
+    """The candidates with what they change."""
+    best, own, is_halo = {*map(id, search.front)}, search.own, search.price == HALO
+    names = [*(["halo"] if is_halo else []), search.measure, f"Δ{search.measure}", "ΔGMACs", "Δparams", "Δmemory"]
+    names += ["target", "front", "draws", *(["on the\nweights"] if search.on_weights else [])]
+    places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
+    for each in trials:
+        cells = [places.get(id(each), "").removeprefix("0"), each.candidate.text]
+        cells += [_halo(each.costs[HALO])] if is_halo else []
+        cells += [number(abs(each.mean)) if each.values else DASH, _difference(search, each)]
+        cells += [_change(each, own, name) for name in ("gmacs", "params", "memory")]
+        cells += ["met" if search.meets(each) else "", "yes" if id(each) in best else "", str(len(each.values))]
+        if search.on_weights:
+            cells.append(with_error(*search.on_weights.get(each.candidate.text, (None, None))))
+        rows.append(cells)
+    columns = (Column(name=""), Column(name="edit", kind="name", folds=True))
+    return Table(columns=(*columns, *(Column(name=name, kind="number") for name in names)), rows=rows_of(rows))
+
+
+def _difference(search: Search, trial: Trial) -> str:
+    """The measure minus that of the model as it is; with too few draws for an error it is about that."""
+    if trial is search.own or not trial.values:
+        return DASH
+    change, error = difference(trial, search.own)
+    text = with_error(search.sign * change, error)
+    return f"{'' if error < ALL else '≈ '}{'' if text.startswith('-') else '+'}{text}"
+
+
+def _halo(side: float | None) -> str:
+    return DASH if side is None else brief(side)
+
+
+def _change(trial: Trial, own: Trial, name: str) -> str:
+    """A cost beside that of the model as it is, in per cent."""
+    found, before = trial.costs[name], own.costs[name]
+    if found is None or not before or trial is own:
+        return DASH
+    return "0" if found == before else f"{100 * (found / before - 1):+.3g} %"
+
+
+def _search_notes(search: Search, rest: int) -> Iterator[str]:
+    draws = sum(len(each.values) for each in search.trials)
+    of = "images and weights" if search.draws_weights else "images"
+    yield (
+        f"± standard error of the difference over paired draws of {of}; front: no candidate with less"
+        f" {'halo' if search.price == HALO else 'GMACs'} has as much {search.measure}, differences below 1 % aside"
+    )
+    if not search.is_settled:
+        why = f"after {MOST_DRAWS} draws" if max(map(len, (t.values for t in search.trials))) >= MOST_DRAWS else "yet"
+        yield f"the front is not settled {why}: give more --time, and go on with --resume"
+    yield f"{draws} draws in all" + (f"; {rest} more candidates: --all shows them" if rest > 0 else "")
+    failed = [each for each in search.trials if each.failure]
+    if failed:
+        yield f"not possible: {listed_up_to(2, [f'{each.candidate.text} ({each.failure})' for each in failed])}"
+
+
+def search_json(search: Search) -> dict[str, Any]:
+    """A search as JSON values."""
+    shown = {id(each): rank for rank, each in enumerate(ranked(search))}
+    best = {*map(id, search.front)}
+    rows = []
+    for each in search.trials:
+        change, error = difference(each, search.own)
+        rows.append(
+            {
+                "edit": each.candidate.text,
+                "insert": each.candidate.edits,
+                "input_size": each.candidate.size,
+                "python": each.candidate.python,
+                "command": f"{search.command} {each.candidate.options}".strip(),
+                "rank": shown.get(id(each)),
+                "on_front": id(each) in best,
+                "meets_target": search.meets(each),
+                **each.costs,
+                "values": {str(draw): abs(value) for draw, value in sorted(each.values.items())},
+                "difference": search.sign * change if each.values else None,
+                "se": error if each.values and error < ALL else None,
+                "failure": each.failure or None,
+            }
+        )
+    head = {name: fields(search)[name] for name in ("layer", "measure", "price", "is_settled", "draws_weights")}
+    target = {"target": search.target.text, "budget": [each.text for each in search.budget]}
+    document: dict[str, Any] = plain({**target, **head, "on_weights": dict(search.on_weights), "candidates": rows})
+    return document
+
+
+def search_figure(search: Search) -> Any:
+    """The candidates of a search as a figure."""
+    from erfscope.figures.front import Point, front_figure
+
+    best, points, shown = {*map(id, search.front)}, [], ranked(search)
+    places = {id(each): str(place) for place, each in enumerate(shown)}
+    for each in (each for each in search.trials if each.values and each.price < ALL):
+        error = 0.0 if each is search.own else difference(each, search.own)[1]
+        points.append(
+            Point(
+                label=places.get(id(each), ""),
+                price=each.price,
+                value=search.sign * each.mean,
+                error=error if error < ALL else 0.0,
+                on_front=id(each) in best,
+                is_own=each is search.own,
+            )
+        )
+    limit = search.target.limit(search.value(search.own) or 0.0)
+    names = [f"{place} {each.candidate.text}" for place, each in enumerate(shown)]
+    return front_figure(
+        points,
+        title=f"{search.target.text} · {search.layer}",
+        axes=("halo" if search.price == HALO else "GMACs", search.measure),
+        goal=(limit, None) if search.price == HALO else (None, limit),
+        words=[*names, RANDOM if search.draws_weights else OWN_WEIGHTS],
+    )
