@@ -84,8 +84,8 @@ def _headline(structure: Structure) -> str:
         return f"{at}: none of {whole} layers is unproductive by the size of its field"
     pointwise = sum(not each.widens for each in wasted)
     kind = f" ({'all' if pointwise == len(wasted) else pointwise} of kernel 1)" if pointwise else ""
-    are = "layer is" if len(wasted) == 1 else "layers are"
-    return f"{at}: {len(wasted)} of {whole} {are} unproductive{kind}, with {_shares(wasted, structure)}"
+    are = "is" if len(wasted) == 1 else "are"
+    return f"{at}: {len(wasted)} of {whole} layers {are} unproductive{kind}, with {_shares(wasted, structure)}"
 
 
 def _shares(layers: Sequence[LayerField], structure: Structure) -> str:
@@ -131,8 +131,8 @@ def _findings(structure: Structure) -> Iterator[str]:
         )
     if largest != smallest:
         yield (
-            f"sensible inputs: {square_text(smallest)} to {square_text(largest)} {cells}; below, layers are"
-            " unproductive, above, no layer sees all"
+            f"inputs below {square_text(smallest)} {cells} have unproductive layers; those above"
+            f" {square_text(largest)} {cells} are seen whole by no layer"
         )
 
 
@@ -146,7 +146,7 @@ def _meanings(structure: Structure) -> Iterator[str]:
         " shortcut), the largest in the stage; field out: of the last layer by all paths, its TRF. Both as if the input"
         f" had no borders, in {structure.axes.cells}"
     )
-    yield "for a unit at the centre; one at the border of a dense output sees all of the input at twice these sizes"
+    yield "for a unit at the centre; one at the border of a dense output needs twice the field to see all of the input"
     heads = [each.name for each in structure.layers if each.is_head]
     if heads:
         yield f"not counted, as all positions are one there: {listed_up_to(FEW, heads)}"
@@ -225,9 +225,12 @@ def _answer(search: Search, structure: Structure, met: Sequence[Trial]) -> str:
     if search.own in met:
         return f"{search.target.text}: {now}, so that the model meets the target as it is"
     if not met:
-        return f"{search.target.text}: {now}, and none of {len(search.trials) - 1} candidates meets the target{within}"
+        known, every = sum(search.value(each) is not None for each in search.trials[1:]), len(search.trials) - 1
+        some = f"the {known} measured of {every}" if known < every else str(every)
+        return f"{search.target.text}: {now}, and none of {some} candidates meets the target{within}"
     best = min(met, key=lambda each: (each.price, each.order))
-    return f"{search.target.text}: {now}; met at the least cost{within} by {best.candidate.text}"
+    price = "halo" if search.price == HALO else "cost"
+    return f"{search.target.text}: {now}; met at the least {price}{within} by {best.candidate.text}"
 
 
 def ranked(search: Search) -> list[Trial]:
