@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from erfscope.adapters.requested import Model
 from erfscope.advice.candidates import Candidate, joined, narrower, wider
@@ -220,7 +225,7 @@ class Designer:
         label = self.loaded.label
         size = self.loaded.adapter.preprocess.size
         given: dict[str, Any] = plain(
-            {name: str(value) for name, value in sorted(self.options.items()) if name != "progress"}
+            {name: _identity(value) for name, value in sorted(self.options.items()) if name != "progress"}
         )
         return {
             "model": label,
@@ -268,3 +273,10 @@ class Designer:
             given["insert"] = self._inserted(candidate)
             values[candidate.text] = analyze(self.model, **given)[found.measure]
         return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}
+
+
+def _identity(value: Any) -> str:
+    """What tells an option's value from others; arrays print in part only."""
+    if not isinstance(value, Tensor | np.ndarray):
+        return str(value)
+    return hashlib.sha256(np.ascontiguousarray(torch.as_tensor(value).detach().cpu()).data).hexdigest()

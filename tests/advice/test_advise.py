@@ -160,6 +160,15 @@ def test_a_search_goes_on_with_its_own_options_and_weights_only(calls, tmp_path)
         changed[0].weight.mul_(2)
     with pytest.raises(ErfscopeError, match="another model or other options"):
         erfscope.advise(changed, target="r50>=0.5", **OPTIONS, **folder)
+    images = torch.rand(8, 3, 24, 24)
+    erfscope.advise(module, target="r50>=0.5", keep_in=tmp_path, images=images, **OPTIONS)
+    seen = len(calls.seen)
+    erfscope.advise(module, target="r50>=0.5", images=images.clone(), **OPTIONS, **folder)
+    assert len(calls.seen) == seen
+    # They differ in one number of those that are not printed.
+    images[4, 1, 12, 12] += 1
+    with pytest.raises(ErfscopeError, match="another model or other options"):
+        erfscope.advise(module, target="r50>=0.5", images=images, **OPTIONS, **folder)
     for text in ("", "[]", '{"asked": {}}'):
         (tmp_path / "search.json").write_text(text)
         with pytest.raises(ErfscopeError, match="cannot be read"):
@@ -283,7 +292,7 @@ def test_an_advice_shows_itself_and_its_json_is_valid(calls):
     assert document["schema"] == "erfscope.advice/1"
     assert document["search"]["candidates"][0]["edit"] == "the model as it is"
     assert str(advice).splitlines()[0].startswith("Sequential at 24x24 px: none of 2 layers is unproductive")
-    assert "halo<=1: halo is 2 px; met at the least cost by 0: kernel=1" in str(advice)
+    assert "halo<=1: halo is 2 px; met at the least halo by 0: kernel=1" in str(advice)
     assert "<pre" in advice._repr_html_()
     assert repr(advice) == "<advice on Sequential>"
     with pytest.raises(ErfscopeError, match="nothing was searched"):
