@@ -67,7 +67,11 @@ def test_every_width_shows_the_advice_and_the_search(width):
     Console(width=width, color_system=None, file=out).print(advice_view(advice))
     assert max(map(len, out.getvalue().splitlines())) <= width
     words = " ".join(out.getvalue().split())
-    for text in ("halo<=1: halo is 2 px; met with the least loss of r50 by 0: kernel=1", '--insert "0: kernel=1"', "ΔGMACs"):
+    for text in (
+        "halo<=1: halo is 2 px; met with the least loss of r50 by 0: kernel=1",
+        '--insert "0: kernel=1"',
+        "ΔGMACs",
+    ):
         assert text in words
 
 
