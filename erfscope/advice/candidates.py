@@ -34,12 +34,6 @@ class Candidate:
         return "; ".join((*self.edits, *size)) or "the model as it is"
 
     @property
-    def options(self) -> str:
-        """The options of ``erfscope analyze`` that measure it."""
-        size = [f"--input-size {'x'.join(map(str, self.size))}"] if self.size else []
-        return " ".join([*(f'--insert "{each}"' for each in self.edits), *size])
-
-    @property
     def python(self) -> str:
         """The line of Python that makes it of ``model``."""
         if not self.edits:

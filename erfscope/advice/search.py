@@ -49,8 +49,10 @@ class Search:
     is_settled: bool
     #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
     draws_weights: bool
-    #: The command that measures the model as it is; "" of a live module.
-    command: str
+    #: The model as commands name it, "" of a live module; the edits that it was given with, and its size.
+    spec: str
+    base: tuple[str, ...]
+    input_size: tuple[int, ...]
     #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
     on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
@@ -68,6 +70,14 @@ class Search:
     def sign(self) -> int:
         """-1 where the measure is to be small: candidates have it with its sign changed."""
         return -1 if self.target.is_most and self.price != HALO else 1
+
+    def command(self, trial: Trial) -> str:
+        """What measures a candidate under the first draw; of a live module its edits alone."""
+        edits = " ".join(f'--insert "{each}"' for each in (*self.base, *trial.candidate.edits))
+        if not self.spec:
+            return edits
+        size = "x".join(map(str, trial.candidate.size or self.input_size))
+        return f"erfscope analyze {self.spec} --input-size {size} --layer {self.layer} --weights random {edits}".strip()
 
     def value(self, trial: Trial) -> float | None:
         """The number of a candidate that the target is about; None where it is unknown."""
@@ -125,20 +135,13 @@ class SearchRun:
             trials=(),
             is_settled=False,
             draws_weights=isinstance(model, str),
-            command=self._command(),
+            spec=model if isinstance(model, str) else "",
+            base=tuple(map(str, self._inserted(Candidate()) or ())),
+            input_size=loaded.adapter.preprocess.size,
         )
         self.known, self.count = self._known(), 0
         self.end = clock.monotonic() + seconds
         loaded.layer(self.search.layer)
-
-    def _command(self) -> str:
-        """What measures the model as it is under the first draw."""
-        if not isinstance(self.model, str):
-            return ""
-        size = self.request.sizes[0] and f" --input-size {'x'.join(map(str, self.request.sizes[0]))}"
-        layer = self.request.layers[0] and f" --layer {self.request.layers[0]}"
-        inserted = "".join(f' --insert "{each}"' for each in self._inserted(Candidate()) or ())
-        return f"erfscope analyze {self.model}{size or ''}{layer or ''}{inserted} --weights random"
 
     def _is_late(self) -> bool:
         return self.request.stop() or clock.monotonic() > self.end

@@ -28,7 +28,7 @@ def search_parts(search: Search, structure: Structure, *, everything: bool = Fal
     yield from (Note(text=text, style="yellow") for text in _warnings(search, structure))
     yield from (empty, search_table(search, [*search.trials] if everything else shown), empty)
     for place, each in enumerate(shown[1 : FEW + 1], 1):
-        yield Note(text=f"{search.command} {each.candidate.options}".strip(), label=f"{place}:")
+        yield Note(text=search.command(each), label=f"{place}:")
         if each.candidate.python:
             yield Note(text=each.candidate.python, label="  ")
     yield from (Note(text=text, style="dim") for text in _search_notes(search, rest))
@@ -151,7 +151,7 @@ def search_json(search: Search) -> dict[str, Any]:
                 "insert": each.candidate.edits,
                 "input_size": each.candidate.size,
                 "python": each.candidate.python,
-                "command": f"{search.command} {each.candidate.options}".strip(),
+                "command": search.command(each),
                 "rank": shown.get(id(each)),
                 "on_front": id(each) in best,
                 "meets_target": search.meets(each),
