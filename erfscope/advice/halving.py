@@ -32,7 +32,9 @@ class Trial:
     order: int
     #: By draw; the sign is that of a measure that is to be large.
     values: dict[int, float] = field(default_factory=dict)
-    #: Why it could not be measured; "" where it could.
+    #: Draws without a number, as of a narrow net whose units are all off under some weights.
+    missing: set[int] = field(default_factory=set)
+    #: Why it could not be measured, in two draws more than it could; "" where it could.
     failure: str = ""
 
     @property
@@ -103,14 +105,15 @@ def settle(
         # One draw after another, so that a run that is stopped has about the same of all.
         for draw in range(wanted):
             for trial in asked:
-                if draw in trial.values or trial.failure:
+                if draw in trial.values or draw in trial.missing or trial.failure:
                     continue
                 if stop():
                     return False
                 try:
                     trial.values[draw] = measure(trial.candidate, draw)
                 except ErfscopeError as error:
-                    trial.failure = str(error)
+                    trial.missing.add(draw)
+                    trial.failure = str(error) if len(trial.missing) > 1 + len(trial.values) else ""
         wanted, asked = 2 * wanted, undecided(trials)
         if wanted > most:
             break

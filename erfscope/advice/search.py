@@ -98,7 +98,8 @@ class Search:
 
     def meets(self, trial: Trial) -> bool:
         """Whether a candidate reaches the target, and keeps the budget."""
-        return self.target.holds(self.value(trial), self.value(self.own)) and self.keeps_budget(trial)
+        holds = not trial.failure and self.target.holds(self.value(trial), self.value(self.own))
+        return holds and self.keeps_budget(trial)
 
     def keeps_budget(self, trial: Trial) -> bool:
         """Whether a candidate costs no more than is allowed."""

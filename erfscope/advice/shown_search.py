@@ -187,7 +187,7 @@ def search_figure(search: Search) -> Any:
             )
         )
     limit = search.target.limit(search.value(search.own) or 0.0)
-    names = [f"{place} {each.candidate.text}" for place, each in enumerate(shown)]
+    names = [f"{place} {each.candidate.text}" for place, each in enumerate(shown) if each.values]
     return front_figure(
         points,
         title=f"{search.target.text} · {search.layer}",
