@@ -73,7 +73,7 @@ def _headline(structure: Structure) -> str:
     wasted, whole = structure.unproductive(), len(structure.in_place)
     at, certain = f"{structure.model} at {sides_of(structure.axes, structure.input_size)}", _widening(wasted)
     if not certain:
-        aside = f"; {len(wasted)} that widen no field stand where the input is seen already" if wasted else ""
+        aside = f"; {len(wasted)} that widen no field read what covers the input already" if wasted else ""
         return f"{at}: none of {whole} layers is unproductive by the size of its field{aside}"
     are = "is" if len(certain) == 1 else "are"
     return f"{at}: {len(certain)} of {whole} layers {are} unproductive, with {_shares(certain, structure)}"
@@ -101,9 +101,10 @@ def _findings(structure: Structure) -> Iterator[str]:
     smallest, largest = structure.smallest(), structure.largest()
     if border is not None:
         yield f"border layer: {border.name}, the first whose theoretical receptive field (TRF) exceeds the input"
-    if wasted:
-        names = _named(_widening(wasted) or wasted)
-        yield f"unproductive: {names}; what they read covers the input already, even along the shortest path"
+    if certain := _widening(wasted):
+        yield f"unproductive: {_named(certain)}; what they read covers the input already, even along the shortest path"
+    elif wasted:
+        yield f"covered: {_named(wasted)}; little is wasted for certain, as a kernel of 1 mixes channels at any size"
     if partly:
         yield f"unproductive along some axes only: {_named(partly)}"
     if critical:
@@ -128,7 +129,7 @@ def _findings(structure: Structure) -> Iterator[str]:
         )
     if largest != smallest:
         yield (
-            f"inputs below {square_text(smallest)} {cells} have unproductive layers; those above"
+            f"below {square_text(smallest)} {cells} layers read what covers the input already; inputs above"
             f" {square_text(largest)} {cells} are seen whole by no layer"
         )
 
@@ -143,6 +144,7 @@ def _meanings(structure: Structure) -> Iterator[str]:
         " counts as its shortcut), the largest in the stage; TRF: of the stage's last layer, by all paths. Both without"
         " borders, for a unit at the centre: one at the border of a dense output needs twice as much to see everything"
     )
+    yield "covered: layers whose field in is larger than the input already, unproductive where they widen it"
     heads = [each.name for each in structure.layers if each not in structure.in_place]
     if heads:
         yield f"not counted, as all positions are one there: {listed_up_to(FEW, heads)}"
@@ -170,7 +172,7 @@ def stages_table(structure: Structure) -> Table:
             rows[-1][0].append(name)
         else:
             rows.append(([name], cells))
-    names = ("layers", "field in", "TRF", "unpro-\nductive", "critical", "params", "GMACs")
+    names = ("layers", "field in", "TRF", "covered", "critical", "params", "GMACs")
     lines = [(f"{name[0]} to {name[-1]}, each" if name[1:] else name[0], *cells) for name, cells in rows]
     return _table("stage", names, lines)
 
