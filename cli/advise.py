@@ -26,6 +26,12 @@ MEASURING = one_value({name: OPTIONS[name] for name in TAKEN})
 MEASURING["layer"] = replace(
     MEASURING["layer"], option=replace(MEASURING["layer"].option, help="Layer whose field a search is about.")
 )
+MEASURING["samples"] = replace(
+    MEASURING["samples"],
+    option=replace(
+        MEASURING["samples"].option, help="How many images, or images of each draw of a search. Default: 20, or 4."
+    ),
+)
 SHOWN = ("rich", "plain", "json")
 SEARCH = "Search"
 

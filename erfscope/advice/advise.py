@@ -117,11 +117,7 @@ def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any]) -> Rep
     """The stages and blocks of a model on the same images."""
     rows = overview(layer_table(loaded))
     # A stage gives what its last block gives.
-    names = [
-        row.name
-        for row, before in zip(rows, [None, *rows], strict=False)
-        if before is None or not _is_same(row, before)
-    ]
+    names = [row.name for row, before in zip(rows, [None, *rows], strict=False) if not _is_same(row, before)]
     return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})
 
 

@@ -58,14 +58,9 @@ def _warnings(search: Search, structure: Structure) -> Iterator[str]:
     yield RANDOM if search.draws_weights else OWN_WEIGHTS
     if search.price == HALO:
         yield "r50 does not show what is lost with parameters: train the candidate before you tile with it"
-    # Of a disc of radius r50 that holds half of the input.
+    # A disc of this radius holds half of the input.
     even = math.sqrt(math.prod(structure.input_size) / (2 * math.pi))
-    if (
-        search.measure == "r50"
-        and len(structure.input_size) == 2
-        and search.target.value > even
-        and search.price != HALO
-    ):
+    if search.target.name == "r50" and len(structure.input_size) == 2 and search.target.value > even:
         yield f"an ERF spread evenly over the whole input has an r50 of {brief(round(even))}: more needs a larger input"
     if any(each.candidate.size for each in search.met()):
         yield "a larger input helps where it shows more of the scene, not where the same is enlarged"
