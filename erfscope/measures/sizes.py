@@ -326,6 +326,11 @@ class Sides:
         return value / side ** (self.rank if kind == "area" else 1)
 
 
+def extended_axes(shape: Sequence[int]) -> tuple[int, ...]:
+    """The axes of more than one cell; the first where there is none."""
+    return tuple(axis for axis, length in enumerate(shape) if length > 1) or (0,)
+
+
 def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Sequence[float]) -> Sides:
     """The sides that sizes are compared with.
 
@@ -334,7 +339,7 @@ def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Seq
         field: That of the theoretical receptive field; None if it is global or unknown.
         spacing: Side of a cell along each axis.
     """
-    axes = [axis for axis, length in enumerate(reference) if length > 1] or [0]
+    axes = extended_axes(reference)
 
     def mean(lengths: Sequence[int]) -> float:
         """Geometric mean."""
