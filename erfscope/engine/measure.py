@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
-from erfscope.engine.model import LoadedModel
 from erfscope.engine.looks import look, places_of_looks
+from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import build_result, pending_result
-from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, plan_run
+from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
 from erfscope.options.settings import Settings
@@ -191,7 +191,11 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
     target = plan.settings.until_se
     if target is None or sums.seen not in places_of_looks(len(plan.indices)):
         return False
-    sums.is_precise_enough = look(plan, sums, _reduced(plan, sums), target)
+    whole, sums.is_precise_enough = _reduced(plan, sums), True
+    for number, (own, average) in enumerate(zip(sums.averages, whole.averages, strict=True)):
+        r50 = look(map_of(plan, whole, number), average)
+        own.looks, own.spread = average.looks, average.spread
+        sums.is_precise_enough &= r50.se is not None and r50.se <= target * float(r50)
     return sums.is_precise_enough
 
 

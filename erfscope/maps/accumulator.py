@@ -172,9 +172,9 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
 def error_bar(value: float, leave_one_out: Sequence[float], *, period: float | None = None) -> float:
     """What is printed behind ±: q sqrt(v + b^2), with the jackknife's variance v and bias b.
 
-    b = (g - 1) (mean of x_i - value): the root of a noisy mean lies below that of the mean, so that a size of few images
-    lies beside that of many. q = t / z is the 95 % quantile of Student's t of g - 1 degrees of freedom over that of the
-    normal distribution, 1.11 for ten groups and 1.43 for four: a variance of few groups is uncertain itself.
+    b = (g - 1) (mean of x_i - value): the root of a noisy mean lies below the root of the mean, so that a size of few
+    images lies beside that of many. q = t / z is the 95 % quantile of Student's t of g - 1 degrees of freedom over that
+    of the normal distribution, 1.11 for ten groups and 1.43 for four: a variance of few groups is uncertain itself.
 
     Args:
         value: Of all groups together.
@@ -189,7 +189,7 @@ def error_bar(value: float, leave_one_out: Sequence[float], *, period: float | N
 
     Source: Quenouille 1956 (bias), Tukey 1958 (variance); decided by ``benchmarks/coverage.py``.
     """
-    return _widening(len(leave_one_out) - 1) * math.hypot(
+    return widening(len(leave_one_out) - 1) * math.hypot(
         jackknife_se(leave_one_out, period=period), jackknife_bias(value, leave_one_out, period=period)
     )
 
@@ -204,8 +204,8 @@ def jackknife_bias(value: float, leave_one_out: Sequence[float], *, period: floa
 
 
 @functools.cache
-def _widening(degrees: int) -> float:
-    """The 95 % quantile of Student's t over that of the normal distribution."""
+def widening(degrees: float) -> float:
+    """The 95 % quantile of Student's t of so many degrees of freedom over that of the normal distribution."""
     from scipy.special import ndtri, stdtrit  # late: it takes long to import
 
     return float(stdtrit(degrees, 0.95) / ndtri(0.95))
@@ -264,9 +264,9 @@ class MapAccumulator:
         self._sums = _sums_on(tuple(slice(first, last + 1) for first, last in box))
         #: Images in the map: neither dead nor NaN.
         self.n_images = 0
-        #: Of a run that ends at an error: what its looks at the error have found, and what the values without each group
-        #: are spread by; see :mod:`erfscope.engine.looks`.
-        self.looks: tuple[float, int] = (0.0, 0)
+        #: Of a run that ends at an error: the images and the variance of each look at it, and what the values without
+        #: each group are spread by; see ``engine/looks.py``.
+        self.looks: tuple[tuple[int, float], ...] = ()
         self.spread = 1.0
         #: By group the magnitudes of the contributions in all, before any division; None where they are not kept.
         self.masses: dict[int, float] | None = None

@@ -89,7 +89,7 @@ class Geometry:
 
     @cached_property
     def steps(self) -> tuple[float, ...]:
-        """Side of a cell along each axis; along one of a single cell, of which the spacing means nothing, :attr:`cell`."""
+        """Side of a cell along each axis; :attr:`cell` along one of a single cell, where the spacing means nothing."""
         return tuple([self.cell if n == 1 else step for n, step in zip(self.shape, self.axes.spacing, strict=True)])
 
     @cached_property

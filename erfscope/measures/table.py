@@ -123,6 +123,11 @@ def _clipped(erf: Prepared) -> Value:
     return 1 - math.prod(last - first + 1 for first, last in trf.clipped_box_px) / math.prod(trf.size_px)
 
 
+def _otherwise(share: int) -> str:
+    """What a radius is at least where a second cell has any mass."""
+    return f", else at least {share / 100 - 0.5:.2g}" if share > 50 else ""
+
+
 LUO = "Luo et al. 2016"
 DING = "after Ding et al. 2022 (RepLKNet), on the raw map and the unit's own centre"
 KIM = "after Kim et al. 2023, on the raw map"
@@ -137,8 +142,8 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=(
-                f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single"
-                " cell there"
+                f"smallest r >= 0 with sum_i p_i clip(r - d_i + 1/2, 0, 1) >= {share / 100}; d_i: distance to the unit;"
+                f" 0 where one cell there has all mass{_otherwise(share)}"
             ),
             not_for=(
                 "comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input"
@@ -257,8 +262,8 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=(
-                f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column"
-                " distance to the unit"
+                f"smallest 2a >= 0 with sum p w_row w_col >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row,"
+                " column distance to the unit"
             ),
             source=DING,
             not_for=(
@@ -292,7 +297,10 @@ _ENTRIES: list[Measure] = [
             needs_center=True,
             wider=1,
             unit="px",
-            formula=(f"2a with sum p w = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: {word} distance"),
+            formula=(
+                f"smallest 2a >= 0 with sum p w >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: {word}"
+                " distance"
+            ),
             not_for="the size of a map whose centroid lies far from its unit: it is centred on the unit",
             axis=word,
             function=partial(Prepared.extent, name=word, share=share / 100),
@@ -318,8 +326,8 @@ _ENTRIES: list[Measure] = [
             needs_center=True,
             wider=None,
             formula=(
-                f"sum of p {where} the unit's own stride of time: that of its index where there is one for each, else"
-                " around its centre"
+                f"sum of p {where} the unit's own step of time: as many cells as its stride has, those of its index"
+                " where there is one for each, else those around its centre; a cell counts by the part that lies there"
             ),
             not_for="models of different strides: a longer step holds more of any map",
             axis=TIME,

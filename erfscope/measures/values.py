@@ -18,7 +18,6 @@ from erfscope.measures.sizes import along
 from erfscope.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.printable import with_error
 
-
 #: An effective number of cells of which the bias is a larger share has no error: where nearly every image has cells of
 #: its own, it counts images, and leaving some out tells nothing of the cells that others would have.
 MOST_BIAS = 2 / 3

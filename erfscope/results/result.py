@@ -276,8 +276,8 @@ class Result:
         missing = [name for name in names if name not in self.measures]
         missing = [name for name in missing if name not in MEASURES or MEASURES[name].axis in own]
         if missing and self.map is not None:
-            without, groups, spread = ((), None, 1.0) if sums is None else (sums.leave_one_out(), sums.groups, sums.spread)
-            self.measures.update(with_errors(self.map, without, missing, groups=groups, spread=spread))
+            more: dict[str, Any] = {} if sums is None else {"groups": sums.groups, "spread": sums.spread}
+            self.measures.update(with_errors(self.map, () if sums is None else sums.leave_one_out(), missing, **more))
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

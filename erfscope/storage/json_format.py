@@ -254,9 +254,8 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
     power = {"px": 1, "px2": 2}.get(unit, 0)
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
-    return StoredMeasure(
-        **{**stored, "unit": result.axes.unit_of(unit, axis, result.sides.rank)}, se_over=None if measure.se is None else result.se_over
-    )
+    stored["unit"] = result.axes.unit_of(unit, axis, result.sides.rank)
+    return StoredMeasure(**stored, se_over=None if measure.se is None else result.se_over)
 
 
 def result_from_json(
