@@ -262,8 +262,8 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=(
-                f"smallest 2a >= 0 with sum p w_row w_col >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row,"
-                " column distance to the unit"
+                f"smallest 2a >= 0 with sum p w_row w_col >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d:"
+                " row, column distance to the unit"
             ),
             source=DING,
             not_for=(
