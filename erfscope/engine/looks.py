@@ -35,8 +35,8 @@ def look(erf: ErfMap, average: MapAccumulator) -> MeasureValue:
 
     With the jackknife's variance v_k of a look at n_k images, that of one image is A = sum n_k (n_k v_k) / sum n_k. The
     variances of looks j < k correlate with n_j / n_k, so that A has (g - 1) (sum n_k)^2 / sum n_j n_k (n_j / n_k)
-    degrees of freedom, summed over all pairs: twice those of one look in the end. What is found without each group is spread by
-    sqrt(A / (n v)), times the ratio of the widenings of both.
+    degrees of freedom, summed over all pairs: twice those of one look in the end. What is found without each group is
+    spread by sqrt(A / (n v)), times the ratio of the widenings of both.
 
     Args:
         erf: The map so far.

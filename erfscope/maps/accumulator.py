@@ -189,18 +189,17 @@ def error_bar(value: float, leave_one_out: Sequence[float], *, period: float | N
 
     Source: Quenouille 1956 (bias), Tukey 1958 (variance); decided by ``benchmarks/coverage.py``.
     """
-    return widening(len(leave_one_out) - 1) * math.hypot(
-        jackknife_se(leave_one_out, period=period), jackknife_bias(value, leave_one_out, period=period)
-    )
+    variance, bias = jackknife(value, leave_one_out, period=period)
+    return widening(len(leave_one_out) - 1) * math.hypot(math.sqrt(variance), bias)
 
 
-def jackknife_bias(value: float, leave_one_out: Sequence[float], *, period: float | None = None) -> float:
-    """How far a value lies beside that of infinitely many images, as the g values without one group each tell:
-    (g - 1) (mean of x_i - value)."""
+def jackknife(value: float, leave_one_out: Sequence[float], *, period: float | None = None) -> tuple[float, float]:
+    """Variance and bias of a value, from the g values without one group each; see :func:`error_bar`."""
     differences = [each - value if period is None else wrap_cyclic(each - value, period) for each in leave_one_out]
-    bias = (len(differences) - 1) * math.fsum(differences) / len(differences)
+    mean, degrees = math.fsum(differences) / len(differences), len(differences) - 1
+    variance = degrees / len(differences) * math.fsum((each - mean) ** 2 for each in differences)
     # Means over other groups differ by rounding where no image differs from another.
-    return bias if abs(bias) > ROUNDING * max(1.0, abs(value)) else 0.0
+    return variance, degrees * mean if degrees * abs(mean) > ROUNDING * max(1.0, abs(value)) else 0.0
 
 
 @functools.cache

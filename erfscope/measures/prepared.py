@@ -77,12 +77,12 @@ class Geometry:
         other.center_px = tuple(center + away for center, away in zip(self.center_px, steps, strict=True))
         return other
 
-    @property
+    @cached_property
     def cell_size(self) -> float:
         """Area or volume of a cell, over the axes of more than one."""
-        return math.prod(self.axes.spacing[axis] for axis in extended_axes(self.shape))
+        return math.prod(map(self.axes.spacing.__getitem__, extended_axes(self.shape)))
 
-    @property
+    @cached_property
     def cell(self) -> float:
         """Side of a cell, the geometric mean where its sides differ."""
         return float(self.cell_size ** (1 / len(extended_axes(self.shape))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from erfscope.errors import unknown
 from erfscope.geometry.axes import TIME, unit_sign
-from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, error_bar, jackknife_bias, wrap_cyclic
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, error_bar, jackknife, wrap_cyclic
 from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.sizes import along
@@ -21,6 +21,10 @@ from erfscope.printable import with_error
 #: An effective number of cells of which the bias is a larger share has no error: where nearly every image has cells of
 #: its own, it counts images, and leaving some out tells nothing of the cells that others would have.
 MOST_BIAS = 2 / 3
+
+
+#: After how much a measure of a kind is the same again.
+PERIODS: Mapping[Kind, float] = {"angle": HALF_TURN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +184,7 @@ def _with_error(
     is_sized = entry.axis != TIME or not erf.axes.is_in_plane
     return MeasureValue(
         value=value,
-        se=error_bar(float(value), numbers, period=_period(entry.kind)) if has_error else None,
+        se=error_bar(value, numbers, period=PERIODS.get(entry.kind)) if has_error else None,  # type: ignore[arg-type]
         leave_one_out=numbers,
         kind=entry.kind,
         of_input=geometry.sides.of_input(entry.kind, value) if is_sized else None,
@@ -193,11 +197,8 @@ def _counts_images(area: Value, without: Sequence[float]) -> bool:
     """Whether an effective number of cells is mostly that of the images; see :data:`MOST_BIAS`."""
     if not isinstance(area, float) or len(without) < MIN_GROUPS:
         return False
-    return abs(jackknife_bias(area, without)) > MOST_BIAS * area
-
-
-def _period(kind: Kind) -> float | None:
-    return HALF_TURN if kind == "angle" else None
+    _, bias = jackknife(area, without)
+    return abs(bias) > MOST_BIAS * area
 
 
 def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, float | None]:
@@ -215,7 +216,7 @@ def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, f
     """
     if a.value is None or b.value is None or isinstance(a.value, str) or isinstance(b.value, str):
         return None, None
-    period, groups = _period(a.kind), len(a.leave_one_out)
+    period, groups = PERIODS.get(a.kind), len(a.leave_one_out)
     difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
     if groups < MIN_GROUPS or groups != len(b.leave_one_out):
         return difference, None

@@ -77,9 +77,10 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
 
 def _of_areas(result: Result, groups: int) -> Iterator[Finding]:
     """The finding on effective numbers of cells that have no error though there are groups enough for one."""
+    if groups < MIN_GROUPS:
+        return
     areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
-    names = [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]
-    if names and groups >= MIN_GROUPS:
+    if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
         noun = result.input.noun if result.se_over == "images" else "draw"
         text = f"nearly every {noun} has cells of its own, so that {' and '.join(names)} count {noun}s: take more"
         yield Finding(code="too_few_images", text=text)
