@@ -78,18 +78,16 @@ class Geometry:
         return other
 
     @cached_property
-    def cell_size(self) -> float:
-        """Area or volume of a cell, over the axes of more than one."""
-        return math.prod(map(self.axes.spacing.__getitem__, extended_axes(self.shape)))
-
-    @cached_property
     def cell(self) -> float:
-        """Side of a cell, the geometric mean where its sides differ."""
-        return float(self.cell_size ** (1 / len(extended_axes(self.shape))))
+        """Side of a cell, the geometric mean where its sides differ; axes of one cell are left out."""
+        kept = extended_axes(self.shape)
+        return float(math.prod(map(self.axes.spacing.__getitem__, kept)) ** (1 / len(kept)))
 
-    @cached_property
+    @property
     def steps(self) -> tuple[float, ...]:
         """Side of a cell along each axis; :attr:`cell` along one of a single cell, where the spacing means nothing."""
+        if 1 not in self.shape:
+            return self.axes.spacing
         return tuple([self.cell if n == 1 else step for n, step in zip(self.shape, self.axes.spacing, strict=True)])
 
     @cached_property

@@ -108,7 +108,7 @@ def _luo_size(erf: Prepared) -> float | None:
 
 def _in_units(erf: Prepared, count: float) -> float:
     """A number of cells as an area or a volume."""
-    return count * erf.geometry.cell_size
+    return count * erf.geometry.cell**erf.geometry.sides.rank
 
 
 def _erf_trf(erf: Prepared) -> Value:

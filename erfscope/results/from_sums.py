@@ -71,14 +71,13 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)
-    found = replace(found, findings=(*found.findings, *_of_areas(found, average.groups)))
+    if average.groups >= MIN_GROUPS:
+        found = replace(found, findings=(*found.findings, *_of_areas(found)))
     return found if average.nbytes <= KEPT else replace(found, sums=None)
 
 
-def _of_areas(result: Result, groups: int) -> Iterator[Finding]:
+def _of_areas(result: Result) -> Iterator[Finding]:
     """The finding on effective numbers of cells that have no error though there are groups enough for one."""
-    if groups < MIN_GROUPS:
-        return
     areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
     if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
         noun = result.input.noun if result.se_over == "images" else "draw"
