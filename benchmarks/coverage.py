@@ -31,7 +31,7 @@ from erfscope.measures.values import paired_difference
 from erfscope.stimuli.synthetic import Stream, draw_leaves
 
 MEASURES = ("r50", "r90", "context_r50", "far_mass", "entropy_area")
-IMAGES, RUNS, POOL = (5, 10, 20, 50), 500, 1200
+IMAGES, RUNS, POOL = (5, 10, 20, 50), 1000, 1200
 #: Shares of truths within one and within two errors that count as right.
 WITHIN = (62, 74), (92, 98)
 #: Of runs that end at an error.
@@ -156,8 +156,8 @@ def truths(name: str, shares: np.ndarray) -> dict[str, float]:
 
 def shares_within(errors: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
     """How many per cent of differences from the truth are within one and two of their errors."""
-    offs = np.array([abs(off) / error if error else math.inf * abs(off) for off, error in errors if error is not None])
-    return 100 * float(np.mean(offs < 1)), 100 * float(np.mean(offs < 2))
+    offs = np.array([abs(off) / error for off, error in errors if error])
+    return (100 * float(np.mean(offs < 1)), 100 * float(np.mean(offs < 2))) if offs.size else (math.nan, math.nan)
 
 
 def coverage(name: str) -> list[str]:
@@ -208,7 +208,9 @@ def ended(name: str, shares: np.ndarray, target: float, rng: np.random.Generator
 
 
 def _cell(within: tuple[float, float], allowed: Sequence[tuple[int, int]]) -> str:
-    """Both shares; in bold where one is not as it should be."""
+    """Both shares; in bold where one is not as it should be; a dash for a size that is 0."""
+    if math.isnan(within[0]):
+        return "–"
     text = f"{within[0]:.0f} / {within[1]:.0f}"
     is_right = all(low <= round(share) <= high for share, (low, high) in zip(within, allowed, strict=True))
     return text if is_right else f"**{text}**"
