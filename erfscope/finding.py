@@ -75,6 +75,7 @@ CODES = {
     "smaller_batches": Code("model"),
     "stopped": Code("pictures"),
     "tf32_error": Code("model"),
+    "too_few_images": Code("map"),
     "trf_cut": Code("map", "notice"),
     "trf_inexact": Code("map", "notice"),
     "unreadable_images": Code("pictures"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from erfscope.geometry.unit import Trf
+from erfscope.maps.accumulator import error_bar
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, MeasureValue
 from erfscope.model_facts import Weights
@@ -31,12 +31,12 @@ PATTERN = (-1.0, -1.0, 1.0, 1.0)
 
 
 def measured(name: str, value: float | str | None, se: float | None = None, *, side: float = 224) -> MeasureValue:
-    """A measure whose groups have exactly this jackknife error, on a reference of this side."""
+    """A measure whose groups have exactly this error, on a reference of this side."""
     kind = MEASURES[name].kind
     groups = (
         ()
         if se is None or not isinstance(value, float)
-        else tuple(value + step * se / math.sqrt(3) for step in PATTERN)
+        else tuple(value + step * se / error_bar(0.0, PATTERN) for step in PATTERN)
     )
     ratio = value / side if kind == "radius" and isinstance(value, float) else None
     return MeasureValue(value=value, se=se, leave_one_out=groups, kind=kind, of_input=ratio)

@@ -100,9 +100,7 @@ def _measure(measure: Measure) -> Iterator[str]:
 
 
 def _error(measure: Measure) -> str:
-    if not measure.has_se:
-        return "none"
-    return "jackknife, and its bias removed" if measure.bias_corrected else "jackknife"
+    return "jackknife" if measure.has_se else "none"
 
 
 def conventions() -> str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
+from erfscope.engine.looks import look, places_of_looks
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.outcome import build_result, half_mass_radius, pending_result
+from erfscope.engine.outcome import build_result, pending_result
 from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
-from erfscope.maps.accumulator import GROUPS, MIN_GROUPS
 from erfscope.options.settings import Settings
 from erfscope.parallel.process_group import all_reduce_sums
 from erfscope.precision import float32_precision
@@ -89,6 +89,7 @@ def resume_run(plan: Plan, sums: Sums, earlier: Sequence[Result]) -> list[Result
     sums.seen = parts[0].seen
     for number, (part, result) in enumerate(zip(parts, kept, strict=True)):
         sums.running[number].next_image = plan.indices[sums.seen - 1] + 1
+        sums.averages[number].looks = part.average.looks
         # One rank has what was summed up before; the others start with nothing.
         if plan.process_group.rank == 0:
             sums.running[number] = RunningSums(part.average.copy(), sums.running[number].next_image)
@@ -186,10 +187,15 @@ def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
 
 
 def _is_enough(plan: Plan, sums: Sums) -> bool:
-    """Whether the standard error that was asked for is reached, where it is time to look at it."""
-    if plan.settings.until_se is None or sums.seen not in _se_checkpoints(sums.seen):
+    """Whether the error that was asked for is reached, where it is time to look at it."""
+    target = plan.settings.until_se
+    if target is None or sums.seen not in places_of_looks(len(plan.indices)):
         return False
-    sums.is_precise_enough = _meets_target(plan, _reduced(plan, sums), plan.settings.until_se)
+    whole, sums.is_precise_enough = _reduced(plan, sums), True
+    for number, (own, average) in enumerate(zip(sums.averages, whole.averages, strict=True)):
+        r50 = look(map_of(plan, whole, number), average)
+        own.looks, own.spread = average.looks, average.spread
+        sums.is_precise_enough &= r50.se is not None and r50.se <= target * float(r50)
     return sums.is_precise_enough
 
 
@@ -224,32 +230,11 @@ def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
     """Places in the run's images, from one to the next: ``width`` at a time, and no further than the next check of the
     error."""
     total, at = len(plan.indices), seen
-    checkpoints = _se_checkpoints(total) if plan.settings.until_se is not None else []
+    looks = places_of_looks(total) if plan.settings.until_se is not None else []
     while at < total:
-        end = min(at + width, total, next((each for each in checkpoints if each > at), total))
+        end = min(at + width, total, next((each for each in looks if each > at), total))
         yield at, end
         at = end
-
-
-def _se_checkpoints(total: int) -> list[int]:
-    """Numbers of images after which the error is checked, the same for every batch size and number of ranks: 10, 20,
-    ..., then a quarter more."""
-    found, at = [], GROUPS
-    while at <= total:
-        found.append(at)
-        at += max(1, at // (4 * GROUPS)) * GROUPS
-    return found
-
-
-def _meets_target(plan: Plan, sums: Sums, target: float) -> bool:
-    """Whether the relative standard error of every unit's r50 is below the target."""
-    for number, average in enumerate(sums.averages):
-        if average.groups < MIN_GROUPS:
-            return False
-        r50 = half_mass_radius(map_of(plan, sums, number), average)
-        if r50.se is None or not isinstance(r50.value, float) or r50.se > target * r50.value:
-            return False
-    return True
 
 
 def _reduced(plan: Plan, sums: Sums) -> Sums:

@@ -225,7 +225,7 @@ def _not_finite(plan: Plan) -> str:
 def half_mass_radius(erf: ErfMap, average: MapAccumulator) -> MeasureValue:
     """The radius that holds half of a map, with its error: r50, or centroid_r50 where the unit has no place."""
     name = "r50" if erf.center_px else "centroid_r50"
-    return with_errors(erf, average.leave_one_out(), [name], groups=average.groups)[name]
+    return with_errors(erf, average.leave_one_out(), [name], groups=average.groups, spread=average.spread)[name]
 
 
 def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:

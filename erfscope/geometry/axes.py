@@ -150,14 +150,14 @@ class Axes:
         names, units = (tuple(each[axis] for axis in kept) for each in (self.names, self.units))
         return Axes(names=names, spacing=tuple(self.spacing[axis] for axis in kept), units=units, cell=self.cell)
 
-    def unit_of(self, unit: str, axis: str = "") -> str:
+    def unit_of(self, unit: str, axis: str = "", rank: int | None = None) -> str:
         """The unit of a measure that is in ``unit`` ("px" and "px2" are cells of any reference), along one axis or over
-        all that are measured."""
+        all that are measured; ``rank`` of these have more than one cell."""
         if axis:
             return self.units[self.names.index(axis)] if unit == PX and axis in self.names else unit
         if unit != "px2":
             return self.unit if unit == PX else unit
-        rank = len(self.measured)
+        rank = len(self.measured) if rank is None else rank
         # A number of voxels is no length.
         return self.unit if rank == 1 or self.unit == CELL[NAMES["dhw"]] else f"{self.unit}{rank}"
 

@@ -22,10 +22,14 @@ from erfscope.measures.sizes import (
     along,
     area_inside,
     edge_weights,
+    extended_axes,
     moments,
     side,
     sides_of,
 )
+
+#: The second scale, in cells, that fits start from, at the peak: a narrow peak on a broad base has two minima.
+NARROW = 0.5
 
 
 class Geometry:
@@ -73,10 +77,18 @@ class Geometry:
         other.center_px = tuple(center + away for center, away in zip(self.center_px, steps, strict=True))
         return other
 
-    @property
+    @cached_property
     def cell(self) -> float:
-        """Side of a cell, the geometric mean where its sides differ."""
-        return float(math.prod(self.axes.spacing) ** (1 / len(self.shape)))
+        """Side of a cell, the geometric mean where its sides differ; axes of one cell are left out."""
+        kept = extended_axes(self.shape)
+        return float(math.prod(map(self.axes.spacing.__getitem__, kept)) ** (1 / len(kept)))
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """Side of a cell along each axis; :attr:`cell` along one of a single cell, where the spacing means nothing."""
+        if 1 not in self.shape:
+            return self.axes.spacing
+        return tuple([self.cell if n == 1 else step for n, step in zip(self.shape, self.axes.spacing, strict=True)])
 
     @cached_property
     def scaled(self) -> tuple[FloatArray, ...]:
@@ -206,7 +218,7 @@ class Prepared:
     def area(self, share: float) -> float:
         """Area of the square that holds a share of the mass inside the reference, as a share of the reference."""
         geometry, side = self.geometry, self.side(share)
-        return area_inside([side / step for step in geometry.axes.spacing], geometry.center_px, geometry.shape)
+        return area_inside([side / step for step in geometry.steps], geometry.center_px, geometry.shape)
 
     def extent(self, name: str, share: float) -> float | None:
         """Length along one axis, centred on the unit, that holds a share of the mass; None where there is no such axis,
@@ -245,7 +257,7 @@ class Prepared:
     def side(self, share: float) -> float:
         """Side of the smallest square around the unit that holds a share of the mass."""
         if share not in self._sides:
-            self._sides[share] = side(self.weights, self.geometry.offsets, self.geometry.axes.spacing, share)
+            self._sides[share] = side(self.weights, self.geometry.offsets, self.geometry.steps, share)
         return self._sides[share]
 
     def fit(self, shape: Shape) -> Fit | None:
@@ -268,12 +280,22 @@ class Prepared:
 
     def _fitted(self, shape: Shape) -> Fit | None:
         near = self._whole.fit(shape) if self._whole is not None else None
-        geometry, moments_ = self.geometry, moments(self.weights, self.geometry.offsets)
-        center = moments_.mean if near is None else near.center
-        sigma = moments_.sigma if near is None else near.sigma
-        parts = geometry.support
+        if near is not None:
+            return self._fit_from(shape, near.center, near.sigma, is_near=True)
+        spread = moments(self.weights, self.geometry.offsets)
+        peak = np.unravel_index(int(self.weights.argmax()), self.weights.shape)
+        middle = [float(places[at]) for places, at in zip(self.geometry.offsets, peak, strict=True)]
+        starts = [(spread.mean, spread.sigma), (middle, [min(sigma, NARROW) for sigma in spread.sigma])]
+        fits = [fitted for start in starts if (fitted := self._fit_from(shape, *start)) is not None]
+        return max(fits, key=lambda fitted: fitted.r2, default=None)
+
+    def _fit_from(
+        self, shape: Shape, center: Sequence[float], sigma: Sequence[float], *, is_near: bool = False
+    ) -> Fit | None:
+        """The fit from one start, in cells from the unit."""
+        parts = self.geometry.support
         axes = [
             Axis(positions=places[part], center=at, sigma=spread)
-            for places, part, at, spread in zip(geometry.offsets, parts, center, sigma, strict=True)
+            for places, part, at, spread in zip(self.geometry.offsets, parts, center, sigma, strict=True)
         ]
-        return fit(self.weights[parts], axes, shape, is_near=near is not None)
+        return fit(self.weights[parts], axes, shape, is_near=is_near)

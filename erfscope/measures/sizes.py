@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -326,6 +327,12 @@ class Sides:
         return value / side ** (self.rank if kind == "area" else 1)
 
 
+@lru_cache
+def extended_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of more than one cell; the first where there is none."""
+    return tuple(axis for axis, length in enumerate(shape) if length > 1) or (0,)
+
+
 def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Sequence[float]) -> Sides:
     """The sides that sizes are compared with.
 
@@ -334,7 +341,7 @@ def sides_of(reference: Sequence[int], field: Sequence[int] | None, spacing: Seq
         field: That of the theoretical receptive field; None if it is global or unknown.
         spacing: Side of a cell along each axis.
     """
-    axes = [axis for axis, length in enumerate(reference) if length > 1] or [0]
+    axes = extended_axes(tuple(reference))
 
     def mean(lengths: Sequence[int]) -> float:
         """Geometric mean."""

@@ -36,11 +36,6 @@ class Measure:
     #: Whether the jackknife applies: not to counts of cells above a threshold, which are step functions of the map, and
     #: not to words.
     has_se: bool = True
-    #: Whether the value is corrected by the jackknife estimate of its bias.
-    bias_corrected: bool = False
-    #: What that bias is estimated of: a length that noise can only add to has an unbiased square, and none itself where
-    #: it is near 0.
-    corrected_as: Literal["value", "square"] = "value"
     #: Whether it moves in steps, such as a count of cells, which rounding moves further than anything smooth.
     has_steps: bool = False
     #: Whether it is fitted by iterations, which end within about the root of the rounding error of the best fit.
@@ -77,7 +72,7 @@ def _along(axis: str, function: Callable[[Prepared, int], Value]) -> Callable[[P
 
 def _gaussian_sigma(erf: Prepared, axis: int) -> Value:
     fitted, geometry = erf.fit("gaussian"), erf.geometry
-    if fitted is None or not fitted.is_usable or geometry.shape[axis] == 1:
+    if fitted is None or not fitted.is_usable or geometry.shape[axis] == 1 or fitted.sigma[axis] < 1:
         return None
     return fitted.sigma[axis] * geometry.axes.spacing[axis]
 
@@ -102,7 +97,7 @@ def _center_share(erf: Prepared) -> Value:
 
 def _far_mass(erf: Prepared) -> Value:
     geometry = erf.geometry
-    sides = [side * step for side, step in zip(geometry.shape, geometry.axes.spacing, strict=True)]
+    sides = [side * step for side, step in zip(geometry.shape, geometry.steps, strict=True)]
     return float(erf.weights[geometry.distance > math.hypot(*sides) / 4].sum())
 
 
@@ -113,7 +108,7 @@ def _luo_size(erf: Prepared) -> float | None:
 
 def _in_units(erf: Prepared, count: float) -> float:
     """A number of cells as an area or a volume."""
-    return count * math.prod(erf.geometry.axes.spacing)
+    return count * erf.geometry.cell**erf.geometry.sides.rank
 
 
 def _erf_trf(erf: Prepared) -> Value:
@@ -126,6 +121,11 @@ def _clipped(erf: Prepared) -> Value:
     if trf is None or trf.is_global:
         return None if trf is None else 0.0
     return 1 - math.prod(last - first + 1 for first, last in trf.clipped_box_px) / math.prod(trf.size_px)
+
+
+def _otherwise(share: int) -> str:
+    """What a radius is at least where a second cell has any mass."""
+    return f", else at least {share / 100 - 0.5:.2g}" if share > 50 else ""
 
 
 LUO = "Luo et al. 2016"
@@ -142,8 +142,8 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=(
-                f"r with sum_i p_i clip(r - d_i + 1/2, 0, 1) = {share / 100}; d_i: distance to the unit; 0 for a single"
-                " cell there"
+                f"smallest r >= 0 with sum_i p_i clip(r - d_i + 1/2, 0, 1) >= {share / 100}; d_i: distance to the unit;"
+                f" 0 where one cell there has all mass{_otherwise(share)}"
             ),
             not_for=(
                 "comparing where center_share is high: the unit's own cell then decides it; nor for ERFs that the input"
@@ -249,14 +249,9 @@ _ENTRIES: list[Measure] = [
         kind="score",
         needs_center=True,
         wider=None,
-        bias_corrected=True,
-        corrected_as="square",
         unit="px",
-        formula=(
-            "distance from the centroid of p to the unit's centre; its square is jackknife-corrected for its bias, at"
-            " least 0"
-        ),
-        not_for="the size of the ERF; near a border it shows the border, and with one group of images noise adds to it",
+        formula="distance from the centroid of p to the unit's centre",
+        not_for="the size of the ERF; near a border it shows the border, and noise always adds to it",
         function=lambda erf: math.hypot(*erf.moments.mean),
     ),
     *(
@@ -267,8 +262,8 @@ _ENTRIES: list[Measure] = [
             wider=1,
             unit="px",
             formula=(
-                f"2a with sum p w_row w_col = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: row, column"
-                " distance to the unit"
+                f"smallest 2a >= 0 with sum p w_row w_col >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d:"
+                " row, column distance to the unit"
             ),
             source=DING,
             not_for=(
@@ -302,7 +297,10 @@ _ENTRIES: list[Measure] = [
             needs_center=True,
             wider=1,
             unit="px",
-            formula=(f"2a with sum p w = {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: {word} distance"),
+            formula=(
+                f"smallest 2a >= 0 with sum p w >= {share / 100}; w(d; a) = clip(a + 1/2 - |d|, 0, 1), d: {word}"
+                " distance"
+            ),
             not_for="the size of a map whose centroid lies far from its unit: it is centred on the unit",
             axis=word,
             function=partial(Prepared.extent, name=word, share=share / 100),
@@ -328,8 +326,8 @@ _ENTRIES: list[Measure] = [
             needs_center=True,
             wider=None,
             formula=(
-                f"sum of p {where} the unit's own stride of time: that of its index where there is one for each, else"
-                " around its centre"
+                f"sum of p {where} the unit's own step of time: as many cells as its stride has, those of its index"
+                " where there is one for each, else those around its centre; a cell counts by the part that lies there"
             ),
             not_for="models of different strides: a longer step holds more of any map",
             axis=TIME,
@@ -397,9 +395,8 @@ _ENTRIES: list[Measure] = [
         name="entropy_area",
         kind="area",
         wider=1,
-        bias_corrected=True,
         unit="px2",
-        formula="exp(-sum p ln p), the effective number of cells; jackknife-corrected for its bias",
+        formula="exp(-sum p ln p), the effective number of cells",
         not_for="how far a unit looks: it counts cells wherever they are, noise in far ones included",
         function=lambda erf: _in_units(erf, counts.entropy_area(erf.weights)),
     ),
@@ -407,9 +404,8 @@ _ENTRIES: list[Measure] = [
         name="participation_area",
         kind="area",
         wider=1,
-        bias_corrected=True,
         unit="px2",
-        formula="1 / sum p^2, the effective number of cells; jackknife-corrected for its bias",
+        formula="1 / sum p^2, the effective number of cells",
         not_for="how far a unit looks: it counts cells wherever they are, and a sharp peak makes it one cell",
         function=lambda erf: _in_units(erf, counts.participation_area(erf.weights)),
     ),
@@ -422,7 +418,7 @@ _ENTRIES: list[Measure] = [
             unit="px",
             formula=(
                 f"s_{word} of the least-squares fit A exp(-((r - r0) / s_row)^2 / 2 - ((c - c0) / s_col)^2 / 2); none"
-                f" if R2 < {MIN_R2} or it holds less than half of the mass"
+                f" if R2 < {MIN_R2}, it holds less than half of the mass, or s is below one cell"
             ),
             source=KIM,
             not_for="maps with a low gaussian_r2: a sharp peak on a broad base has no one sigma",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -11,12 +11,20 @@ import numpy as np
 
 from erfscope.errors import unknown
 from erfscope.geometry.axes import TIME, unit_sign
-from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, wrap_cyclic
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, error_bar, jackknife, wrap_cyclic
 from erfscope.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.measures.prepared import Geometry, Prepared
 from erfscope.measures.sizes import along
 from erfscope.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.printable import with_error
+
+#: An effective number of cells of which the bias is a larger share has no error: where nearly every image has cells of
+#: its own, it counts images, and leaving some out tells nothing of the cells that others would have.
+MOST_BIAS = 2 / 3
+
+
+#: After how much a measure of a kind is the same again.
+PERIODS: Mapping[Kind, float] = {"angle": HALF_TURN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +34,8 @@ class MeasureValue:
 
     #: A word for ``best_shape``; None where the measure does not exist for the map.
     value: Value
-    #: Jackknife standard error; None if it does not apply, or there are fewer than four groups.
+    #: Standard error, with the bias of few images in it (:func:`erfscope.maps.accumulator.error_bar`); None if it does
+    #: not apply, there are fewer than four groups, or these say nothing (:data:`MOST_BIAS`).
     se: float | None = None
     #: Values without one group of images each, in the order of the groups; () where the jackknife does not apply.
     leave_one_out: tuple[float, ...] = field(default=(), repr=False)
@@ -89,6 +98,7 @@ def with_errors(
     names: Sequence[str] | None = None,
     *,
     groups: int | None = None,
+    spread: float = 1.0,
 ) -> dict[str, MeasureValue]:
     """Measure one map, with delete-one-group jackknife errors.
 
@@ -99,11 +109,10 @@ def with_errors(
             memory.
         names: Which measures; if left out all that maps of these axes have.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
+        spread: What the values without each group are spread by, around their mean.
 
     Returns:
-        Name -> value. Measures that are biased by noise (``entropy_area``, ``participation_area``) are corrected by the
-        jackknife: n theta - (n - 1) mean theta_-i, where there are two groups or more; of ``offset`` the square is, and
-        the root taken of that.
+        Name -> value, which is that of ``erf`` itself; what few images make of it is part of the error.
 
     Raises:
         ErfscopeError: a name that is not in ``MEASURES``.
@@ -125,7 +134,10 @@ def with_errors(
             without[entry.name].append(value_of(entry, part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
-    return {entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf) for entry in chosen}
+    return {
+        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf, spread)
+        for entry in chosen
+    }
 
 
 def _chosen(names: Sequence[str] | None, erf: ErfMap) -> list[Measure]:
@@ -158,37 +170,35 @@ def value_of(entry: Measure, erf: Prepared) -> Value:
 
 
 def _with_error(
-    entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, erf: ErfMap
+    entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, erf: ErfMap, spread: float
 ) -> MeasureValue:
     numbers = tuple(number for number in without if isinstance(number, float))
+    if numbers and spread != 1 and entry.kind != "angle":
+        mean = math.fsum(numbers) / len(numbers)
+        numbers = tuple(mean + spread * (number - mean) for number in numbers)
     # A measure that does not exist without some group has no error: the groups that remain would understate it.
-    if len(numbers) < len(without):
+    if len(numbers) < len(without) or (entry.kind == "area" and _counts_images(value, numbers)):
         numbers = ()
-    if entry.bias_corrected and isinstance(value, float) and len(numbers) > 1:
-        value = _corrected(entry, value, numbers)
+    has_error = isinstance(value, float) and len(numbers) >= MIN_GROUPS
     # Of a clip the sides are in-plane: a length of time is no share of them.
     is_sized = entry.axis != TIME or not erf.axes.is_in_plane
     return MeasureValue(
         value=value,
-        se=jackknife_se(numbers, period=HALF_TURN if entry.kind == "angle" else None)
-        if len(numbers) >= MIN_GROUPS
-        else None,
+        se=error_bar(value, numbers, period=PERIODS.get(entry.kind)) if has_error else None,  # type: ignore[arg-type]
         leave_one_out=numbers,
         kind=entry.kind,
         of_input=geometry.sides.of_input(entry.kind, value) if is_sized else None,
         of_trf=geometry.sides.of_trf(entry.kind, value) if is_sized else None,
-        unit=erf.axes.unit_of(entry.unit, entry.axis),
+        unit=erf.axes.unit_of(entry.unit, entry.axis, geometry.sides.rank),
     )
 
 
-def _corrected(entry: Measure, value: float, without: Sequence[float]) -> float:
-    """The value without the jackknife estimate of its bias, or of that of its square.
-
-    Source: Quenouille 1956. A squared distance between means is a quadratic function of them, of which the estimate is
-    exact."""
-    power, n = (2 if entry.corrected_as == "square" else 1), len(without)
-    found = n * value**power - (n - 1) * math.fsum(number**power for number in without) / n
-    return found if power == 1 else math.sqrt(max(0.0, found))
+def _counts_images(area: Value, without: Sequence[float]) -> bool:
+    """Whether an effective number of cells is mostly that of the images; see :data:`MOST_BIAS`."""
+    if not isinstance(area, float) or len(without) < MIN_GROUPS:
+        return False
+    _, bias = jackknife(area, without)
+    return abs(bias) > MOST_BIAS * area
 
 
 def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, float | None]:
@@ -206,11 +216,9 @@ def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, f
     """
     if a.value is None or b.value is None or isinstance(a.value, str) or isinstance(b.value, str):
         return None, None
-    period = HALF_TURN if a.kind == "angle" else None
-    groups = len(a.leave_one_out)
+    period, groups = PERIODS.get(a.kind), len(a.leave_one_out)
     difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
     if groups < MIN_GROUPS or groups != len(b.leave_one_out):
         return difference, None
-    return difference, jackknife_se(
-        [x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)], period=period
-    )
+    without = [x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)]
+    return difference, error_bar(difference, without, period=period)

@@ -10,11 +10,12 @@ import torch
 from erfscope.finding import Finding
 from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.unit import Trf
-from erfscope.maps.accumulator import MapAccumulator
+from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.maps.hops import profile
 from erfscope.maps.reference_tools import published_numbers
 from erfscope.maps.trust import Trust
+from erfscope.measures import MEASURES
 from erfscope.measures.sizes import along
 from erfscope.results.findings import of_map
 from erfscope.results.partial import PartialSums
@@ -70,7 +71,18 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)
+    if average.groups >= MIN_GROUPS:
+        found = replace(found, findings=(*found.findings, *_of_areas(found)))
     return found if average.nbytes <= KEPT else replace(found, sums=None)
+
+
+def _of_areas(result: Result) -> Iterator[Finding]:
+    """The finding on effective numbers of cells that have no error though there are groups enough for one."""
+    areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
+    if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
+        noun = result.input.noun if result.se_over == "images" else "draw"
+        text = f"nearly every {noun} has cells of its own, so that {' and '.join(names)} count {noun}s: take more"
+        yield Finding(code="too_few_images", text=text)
 
 
 def frame_mass(erf: ErfMap) -> tuple[float, ...] | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from erfscope.finding import Finding
-from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
+from erfscope.maps.accumulator import MIN_GROUPS, error_bar
 from erfscope.measures import INPUT_SHARE, MeasureValue
 from erfscope.results.comparability import Use, values
 from erfscope.results.result import Result
@@ -38,9 +38,10 @@ def with_input_shares(results: Sequence[Result]) -> list[Result]:
             for group in groups
             if len(groups) >= MIN_GROUPS
         )
+        value = sum(own.values()) / total
         share = MeasureValue(
-            value=sum(own.values()) / total,
-            se=jackknife_se(without) if without else None,
+            value=value,
+            se=error_bar(value, without) if without else None,
             leave_one_out=without,
             kind="share",
         )

@@ -263,8 +263,7 @@ class Result:
     def compute(self, names: Iterable[str]) -> None:
         """Measure the map by these names too, as far as that was not done.
 
-        Errors need the sums by groups of images. Without these, as in a stored report, what is computed has none, and
-        measures that are corrected by them (``bias_corrected``) are left out.
+        Errors need the sums by groups of images. Without these, as in a stored report, what is computed has none.
 
         Args:
             names: In ``MEASURES``.
@@ -276,11 +275,9 @@ class Result:
         own = ("", *self.axes.names)
         missing = [name for name in names if name not in self.measures]
         missing = [name for name in missing if name not in MEASURES or MEASURES[name].axis in own]
-        if sums is None:
-            missing = [name for name in missing if name not in MEASURES or not MEASURES[name].bias_corrected]
         if missing and self.map is not None:
-            without, groups = ((), None) if sums is None else (sums.leave_one_out(), sums.groups)
-            self.measures.update(with_errors(self.map, without, missing, groups=groups))
+            more: dict[str, Any] = {} if sums is None else {"groups": sums.groups, "spread": sums.spread}
+            self.measures.update(with_errors(self.map, () if sums is None else sums.leave_one_out(), missing, **more))
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

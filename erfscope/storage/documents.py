@@ -123,6 +123,8 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     n_used: Count
     #: Whether a contribution was found outside the theoretical receptive field.
     leaked: bool
+    #: Of a run that ends at an error: the images of each look at it, and the variance of r50 then.
+    looks: tuple[tuple[Count, float], ...] = ()
     #: Where the sums lie in the reference.
     box: tuple[tuple[int, int], ...]
     #: How many contributions each group counts.

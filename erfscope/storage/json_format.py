@@ -106,6 +106,7 @@ def sums_of_part(part: PartialSums) -> StoredSums:
         nan=tuple(average.nan_images),
         n_used=average.n_images,
         leaked=average.outside_trf,
+        looks=average.looks,
         box=tuple((side.start, side.stop - 1) for side in sums.box or ()),
         groups={group: count for group, (_, count) in sums.items()},
         **{name: getattr(part, name) for name in _SAME_OF_PART},
@@ -149,6 +150,7 @@ def part_from_sums(
     sums = _group_sums(stored, arrays)
     lost = {"zero_gradient_images": stored.dead, "nan_images": stored.nan}
     average.restore(sums, n_images=stored.n_used, outside_trf=stored.leaked, masses=masses, **lost)
+    average.looks = stored.looks
     return PartialSums(
         average=average,
         hops=arrays.get("hops"),
@@ -252,9 +254,8 @@ def _stored_measure(name: str, measure: MeasureValue, result: Result) -> StoredM
     power = {"px": 1, "px2": 2}.get(unit, 0)
     if cell is not None and power and isinstance(measure.value, float):
         stored["image_px"] = measure.value * cell**power
-    return StoredMeasure(
-        **{**stored, "unit": result.axes.unit_of(unit, axis)}, se_over=None if measure.se is None else result.se_over
-    )
+    stored["unit"] = result.axes.unit_of(unit, axis, result.sides.rank)
+    return StoredMeasure(**stored, se_over=None if measure.se is None else result.se_over)
 
 
 def result_from_json(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
+from erfscope.maps.accumulator import MIN_GROUPS, error_bar
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
 from erfscope.tiling.plan import TileAxis, TilePlan, with_tile
@@ -93,7 +93,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         squares.append(_cut(result.map.magnitude**2, plan, index))
         enough = len(others) >= MIN_GROUPS
         errors.append(
-            np.apply_along_axis(lambda of_groups: jackknife_se(of_groups.tolist()), 0, others)
+            np.apply_along_axis(lambda own: error_bar(own[0], own[1:].tolist()), 0, [shares[-1], *others])
             if enough
             else np.full_like(shares[-1], math.nan)
         )

@@ -49,7 +49,7 @@ WIDER = {1: "grows with the ERF", -1: "shrinks as the ERF grows", None: "says no
 IN_PLANE = "in-plane"
 IN_PLANE_MEANS = "distances over rows and columns, on the map summed over time"
 #: What the errors of sizes are.
-JACKKNIFE = "delete-one-group jackknife standard error"
+JACKKNIFE = "delete-one-group jackknife error (variance and bias)"
 #: What the places of a unit's index are along each axis.
 PLACES = {TIME: "frame", DEPTH: "plane", ROW: "row", COL: "column"}
 

@@ -92,8 +92,8 @@ def test_the_methods_section_says_what_was_done():
         " y_c, e = random signs; contribution sum_s g_s^2, root of the mean; the Frobenius norm of the unit's"
         " Jacobian block; Hutchinson's estimator) and show amplitude; each image's contributions are divided by"
         " their total before images are averaged. They were averaged over 4 synthetic images (dead leaves, version"
-        " 1, seed 0), with 2 draws of random signs per image (seed 0), in float32. Errors are delete-one-group"
-        " jackknife standard errors over 4 groups of images."
+        " 1, seed 0), with 2 draws of random signs per image (seed 0), in float32. ± is the"
+        " delete-one-group jackknife error (variance and bias) over 4 groups of images."
     )
 
 

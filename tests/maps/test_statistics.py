@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.maps.accumulator import GROUPS, GroupSums, jackknife_se, signed_noise_floor
+from erfscope.maps.accumulator import GROUPS, GroupSums, error_bar, jackknife_se, signed_noise_floor
 from erfscope.measures import MeasureValue
 from erfscope.measures.values import paired_difference
 
@@ -108,17 +108,19 @@ def value(number, without=(), kind="radius") -> MeasureValue:
 def test_a_paired_difference_cancels_what_both_maps_share():
     rng = np.random.default_rng(0)
     shared, own = rng.normal(size=10), 0.1 * rng.normal(size=10)
-    difference, error = paired_difference(value(5.0, shared + own), value(3.0, shared))
-    assert difference == 2.0
-    assert error == pytest.approx(jackknife_se(own.tolist()), rel=1e-9)
-    assert error < 0.3 * jackknife_se(shared.tolist())
+    difference, error = paired_difference(value(own.mean() + 2.0, 2.0 + shared + own), value(0.0, shared))
+    assert difference == pytest.approx(own.mean() + 2.0)
+    bias = 9 * ((own + 2.0).mean() - difference)
+    assert bias == pytest.approx(0, abs=1e-12)
+    assert error == pytest.approx(error_bar(0.0, (own - own.mean()).tolist()), rel=1e-9)
+    assert error < 0.3 * error_bar(0.0, (shared - shared.mean()).tolist())
 
 
 def test_a_paired_difference_of_angles_takes_the_short_way_round():
     a, b = value(89.0, [88.0, 89.0, 90.0, -89.0], "angle"), value(-89.0, [-89.0] * 4, "angle")
     difference, error = paired_difference(a, b)
     assert difference == pytest.approx(-2.0)
-    assert error == pytest.approx(jackknife_se([-3.0, -2.0, -1.0, 0.0]))
+    assert error == pytest.approx(error_bar(-2.0, [-3.0, -2.0, -1.0, 0.0]))
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (10, 9), (0, 0)])

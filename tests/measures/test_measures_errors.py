@@ -7,13 +7,20 @@ import math
 import numpy as np
 import pytest
 from made_up import box_field
+from scipy import stats
 
+from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import GroupSums
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, with_errors
 
 SIDE = 33
+
+
+def student(degrees: int) -> float:
+    """What the error of so many groups, less one, is widened by."""
+    return float(stats.t.ppf(0.95, degrees) / stats.norm.ppf(0.95))
 
 
 def trf_of(box, **more) -> Trf:
@@ -49,30 +56,44 @@ def test_the_jackknife_error_of_a_radius_agrees_with_the_spread_of_independent_r
         assert np.sqrt(np.mean(np.square(errors[name]))) == pytest.approx(np.std(values[name], ddof=1), rel=0.3), name
 
 
-def test_effective_numbers_are_corrected_for_the_bias_of_noise():
+def test_the_errors_of_effective_numbers_hold_the_bias_of_noise():
     rng, cells = np.random.default_rng(4), 150
     sums = GroupSums(shape=(cells, cells))
     for group in range(10):
         sums.add(group, rng.exponential(size=(cells, cells)))
     erf = ErfMap(values=sums.mean(), center_px=(70.0, 70.0), stride_px=(4.0, 4.0))
     names = ["participation_area", "entropy_area"]
-    plain, corrected = with_errors(erf, (), names), with_errors(erf, sums.leave_one_out(), names)
+    plain, found = with_errors(erf, (), names), with_errors(erf, sums.leave_one_out(), names)
     # The mean of n maps with exponential noise has a relative variance of 1/n: 1 / sum p^2 is N / (1 + 1/n) where N is
     # true.
     assert plain["participation_area"].value == pytest.approx(cells**2 / 1.1, rel=0.01)
-    assert corrected["participation_area"].value == pytest.approx(cells**2, rel=0.02)
-    assert abs(corrected["entropy_area"].value / cells**2 - 1) < abs(plain["entropy_area"].value / cells**2 - 1) / 3
+    for name in names:
+        assert found[name].value == plain[name].value
+        assert 0.9 < (cells**2 - found[name].value) / found[name].se < 1.1
 
 
-def test_bias_correction_is_the_textbook_formula_on_the_values_without_one_group():
+def test_an_error_is_that_of_variance_and_bias_by_the_textbook_formulas():
     sums = run(np.random.default_rng(1))
     without = sums.leave_one_out()
     theta = with_errors(erf_of(sums.mean()), (), ["entropy_area"])["entropy_area"].value
     found = with_errors(erf_of(sums.mean()), without, ["entropy_area"], groups=10)["entropy_area"]
     parts = [with_errors(erf_of(part), (), ["entropy_area"])["entropy_area"].value for part in without]
     assert found.leave_one_out == pytest.approx(parts, rel=1e-12)
-    assert found.value == pytest.approx(10 * theta - 9 * np.mean(parts), rel=1e-12)
-    assert found.se == pytest.approx(math.sqrt(0.9 * np.sum((parts - np.mean(parts)) ** 2)), rel=1e-12)
+    assert found.value == theta
+    variance, bias = 0.9 * np.sum((parts - np.mean(parts)) ** 2), 9 * (np.mean(parts) - theta)
+    assert found.se == pytest.approx(student(9) * math.sqrt(variance + bias**2), rel=1e-12)
+
+
+@pytest.mark.parametrize("groups", [4, 10])
+def test_cells_that_each_image_has_alone_are_counted_without_an_error(groups):
+    """Every image has one cell of its own: what is counted is images."""
+    sums = GroupSums(shape=(SIDE, SIDE))
+    for group, cell in enumerate(np.random.default_rng(0).choice(SIDE**2, groups, replace=False)):
+        sums.add(group, np.eye(SIDE**2)[cell].reshape(SIDE, SIDE))
+    found = with_errors(erf_of(sums.mean()), sums.leave_one_out(), ["entropy_area", "r50"])
+    assert found["entropy_area"].value == pytest.approx(groups)
+    assert (found["entropy_area"].se, found["entropy_area"].leave_one_out) == (None, ())
+    assert found["r50"].se is not None
 
 
 @pytest.mark.slow
@@ -115,7 +136,7 @@ def test_the_error_of_an_angle_does_not_see_the_wrap_at_ninety_degrees():
     found = with_errors(erf_of(tilted(90)), [tilted(angle) for angle in angles], ["angle_deg"], groups=5)["angle_deg"]
     assert found.value == pytest.approx(90, abs=1e-6)
     assert min(found.leave_one_out) == pytest.approx(-89, abs=0.02)
-    assert found.se == pytest.approx(math.sqrt(0.8 * 10), rel=0.01)
+    assert found.se == pytest.approx(student(4) * math.sqrt(0.8 * 10), rel=0.01)
 
 
 def test_a_measure_that_is_missing_without_some_group_has_no_error():
@@ -156,25 +177,30 @@ def test_ratios_of_a_line_are_to_its_length() -> None:
 
 
 @pytest.mark.slow
-def test_an_offset_is_right_on_average_where_noise_alone_would_move_it() -> None:
-    """Centroids of Poisson counts scatter around the true one: the plain distance is too large, its square by twice the
+def test_the_error_of_an_offset_holds_what_noise_adds_to_it() -> None:
+    """Centroids of Poisson counts scatter around the true one: the distance is too large, its square by twice the
     scatter."""
     rng, positions = np.random.default_rng(11), np.arange(SIDE) - 16.0
     for true in (0.0, 1.2):
         shape = np.exp(-(positions[:, None] ** 2 + (positions[None, :] - true) ** 2) / 32)
-        plain, corrected = [], []
+        found = []
         for _ in range(200):
             sums = GroupSums(shape=(SIDE, SIDE))
             for group in range(10):
                 sums.add(group, rng.poisson(20 * shape / shape.sum()).astype(float))
-            erf = erf_of(sums.mean())
-            plain.append(with_errors(erf, (), ["offset"])["offset"].value)
-            corrected.append(with_errors(erf, sums.leave_one_out(), ["offset"])["offset"].value)
+            found.append(with_errors(erf_of(sums.mean()), sums.leave_one_out(), ["offset"])["offset"])
         noise = 2 * 16 / 200  # two axes of variance 16, a mean of 200 counts
-        assert np.mean(np.square(plain)) == pytest.approx(true**2 + noise, rel=0.2)
-        if true:
-            # What is taken off is the variance of the centroid, estimated with 18 degrees of freedom each time; 200
-            # times: to 2.4 %.
-            assert np.mean(np.square(plain) - np.square(corrected)) == pytest.approx(noise, rel=0.1)
-        else:
-            assert np.mean(corrected) < 0.6 * np.mean(plain)
+        assert np.mean([each.value**2 for each in found]) == pytest.approx(true**2 + noise, rel=0.2)
+        assert np.mean([abs(each.value - true) < 2 * each.se for each in found]) > 0.9
+
+
+@pytest.mark.parametrize("thickness", [0.2, 5.0])
+def test_the_thickness_of_the_only_slice_of_a_volume_is_part_of_no_size_in_its_plane(thickness):
+    values, names = np.random.default_rng(6).random((1, 9, 12)), ("depth", "row", "col")
+    axes = [Axes(names=names, spacing=(step, 1.0, 2.0), units=("mm",) * 3) for step in (1.0, thickness)]
+    thin, found = (
+        with_errors(ErfMap(values=values, center_px=(0.0, 4.0, 6.0), stride_px=(1.0, 2.0, 2.0), axes=own))
+        for own in axes
+    )
+    assert {name for name in thin if thin[name] != found[name]} == {"extent90_depth"}
+    assert (found["participation_area"].unit, thin["r50"].unit) == ("mm2", "mm")

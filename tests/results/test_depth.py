@@ -12,6 +12,7 @@ from torch import nn
 
 import erfscope
 from erfscope.finding import Finding
+from erfscope.maps.accumulator import error_bar
 from erfscope.results.depth import Depth, covered, depth_of, in_depth
 from erfscope.view.depth import depth_sentences, depth_table
 
@@ -33,7 +34,7 @@ def grown(*sizes: float, se: float = 0.01, **changes) -> Depth:
     patterns = ((-1, -1, 1, 1), (-1, 1, -1, 1), (-1, 1, 1, -1))
     rows = []
     for n, size in enumerate(sizes):
-        groups = tuple(size + step * se / math.sqrt(3) for step in patterns[n % 3])
+        groups = tuple(size + step * se / error_bar(0.0, patterns[0]) for step in patterns[n % 3])
         measure = replace(made_up.measured("r50", size, se), leave_one_out=groups if se else ())
         rows.append(made_up.result(layer=f"layer{n}", **changes))
         rows[-1].measures["r50"] = measure
