@@ -59,6 +59,9 @@ def check(
 ) -> Verdict:
     """Measure a model and compare it with a baseline.
 
+    Where the images of ``samples`` do not decide, more are added, twice as many each time, as far as the baseline has
+    them: up to 16 times, as many as the noise asks for when it is written.
+
     On the CPU unless ``device`` says otherwise. A spec's weights are its pretrained ones, its checkpoint's or, with
     ``weights="random"``, random ones; nothing falls back.
 
@@ -99,7 +102,8 @@ def compare_to_baseline(
     """Compare a result with an entry of a baseline, as :func:`check` does; nothing is measured or written.
 
     Args:
-        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`.
+        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`, over any number of images that the baseline
+            has measures of.
         baseline: The baseline file.
         name: Of the entry; the result's label if None.
         tolerances: As for :func:`check`.

@@ -11,6 +11,7 @@ from typing import Literal
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.gate.baseline import BaselineMeasure
 from erfscope.gate.noise import Noise, Word, decide, needed, noise_of
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se
 from erfscope.measures import MEASURES, SHOWN_WITHOUT_PLACE
 from erfscope.measures.values import paired_difference
 from erfscope.printable import number, with_error
@@ -276,15 +277,20 @@ def judge(
 
 
 def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
-    """Obtained minus expected, and its standard error; 0 for a measure that never has one."""
-    difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
+    """Obtained minus expected, and the jackknife's standard error of that, which the decision widens by Student's
+    quantile; 0 for a measure that never has one. Both are over as many images, whose bias cancels."""
+    difference, _ = paired_difference(obtained.as_measured(name), expected.as_measured(name))
     assert difference is not None
     if not MEASURES[name].has_se:
         return difference, 0.0
-    if se is None and obtained.se is not None and expected.se is not None:
-        # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
-        se = math.hypot(obtained.se, expected.se)
-    return difference, se
+    ours, theirs = obtained.leave_one_out, expected.leave_one_out
+    if len(ours) == len(theirs) >= MIN_GROUPS:
+        period = HALF_TURN if MEASURES[name].kind == "angle" else None
+        return difference, jackknife_se([a - b for a, b in zip(ours, theirs, strict=True)], period=period)
+    if obtained.se is None or expected.se is None:
+        return difference, None
+    # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
+    return difference, math.hypot(obtained.se, expected.se)
 
 
 def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from erfscope.gate.baseline import BaselineEntry, BaselineMeasure, MoreImages
 from erfscope.gate.judge import Tolerance, defaults
+from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.measures import MEASURES
 
 #: A baseline keeps the measures of so many times the samples of a check at most.
@@ -36,10 +37,11 @@ def is_enough(entry: BaselineEntry, allowed: Mapping[str, Tolerance] | None) -> 
 
 def _is_noisy(name: str, tolerance: Tolerance, found: BaselineMeasure) -> bool:
     """Whether the noise of a measure is more than its tolerance, and more images would lessen it."""
-    if found.value is None or found.se is None or found.over != "images":
+    if found.value is None or found.over != "images" or len(found.leave_one_out) < MIN_GROUPS:
         return False
     limit = tolerance.limit(found.value)
-    return tolerance.guards(found.value, MEASURES[name].wider) and 0 < limit < ENOUGH * math.sqrt(2) * found.se
+    noise = ENOUGH * math.sqrt(2) * jackknife_se(found.leave_one_out)
+    return tolerance.guards(found.value, MEASURES[name].wider) and 0 < limit < noise
 
 
 def more_images(entry: BaselineEntry) -> MoreImages:

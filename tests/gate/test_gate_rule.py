@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
@@ -125,6 +125,7 @@ def test_the_rule_is_d_t_and_s(obtained, noise, word, verdict):
     assert found.se == pytest.approx(noise, abs=1e-6)
 
 
+@settings(deadline=None)  # Student's quantiles are imported late
 @given(
     st.floats(50, 150),
     st.floats(0, 5),
@@ -145,6 +146,7 @@ def test_every_verdict_is_the_rule_written_out(obtained, noise, word, measures, 
     assert found.word == ("fail" if fails else "pass" if passes else "cannot tell")
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 10), st.floats(0, 5), st.floats(-20, 20), st.integers(1, 5), st.integers(1, 5))
 def test_noise_up_to_the_tolerance_leaves_a_verdict_and_more_of_it_never_turns_one(limit, se, move, measures, looks):
     noise, more = (noise_of(scale * se, 10, tails=1, measures=measures, looks=looks) for scale in (1.0, 2.0))

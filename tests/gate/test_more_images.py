@@ -13,6 +13,7 @@ from torch import nn
 import erfscope
 from erfscope import gate
 from erfscope.gate.looks import LIMIT, is_enough, sizes
+from erfscope.maps.accumulator import jackknife_se
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -63,7 +64,8 @@ def test_a_baseline_is_measured_until_three_standard_errors_of_a_difference_are_
     assert len(looks) > 1
     for number, look in enumerate(looks):
         r50 = look.measures["r50"]
-        assert (3 * math.sqrt(2) * r50.se <= 0.03 * r50.value) is (number == len(looks) - 1)
+        noise = 3 * math.sqrt(2) * jackknife_se(r50.leave_one_out)
+        assert (noise <= 0.03 * r50.value) is (number == len(looks) - 1)
         samples = 8 * 2**number
         # Each is what a measurement of its own finds.
         assert r50 == entry_of(model, samples).measures["r50"]
@@ -168,15 +170,15 @@ def test_the_structure_alone_leaves_the_images_of_a_baseline(baseline):
 
 def test_what_more_images_cannot_decide_asks_for_none():
     def entry(value, se, **more):
-        found = gate.BaselineMeasure(
-            value=value, se=se, n=20, leave_one_out=(value or 0.0,) * 10, **{"over": "images", **more}
-        )
+        # The jackknife's standard error of ten values that lie by a third to each side is 1.
+        groups = () if se is None else tuple(value + se / 3 * sign for sign in (1, -1) * 5)
+        found = gate.BaselineMeasure(value=value, se=se, n=20, leave_one_out=groups, **{"over": "images", **more})
         return gate.BaselineEntry(measures={"r50": found})
 
     allowed = gate.tolerances({"r50": "-5%"})
     assert not is_enough(entry(100.0, 5.0), allowed)
     assert is_enough(entry(100.0, 1.0), allowed)
-    # Student's error of draws, none at all, no value, and a tolerance of nothing.
+    # An error over draws, none at all, no value, and a tolerance of nothing.
     assert is_enough(entry(100.0, 5.0, over="draws"), allowed)
     assert is_enough(entry(100.0, None), allowed)
     assert is_enough(entry(None, None), allowed)
