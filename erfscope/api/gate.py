@@ -102,8 +102,8 @@ def compare_to_baseline(
     """Compare a result with an entry of a baseline, as :func:`check` does; nothing is measured or written.
 
     Args:
-        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`, over any number of images that the baseline
-            has measures of.
+        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`, over any of the numbers of images that the
+            baseline has.
         baseline: The baseline file.
         name: Of the entry; the result's label if None.
         tolerances: As for :func:`check`.
