@@ -184,9 +184,7 @@ NETS: dict[str, tuple[bool, Any, dict[str, Any]]] = {
     "Branched(2)": (True, Branched(2), {"input_size": SIZE}),
     "convnext_atto": (False, "convnext_atto", {"weights": "random", "input_size": 64}),
 }
-HEAD = (
-    "net             shorter by   fail  inconclusive  pass  (of 20 images: fail  inconclusive  pass)  images  baseline"
-)
+HEAD = "net             smaller by    fail inconclusive   pass    20 images: fail inconclusive   pass   images baseline"
 
 
 def power(runs: int) -> list[str]:

@@ -13,7 +13,7 @@ from erfscope.measures import MEASURES
 #: A baseline keeps the measures of so many times the samples of a check at most.
 LIMIT = 16
 #: Standard errors of the difference that a tolerance has to hold, so that nearly every check is decided.
-ENOUGH = 3.0
+ENOUGH = 4.0
 
 
 def sizes(samples: int) -> Iterator[int]:
@@ -23,7 +23,7 @@ def sizes(samples: int) -> Iterator[int]:
 
 
 def is_enough(entry: BaselineEntry, allowed: Mapping[str, Tolerance] | None) -> bool:
-    """Whether an entry has no need of more images: three standard errors of the difference between it and another
+    """Whether an entry has no need of more images: four standard errors of the difference between it and another
     measurement like it, over other images, are within every tolerance that more images could decide.
 
     Args:

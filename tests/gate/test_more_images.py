@@ -57,14 +57,14 @@ def test_the_number_of_images_doubles_up_to_the_limit():
 
 
 @pytest.mark.slow
-def test_a_baseline_is_measured_until_three_standard_errors_of_a_difference_are_within_the_tolerance(baseline):
+def test_a_baseline_is_measured_until_four_standard_errors_of_a_difference_are_within_the_tolerance(baseline):
     model = Counting()
     entry, found = written(baseline, model)
     looks = [entry, *entry.more]
     assert len(looks) > 1
     for number, look in enumerate(looks):
         r50 = look.measures["r50"]
-        noise = 3 * math.sqrt(2) * jackknife_se(r50.leave_one_out)
+        noise = 4 * math.sqrt(2) * jackknife_se(r50.leave_one_out)
         assert (noise <= 0.03 * r50.value) is (number == len(looks) - 1)
         samples = 8 * 2**number
         # Each is what a measurement of its own finds.
@@ -177,7 +177,7 @@ def test_what_more_images_cannot_decide_asks_for_none():
 
     allowed = gate.tolerances({"r50": "-5%"})
     assert not is_enough(entry(100.0, 5.0), allowed)
-    assert is_enough(entry(100.0, 1.0), allowed)
+    assert is_enough(entry(100.0, 0.8), allowed)
     # An error over draws, none at all, no value, and a tolerance of nothing.
     assert is_enough(entry(100.0, 5.0, over="draws"), allowed)
     assert is_enough(entry(100.0, None), allowed)
