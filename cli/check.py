@@ -132,6 +132,8 @@ def check(
 ) -> int:
     """Compare ERFs with a committed baseline: did one shrink?
 
+    Where the images of --samples do not decide, more are added, as far as the baseline has them (up to 16 times).
+
     Without MODEL, the checks are those that the settings list, each as `[[tool.erfscope.check]]` with a `name`, a
     `model`, `tolerances` and any option of `analyze`. Exit codes: 1 something changed, 3 inconclusive, or
     the baseline has just been created (0 with --allow-new)."""

@@ -32,6 +32,7 @@ OPTIONAL: dict[str, set[str]] = {
     "StoredResult": {"masses", "timing"},
     "InputRecord": {"axes"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
+    "BaselineEntry": {"more"},
     "UsedWeights": {"source", "sha256"},
 }
 #: Fields that are not stored: a finding says why a centre is not exact.

@@ -11,26 +11,20 @@ from typing import Unpack
 import torch
 
 from erfscope.adapters.requested import name_of, refuse_weights
-from erfscope.api.analysis import measure_with_host
-from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model, load_structure
+from erfscope.api.models import Model, caller_modules
+from erfscope.api.observed import Observed, observe
 from erfscope.api.tile import halo_of
-from erfscope.engine.layer_table import layer_table
-from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate import baseline as baselines
 from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
-from erfscope.gate.baseline import BaselineEntry, entry_of
+from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
 from erfscope.gate.compare import compare
-from erfscope.gate.judge import Tolerance, guarded, tolerances
-from erfscope.gate.structure import Structure, structure
+from erfscope.gate.judge import Tolerance, tolerances
+from erfscope.gate.looks import growth_notice, is_enough, more_images, sizes
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
-from erfscope.geometry.unit_kind import by_kind, kind_of
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
-from erfscope.results.comparability import one_unit_word
-from erfscope.results.json_values import plain
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
 
@@ -64,6 +58,9 @@ def check(
     **options: Unpack[Options],
 ) -> Verdict:
     """Measure a model and compare it with a baseline.
+
+    Where the images of ``samples`` do not decide, more are added, twice as many each time, as far as the baseline has
+    them: up to 16 times, as many as the noise asks for when it is written.
 
     On the CPU unless ``device`` says otherwise. A spec's weights are its pretrained ones, its checkpoint's or, with
     ``weights="random"``, random ones; nothing falls back.
@@ -105,7 +102,8 @@ def compare_to_baseline(
     """Compare a result with an entry of a baseline, as :func:`check` does; nothing is measured or written.
 
     Args:
-        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`.
+        result: What :func:`erfscope.analyze` gave, or :func:`erfscope.read`, over any of the numbers of images that the
+            baseline has.
         baseline: The baseline file.
         name: Of the entry; the result's label if None.
         tolerances: As for :func:`check`.
@@ -150,19 +148,16 @@ def check_all(
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for check, (request, allowed) in zip(requests, prepared, strict=True):
+        expected = known.get(check.name)
+        is_written = update or (expected is None and policy != "refuse")
         with restored(*caller_modules(check.model)):
-            obtained, result = _observe(check.model, request, allowed, trf_only=trf_only)
-        found = compare(
-            obtained,
-            known.get(check.name),
-            name=check.name,
-            tolerances=allowed,
-            structure_only=trf_only,
-            advice=check.advice,
-        )
-        found = settled(replace(found, result=result), update=update, policy=policy, path=path, trf_only=trf_only)
-        if obtained.unusable is None and (update or (found.expected is None and policy != "refuse")):
-            accepted[check.name] = entry_to_store(obtained, known.get(check.name), trf_only=trf_only)
+            observed = observe(check.model, request, allowed, trf_only=trf_only)
+            obtained = observed.entry if not is_written else _with_more(observed, allowed)
+            found = _verdict(check, observed, expected, allowed, trf_only=trf_only, is_decided=not is_written)
+        found = found if not is_written else _to_write(found, obtained, allowed)
+        found = settled(found, update=update, policy=policy, path=path, trf_only=trf_only)
+        if obtained.unusable is None and is_written:
+            accepted[check.name] = entry_to_store(obtained, expected, trf_only=trf_only)
         if check.longest_halo is not None:
             found = with_halo(found, _halo(check.model, request), check.longest_halo)
         verdicts.append(found)
@@ -191,44 +186,78 @@ def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
     return tolerances(given) if given else None
 
 
-def _observe(
-    model: Model, request: Request, allowed: Mapping[str, Tolerance] | None, *, trf_only: bool
-) -> tuple[BaselineEntry, Result | None]:
-    """The structure of a model, even if its weights cannot be had, and its measures."""
-    loaded, reason = None, None
-    try:
-        if not trf_only:
-            check_images(request)
-            loaded = _with_numbers(model, request)
-    except ErfscopeError as error:
-        reason = str(error)
-    try:
-        variant = load_structure(model, request) if loaded is None else variant_of(loaded, request)
-        geometry = _structure(variant, request)
-    except ErfscopeError as error:
-        return BaselineEntry(unusable=reason or str(error)), None
-    settings = request.settings
-    asked = {
-        "layer": request.layers[0],
-        "unit": one_unit_word([("", settings.unit)]),
-        "model_kwargs": plain(request.building.get("model_kwargs")),
-    }
-    question = {"model": variant.adapter.spec, "insert": variant.insert, "wrt": settings.wrt}
-    protocol = {**question, **asked, "input_size": list(variant.adapter.preprocess.of(settings.wrt).size)}
-    if loaded is None:
-        return BaselineEntry(protocol=protocol, structure=geometry, unusable=reason), None
-    # The measures that are guarded, and others that were asked for.
-    more = [] if settings.measures is None else settings.measure_names()
-    guards = guarded(has_place=bool(geometry.center_px)) if allowed is None else allowed
-    names = list(dict.fromkeys([*guards, *more]))
-    try:
-        feed = feed_of(request, variant.adapter.preprocess)
-        wanted = replace(settings, layer=geometry.layer, measures=names)
-        result = measure_with_host(variant, (), feed, wanted, request)[0]
-    except ErfscopeError as error:
-        return BaselineEntry(protocol=protocol, structure=geometry, unusable=str(error)), None
-    found = entry_of(result, asked=asked, names=names)
-    return replace(found, protocol={**found.protocol, **protocol}, structure=geometry), result
+def _verdict(
+    check: CheckRequest,
+    first: Observed,
+    expected: BaselineEntry | None,
+    allowed: Mapping[str, Tolerance] | None,
+    *,
+    trf_only: bool,
+    is_decided: bool,
+) -> Verdict:
+    """The verdict over the first images, or where these do not decide over more, as many as the baseline has.
+
+    Args:
+        check: The check.
+        first: What was found over the first images.
+        expected: The baseline's entry.
+        allowed: The tolerances.
+        trf_only: Whether only the structure is compared.
+        is_decided: Whether more images are worth it: nothing is written.
+    """
+    number = first.entry.protocol.get("samples", 0)
+    known = expected.more if expected is not None and is_decided else ()
+    more = [look for look in known if look.samples > number]
+
+    def compared(observed: Observed) -> Verdict:
+        found = compare(
+            observed.entry,
+            expected,
+            name=check.name,
+            tolerances=allowed,
+            structure_only=trf_only,
+            looks=1 + len(more),
+            advice=check.advice,
+        )
+        return replace(found, result=observed.result)
+
+    found, seen = compared(first), 0
+    for look in more:
+        if not found.is_noisy:
+            break
+        observed = first.over(look.samples)
+        later = None if observed is None else compared(observed)
+        if later is None or later.cause == SETTINGS_CHANGED:
+            text = f"the baseline has {look.samples} images, and they are not those that are here now"
+            return replace(found, notices=(*found.notices, text))
+        found, seen = later, look.samples
+    text = f"more images were added: {seen} of at most {more[-1].samples}" if seen else ""
+    return replace(found, notices=(*found.notices, text)) if text else found
+
+
+def _with_more(first: Observed, allowed: Mapping[str, Tolerance] | None) -> BaselineEntry:
+    """What is written into a baseline: measured over more and more images, until the noise allows nearly every check to
+    be decided."""
+    last = first
+    more = []
+    for samples in sizes(first.entry.protocol.get("samples", 0)):
+        if is_enough(last.entry, allowed):
+            break
+        later = first.over(samples)
+        if later is None or later.entry.unusable is not None:
+            break
+        more.append(more_images(later.entry))
+        last = later
+        if more[-1].samples < samples:
+            break
+    return replace(first.entry, more=tuple(more))
+
+
+def _to_write(found: Verdict, obtained: BaselineEntry, allowed: Mapping[str, Tolerance] | None) -> Verdict:
+    """The verdict on what is written, with a notice on the number of its images."""
+    last = obtained.more[-1].samples if obtained.more else None
+    text = growth_notice(obtained, is_enough=is_enough(obtained.over(last), allowed))
+    return replace(found, obtained=obtained, notices=(*found.notices, text) if text else found.notices)
 
 
 def _halo(model: Model, request: Request) -> Halo | ErfscopeError:
@@ -237,30 +266,3 @@ def _halo(model: Model, request: Request) -> Halo | ErfscopeError:
         return halo_of(model, request, request.layers[0], request.settings.wrt)
     except ErfscopeError as error:
         return error
-
-
-def _with_numbers(model: Model, request: Request) -> LoadedModel:
-    """The model with its weights, and never with others that stand in for them."""
-    (weights,), (size,) = request.weights, request.sizes
-    if weights == "auto" and request.building.get("checkpoint") is None:
-        weights = "pretrained"
-    return load_model(model, request, size=size, weights=weights)
-
-
-def _structure(loaded: LoadedModel, request: Request) -> Structure:
-    unit = request.settings.unit
-    kind, _ = kind_of(unit)
-    layer = request.layers[0] or loaded.default_layer_of(kind)
-    references = loaded.references(by_kind(layer, kind), request.settings.wrt)
-    if len(references) > 1:
-        raise ErfscopeError(
-            f"a check is of one reference, and the model takes {', '.join(references)}: name one with --wrt, and write"
-            " one check for each"
-        )
-    table = layer_table(loaded, layer=layer, unit=unit, wrt=request.settings.wrt)
-    if len(table.rows) != 1:
-        raise ErfscopeError(f"a check is of one unit, and {unit!r} are {len(table.rows)}; write one check for each")
-    row, last = table.rows[0], loaded.layer(by_kind(layer, kind)).order
-    rows = layer_table(loaded, wrt=request.settings.wrt).rows
-    before = {each.name: each.trf for each in rows if loaded.layer(each.name).order <= last}
-    return structure(row.name, row.shape, row.unit, row.trf, before)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -19,6 +15,7 @@ from msgspec import Meta, Struct
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError
 from erfscope.gate import structure as structures
+from erfscope.gate.lock import locked
 from erfscope.gate.structure import Structure
 from erfscope.maps.accumulator import GROUPS, Over
 from erfscope.measures import MEASURES, MeasureValue
@@ -87,6 +84,16 @@ class BaselineMeasure:
         return MeasureValue(value=self.value, se=self.se, leave_one_out=self.leave_one_out, kind=MEASURES[name].kind)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreImages:
+    """A check's measures over more images than its protocol has; these are the first of them."""
+
+    samples: Annotated[int, Meta(ge=1)]
+    #: As in the protocol.
+    stimuli: str
+    measures: Mapping[str, BaselineMeasure]
+
+
 class UsedWeights(TypedDict, total=False):
     """The source of a model's weights; empty where none were needed."""
 
@@ -103,6 +110,8 @@ class BaselineEntry:
     structure: Structure | None = None
     weights: UsedWeights = field(default_factory=UsedWeights)
     measures: Mapping[str, BaselineMeasure] = field(default_factory=dict)
+    #: The same over more and more images, for checks that the first ones do not decide.
+    more: tuple[MoreImages, ...] = ()
     #: Versions, device, threads, hash of the first image's pixels: they may differ.
     recorded: Mapping[str, str | int | None] = field(default_factory=dict)
     #: Why there is nothing to compare. Such an entry is never stored.
@@ -117,9 +126,18 @@ class BaselineEntry:
             name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()
         }
 
+    def over(self, samples: object) -> BaselineEntry:
+        """The entry over so many images; itself where these are its own, or unknown to it."""
+        for found in self.more:
+            if found.samples == samples:
+                protocol = {**self.protocol, "samples": found.samples, "stimuli": found.stimuli}
+                return replace(self, protocol=protocol, measures=found.measures, more=())
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """The entry that ``schema/baseline-1.json`` describes."""
-        return {name: value for name, value in sorted(to_json(self).items()) if name != "unusable"}
+        left_out = {"unusable"} if self.more else {"unusable", "more"}
+        return {name: value for name, value in sorted(to_json(self).items()) if name not in left_out}
 
 
 def entry_of(
@@ -260,7 +278,7 @@ def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
         if entry.unusable is not None or entry.structure is None:
             raise ValueError(f"{name!r} holds nothing that could be compared with: {entry.unusable}")
     target = path.resolve()
-    with _locked(target):
+    with locked(target):
         write_bytes(target, baseline_bytes({**read(target), **entries}), force=True)
 
 
@@ -305,30 +323,3 @@ def _refuse_other(document: Any, path: Path) -> None:
         else "its numbers meant something else: delete it, and check once more to write a new one"
     )
     raise ErfscopeError(f"the baseline {path} is of schema {found}, and this erfscope reads {SCHEMA}; {fix}")
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes from updating a file, with a lock that the system takes back however this process ends.
-
-    On the folder, so that no lock file is left in it; where folders cannot be locked, on a file among the temporary
-    ones."""
-    try:
-        if sys.platform == "win32":
-            import hashlib
-            import msvcrt
-
-            name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-            handle = os.open(Path(tempfile.gettempdir()) / f"erfscope-{name}.lock", os.O_RDWR | os.O_CREAT)
-            msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            handle = os.open(path.parent, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError as error:
-        raise ErfscopeError(f"cannot lock {path.parent} to update {path.name}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        os.close(handle)

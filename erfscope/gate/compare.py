@@ -23,17 +23,19 @@ def compare(
     name: str,
     tolerances: Mapping[str, Tolerance] | None = None,
     structure_only: bool = False,
+    looks: int = 1,
     advice: Advice = PYTHON,
 ) -> Verdict:
     """Compare what was found with what a baseline holds.
 
     Args:
         obtained: What was found.
-        expected: The baseline's entry; None if it has none.
+        expected: The baseline's entry, which may be over several numbers of images; None if it has none.
         name: Of the check.
         tolerances: By measure; r50, r90 and far_mass by default, -5 % each, or 1 % both ways where weights and
             structure are the same.
         structure_only: Whether nothing was to be measured.
+        looks: How often the check may be decided, over more and more images, of which this is one time.
         advice: What to do with what was found.
 
     Returns:
@@ -47,6 +49,7 @@ def compare(
         return Verdict(
             name=name, word="cannot tell", cause=cause, reason=reason, accept=accept, advice=advice, obtained=obtained
         )
+    expected = expected.over(obtained.protocol.get("samples"))
     asked = list(_setting_changes(obtained, expected))
     shape: list[StructureChange] = []
     if obtained.structure and expected.structure and not any(each.key in STRUCTURAL for each in asked):
@@ -59,7 +62,14 @@ def compare(
     allowed = tolerances or defaults(same_weights=same_model, has_place=has_place)
     if obtained.unusable is None and not asked and obtained.measures:
         verdicts = [
-            judge(measure, tolerance, obtained.measures.get(measure), expected.measures.get(measure))
+            judge(
+                measure,
+                tolerance,
+                obtained.measures.get(measure),
+                expected.measures.get(measure),
+                measures=len(allowed),
+                looks=looks,
+            )
             for measure, tolerance in allowed.items()
         ]
     reason = obtained.unusable or "; ".join(each.text for each in asked)

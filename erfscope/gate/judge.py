@@ -10,6 +10,8 @@ from typing import Literal
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.gate.baseline import BaselineMeasure
+from erfscope.gate.noise import Noise, Word, decide, needed, noise_of
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se
 from erfscope.measures import MEASURES, SHOWN_WITHOUT_PLACE
 from erfscope.measures.values import paired_difference
 from erfscope.printable import number, with_error
@@ -197,18 +199,10 @@ def defaults(*, same_weights: bool, has_place: bool = True) -> dict[str, Toleran
     return {name: parse(name, SAME_WEIGHTS if same_weights else DEFAULT) for name in guarded(has_place=has_place)}
 
 
-Word = Literal["pass", "fail", "cannot tell"]
 #: Verdicts as people read them, where that is not the word that code and JSON have.
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
-#: Standard errors of the difference that count as noise.
-NOISE = 3.0
-#: A standard error from ten groups is itself uncertain by a quarter, so that its square may be twice as large next
-#: time.
-MARGIN = 2.0
 #: Samples that are proposed where there are too few for an error bar: what is measured unless asked otherwise.
 SAMPLES = 20
-#: More samples than this are not proposed.
-MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,18 +233,19 @@ def judge(
     tolerance: Tolerance,
     obtained: BaselineMeasure | None,
     expected: BaselineMeasure | None,
+    *,
+    measures: int = 1,
+    looks: int = 1,
 ) -> MeasureVerdict:
-    """Compare one measure with what is expected of it.
-
-    With D the move in the guarded direction, T the tolerance in the measure's unit and S three standard errors of the
-    difference: D > T + S fails; D < T - S passes, which a clear move the other way does however noisy it is; else S > T
-    is inconclusive; else D > T fails; else it passes.
+    """Compare one measure with what is expected of it, by :func:`erfscope.gate.noise.decide`.
 
     Args:
         name: The measure.
         tolerance: How far it may move.
         obtained: What was found; None if it was not measured.
         expected: What the baseline has; None if it has none.
+        measures: How many measures are guarded with it.
+        looks: How often the check may be decided, over more and more images.
     """
     blank = MeasureVerdict(name=name, word="cannot tell", obtained=obtained, expected=expected, tolerance=tolerance)
     if expected is None or obtained is None:
@@ -269,57 +264,48 @@ def judge(
             " exist"
         )
         return replace(blank, reason=f"{text}; {SAMPLES} samples would have one", needed=SAMPLES)
-    limit, noise = tolerance.limit(expected.value), NOISE * se
-    word = _word(tolerance.move(difference, MEASURES[name].wider), limit, noise)
+    limit, wider = tolerance.limit(expected.value), MEASURES[name].wider
+    groups = min(len(obtained.leave_one_out), len(expected.leave_one_out))
+    tails: Literal[1, 2] = 2 if tolerance.side == "both" or wider is None else 1
+    noise = noise_of(se, groups, tails=tails, measures=measures, looks=looks)
+    word = decide(tolerance.move(difference, wider), limit, noise)
     found = replace(blank, word=word, limit=limit, difference=difference, se=se)
     if word == "pass":
-        return replace(found, notice=_improvement_notice(found))
-    return _explained(replace(found, needed=_needed(obtained.n, noise, limit) if word == "cannot tell" else None))
-
-
-def _word(move: float, limit: float, noise: float) -> Word:
-    """The verdict on a move in the guarded direction."""
-    if noise > limit and not (move > limit + noise or move < limit - noise):
-        return "cannot tell"
-    return "fail" if move > limit else "pass"
+        return replace(found, notice=_improvement_notice(found, noise))
+    enough = needed(obtained.n, noise, limit) if word == "cannot tell" else None
+    return _explained(replace(found, needed=enough), noise)
 
 
 def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
-    """Obtained minus expected, and its standard error; 0 for a measure that never has one."""
-    difference, se = paired_difference(obtained.as_measured(name), expected.as_measured(name))
+    """Obtained minus expected, and the jackknife's standard error of that, which the decision widens by Student's
+    quantile; 0 for a measure that never has one. Both are over as many images, whose bias cancels."""
+    difference, _ = paired_difference(obtained.as_measured(name), expected.as_measured(name))
     assert difference is not None
     if not MEASURES[name].has_se:
         return difference, 0.0
-    if se is None and obtained.se is not None and expected.se is not None:
-        # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
-        se = math.hypot(obtained.se, expected.se)
-    return difference, se
+    ours, theirs = obtained.leave_one_out, expected.leave_one_out
+    if len(ours) == len(theirs) >= MIN_GROUPS:
+        period = HALF_TURN if MEASURES[name].kind == "angle" else None
+        return difference, jackknife_se([a - b for a, b in zip(ours, theirs, strict=True)], period=period)
+    if obtained.se is None or expected.se is None:
+        return difference, None
+    # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
+    return difference, math.hypot(obtained.se, expected.se)
 
 
-def _needed(n: int, noise: float, limit: float) -> int | None:
-    """The number of samples that brings the noise, which falls with its square root, below the tolerance: then there is
-    always a verdict."""
-    if limit <= 0:
-        return None
-    count = MARGIN * n * (noise / limit) ** 2
-    # Tens fill the ten groups evenly.
-    return 10 * math.ceil(count / 10) if count <= MOST else None
-
-
-def _improvement_notice(found: MeasureVerdict) -> str:
+def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:
     """The notice of a clear move the other way."""
     wider, tolerance = MEASURES[found.name].wider, found.tolerance
     assert found.difference is not None
     assert found.limit is not None
-    enough = max(found.limit, NOISE * (found.se or 0))
+    enough = max(found.limit, noise.of_any)
     if tolerance.side == "both" or wider is None or -tolerance.move(found.difference, wider) <= enough:
         return ""
     return f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {found.name} {_moved(found)}"
 
 
-def _explained(found: MeasureVerdict) -> MeasureVerdict:
-    assert found.difference is not None
-    assert found.se is not None
+def _explained(found: MeasureVerdict, noise: Noise) -> MeasureVerdict:
+    """The verdict with its reason."""
     text = f"{found.name} moved by {_moved(found)}"
     unit = unit_of(found.name, found.obtained, found.expected)
     allowed = f"{number(found.limit)}{unit}"
@@ -328,14 +314,14 @@ def _explained(found: MeasureVerdict) -> MeasureVerdict:
             found.tolerance.side
         ]
         return replace(found, reason=f"{text}, more than the {allowed} ({found.tolerance}) tolerated {way}")
-    noise = f"three standard errors, {number(NOISE * found.se)}{unit}, are more than the tolerance of {allowed}"
+    cause = f"noise of up to {number(noise.most)}{unit} is more than the tolerance of {allowed}"
     if found.needed is None:
         return replace(
             found,
-            reason=f"{text}: {noise}, and no practical number of samples would change that; write a larger tolerance",
+            reason=f"{text}: {cause}, and no practical number of samples would change that; write a larger tolerance",
         )
     word = "draws" if found.obtained is not None and found.obtained.over == "draws" else "samples"
-    return replace(found, reason=f"{text}: {noise}; {found.needed} {word} would settle it")
+    return replace(found, reason=f"{text}: {cause}; {found.needed} {word} would settle it")
 
 
 def shown_word(word: str) -> str:

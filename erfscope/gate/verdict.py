@@ -110,6 +110,14 @@ class Verdict:
         return EXIT_CODES[self.word]
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether nothing but noise keeps it from being decided, so that more images may."""
+        open_measures = [measure for measure in self.measures if measure.word == "cannot tell"]
+        has_other_cause = bool(self.reason) or any(change.verdict == "cannot tell" for change in self.structure)
+        is_open = self.word == "cannot tell" and not has_other_cause
+        return is_open and all(measure.se is not None for measure in open_measures)
+
+    @property
     def needed(self) -> int | None:
         """The number of samples that would settle a verdict that is inconclusive because of noise; None where there is
         no such verdict, or no such number."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
 from erfscope.errors import ErfscopeError
 from erfscope.gate import (
@@ -24,6 +25,7 @@ from erfscope.gate import (
     tolerances,
 )
 from erfscope.gate.judge import Tolerance
+from erfscope.gate.noise import decide, noise_of
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import jackknife_se
 from erfscope.measures import MEASURES
@@ -95,17 +97,20 @@ def test_the_command_lines_pairs_are_read_one_by_one_and_in_lists():
 @pytest.mark.parametrize(
     ("obtained", "noise", "word", "verdict"),
     [
-        # T = 5, S = 3 noise.
+        # T = 5, S = 2.82 noise: Student's 99 % point for ten groups.
         (100.0, 0.1, "-5%", "pass"),
         (95.5, 0.1, "-5%", "pass"),
-        (94.9, 0.1, "-5%", "fail"),  # D = 5.1 > T, though not by S: the noise is below the tolerance
+        (94.9, 0.1, "-5%", "fail"),  # D = 5.1 > T, though not by S: no chance explains D
         (80.0, 0.1, "-5%", "fail"),
-        (80.0, 2.0, "-5%", "fail"),  # D = 20 > T + S = 11
-        (90.0, 2.0, "-5%", "cannot tell"),  # D = 10 < 11, and S = 6 > T
-        (100.0, 2.0, "-5%", "cannot tell"),
+        (80.0, 2.0, "-5%", "fail"),
+        (90.0, 2.0, "-5%", "fail"),  # D = 10 > S = 5.6
+        (90.0, 4.0, "-5%", "cannot tell"),  # D = 10 < S = 11.3
+        (100.0, 2.0, "-5%", "pass"),  # D + S = 5.6 < 2 T: a change of 10 would not show so
+        (95.5, 2.0, "-5%", "cannot tell"),  # D + S = 10.1 > 2 T
+        (100.0, 4.0, "-5%", "cannot tell"),
         (120.0, 0.1, "-5%", "pass"),
-        (120.0, 2.0, "-5%", "pass"),  # D = -20 < T - S = -1: noisy, and clearly no narrower
-        (100.5, 2.0, "-5%", "cannot tell"),
+        (120.0, 4.0, "-5%", "pass"),  # D = -20: noisy, and clearly no narrower
+        (100.5, 4.0, "-5%", "cannot tell"),
         (120.0, 0.1, "5%", "fail"),
         (120.0, 0.1, "+5%", "fail"),
         (80.0, 0.1, "+5%", "pass"),
@@ -120,17 +125,71 @@ def test_the_rule_is_d_t_and_s(obtained, noise, word, verdict):
     assert found.se == pytest.approx(noise, abs=1e-6)
 
 
-@given(st.floats(50, 150), st.floats(0, 5), st.sampled_from(["-5%", "+5%", "5%", "-4", "4"]))
-def test_every_verdict_is_the_rule_written_out(obtained, noise, word):
-    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0))
+@settings(deadline=None)  # Student's quantiles are imported late
+@given(
+    st.floats(50, 150),
+    st.floats(0, 5),
+    st.sampled_from(["-5%", "+5%", "5%", "-4", "4"]),
+    st.integers(1, 5),
+    st.integers(1, 5),
+)
+def test_every_verdict_is_the_rule_written_out(obtained, noise, word, measures, looks):
+    found = judge("r50", parse("r50", word), recorded(obtained, noise), recorded(100.0), measures=measures, looks=looks)
     difference = obtained - 100.0
     move = {"-": -difference, "+": difference}.get(word[0], abs(difference))
-    limit, spread = 5.0 if word.endswith("%") else 4.0, 3 * noise
-    if min(abs(move - limit - spread), abs(move - limit + spread), abs(spread - limit), abs(move - limit)) < 1e-6:
+    limit = 5.0 if word.endswith("%") else 4.0
+    tails = 1 if word[0] in "+-" else 2
+    change, rest = (student.isf(0.01 / share, 9) * noise for share in (tails * measures * looks, looks))
+    if min(abs(move - change), abs(move - limit), abs(move + rest - 2 * limit)) < 1e-6:
         return
-    sure = "fail" if move > limit + spread else "pass" if move < limit - spread else None
-    expected = sure or ("cannot tell" if spread > limit else "fail" if move > limit else "pass")
-    assert found.word == expected
+    fails, passes = move > limit and move > change, move <= limit and move + rest <= 2 * limit
+    assert found.word == ("fail" if fails else "pass" if passes else "cannot tell")
+
+
+@settings(deadline=None)
+@given(st.floats(0.1, 10), st.floats(0, 5), st.floats(-20, 20), st.integers(1, 5), st.integers(1, 5))
+def test_noise_up_to_the_tolerance_leaves_a_verdict_and_more_of_it_never_turns_one(limit, se, move, measures, looks):
+    noise, more = (noise_of(scale * se, 10, tails=1, measures=measures, looks=looks) for scale in (1.0, 2.0))
+    word = decide(move, limit, noise)
+    assert word != "cannot tell" or noise.most > limit
+    assert decide(move, limit, more) in (word, "cannot tell")
+
+
+def simulated(changes, spreads, *, tolerance, looks=5, runs=4000, seed=0):
+    """Share of each verdict over checks of several measures that share their images, look by look, twice as many
+    images at each: group means are normal, so that their jackknife is exact."""
+    numbers, found = np.random.default_rng(seed), {"pass": 0, "fail": 0, "cannot tell": 0}
+    for _ in range(runs):
+        total = np.zeros((10, len(changes)))
+        for look in range(looks):
+            n = 2 ** max(look - 1, 0)
+            common = numbers.normal(size=(10, 1))
+            total += np.sqrt(n) * (0.8 * common + 0.6 * numbers.normal(size=(10, len(changes)))) * spreads
+            means = total / 2**look
+            moves, errors = np.mean(means, 0) + changes, np.std(means, 0, ddof=1) / np.sqrt(10)
+            words = {
+                decide(move, tolerance, noise_of(se, 10, tails=1, measures=len(changes), looks=looks))
+                for move, se in zip(moves, errors, strict=True)
+            }
+            word = "fail" if "fail" in words else "cannot tell" if "cannot tell" in words else "pass"
+            if word != "cannot tell":
+                break
+        found[word] += 1 / runs
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tolerance", [0.5, 1.0, 3.0])
+def test_a_check_fails_an_unchanged_model_in_one_of_a_hundred_cases_at_most(tolerance):
+    # Three measures whose standard errors over the first images are 1, 2 and 3.
+    spreads = np.sqrt(10) * np.array([1.0, 2.0, 3.0])
+    unchanged = simulated(np.zeros(3), spreads, tolerance=tolerance)
+    # 4000 runs: 1 % has a standard error of 0.16 %.
+    assert unchanged["fail"] <= 0.01 + 3 * 0.0016
+    # One measure that has moved by twice the tolerance.
+    for place in range(3):
+        moved = simulated(2 * tolerance * (np.arange(3) == place), spreads, tolerance=tolerance, seed=place)
+        assert moved["pass"] <= 0.01 + 3 * 0.0016
 
 
 def test_a_measure_that_falls_as_the_erf_grows_is_guarded_the_other_way_round():
@@ -187,9 +246,10 @@ def test_a_measure_that_never_has_an_error_is_compared_as_it_is():
 
 
 def test_the_number_of_samples_follows_the_root_law_with_a_margin():
-    # S = 3 against T = 1: nine times as many samples bring S to T, and the margin of two covers the error's own error.
+    # S = 2.82, T = 1: S^2 times as many samples bring S to T, and the margin of two covers the error's own error.
     found = judge("r50", parse("r50", "-1%"), recorded(99.9, 1.0, n=20), recorded(100.0, n=20))
-    assert found.needed == 20 * 9 * 2
+    assert found.needed == 320
+    assert 20 * student.isf(0.01, 9) ** 2 * 2 == pytest.approx(320, abs=10)
     assert f"{found.needed} samples" in found.reason
     nothing = judge("r50", parse("r50", "0"), recorded(99.9, 1.0), recorded(100.0))
     assert (nothing.word, nothing.needed) == ("cannot tell", None)
