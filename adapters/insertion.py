@@ -313,7 +313,7 @@ def inserted(
 ) -> ModuleAdapter:
     """Insert a block into an adapter, or in place into its module, as a parsed request asks; see :func:`insert`."""
     at, place = place_called(adapter, request.at)
-    block = _make_block(request, place, seed, device_of(adapter.module), dtype_of(adapter.module))
+    block = _make_block(request, place, seed, adapter.device, adapter.dtype)
     given = isinstance(request.block, nn.Module)
     awake, remarks = 0, adapter.remarks
     if _changes_nothing(block, place, request):

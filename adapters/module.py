@@ -97,6 +97,19 @@ class ModuleAdapter:
         self.forward = forward if inputs is None else inputs
         self.inputs = inputs
         self._owned = owned
+        #: Where a module without parameters and buffers takes its input, and in which dtype.
+        self._device: torch.device | None = None
+        self._dtype: torch.dtype | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must lie: the module's own device, else the one that was asked for."""
+        return device_of(self.module, self._device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that inputs must have: the module's own, else the one that was asked for."""
+        return dtype_of(self.module, self._dtype)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -235,9 +248,9 @@ class ModuleAdapter:
         A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
         device = None if any(p.is_meta for p in self.module.parameters()) else device
-        here = device_of(self.module)
+        here = self.device
         same_device = device is None or str(device) in (str(here), here.type)
-        if same_device and (dtype is None or dtype_of(self.module) == dtype):
+        if same_device and (dtype is None or self.dtype == dtype):
             return self
         other, is_copied = copy.copy(self), copied or not self._owned
         if is_copied:
@@ -248,6 +261,7 @@ class ModuleAdapter:
             with errors_as_one_line(f"cannot be copied to another device or dtype; {fix}", model=self.spec):
                 other.module = copy.deepcopy(self.module)
         cast_module(other.module, device=device, dtype=dtype)
+        other._device, other._dtype = device or self._device, dtype or self._dtype
         if is_copied:
             _moved[self] = (device, dtype), other
         return other

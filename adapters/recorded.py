@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters.state import device_of, dtype_of, evaluation_mode
+from erfscope.adapters.state import evaluation_mode
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
@@ -37,6 +37,14 @@ class RecordableModel(GivenModel, Protocol):
     layout: str | None
     prefix_tokens: int | None
     inputs: ExampleInputs | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must lie."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that inputs must have."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the module holds now, by name."""
@@ -90,7 +98,7 @@ def pass_of(adapter: RecordableModel, images: int, *, exactly: bool = False) -> 
         needs_numbers = bool(cast(Recording, next(iter(passes.values()))).needed_numbers)
         try:
             with same_random_numbers(), torch.inference_mode(False):
-                place = device_of(adapter.module) if needs_numbers else torch.device("meta")
+                place = adapter.device if needs_numbers else torch.device("meta")
                 graph = _record(adapter, _input(adapter, images, place))
         except RecordingError as error:
             raise _refused(adapter, error) from error.__cause__
@@ -103,7 +111,7 @@ def _recorded(adapter: RecordableModel) -> Recording:
     failures: list[Exception] = []
     # Of the adapter only what is read: its recording must not keep the adapter, nor the module.
     guess = partial(_guess, adapter.preprocess.size, adapter.layout, adapter.prefix_tokens)
-    for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
+    for place in dict.fromkeys((torch.device("meta"), adapter.device)):
         for images in (IMAGES, 1):
             try:
                 graph = _record(adapter, _input(adapter, images, place))
@@ -117,7 +125,7 @@ def _recorded(adapter: RecordableModel) -> Recording:
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
     try:
         with evaluation_mode(adapter.module):
-            x = _input(adapter, 1, device_of(adapter.module))
+            x = _input(adapter, 1, adapter.device)
             graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
     except Exception:  # the model itself fails
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
@@ -169,5 +177,5 @@ def _input(adapter: RecordableModel, images: int, device: torch.device) -> Tenso
     if math.prod(shape) > MOST_NUMBERS or max(shape) > LONGEST_SIDE:
         size = size_text(adapter.preprocess.size)
         raise MeasurementError(f"an input of {size} fits no memory; use a smaller --input-size", model=adapter.spec)
-    x = torch.empty(shape, device=device, dtype=dtype_of(adapter.module))
+    x = torch.empty(shape, device=device, dtype=adapter.dtype)
     return x if x.is_meta else x.normal_(generator=torch.Generator(device).manual_seed(0))

@@ -48,16 +48,16 @@ def shared_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
 
 
-def device_of(module: nn.Module) -> torch.device:
-    """Device of the first parameter or buffer; the CPU for a module without any."""
+def device_of(module: nn.Module, default: torch.device | None = None) -> torch.device:
+    """Device of the first parameter or buffer; ``default``, or the CPU, for a module without any."""
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
-    return torch.device("cpu")
+    return default or torch.device("cpu")
 
 
-def dtype_of(module: nn.Module) -> torch.dtype:
-    """Floating dtype of the first parameter or buffer; float32 for a module without any."""
+def dtype_of(module: nn.Module, default: torch.dtype | None = None) -> torch.dtype:
+    """Floating dtype of the first parameter or buffer; ``default``, or float32, for a module without any."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
             return tensor.dtype
-    return torch.float32
+    return default or torch.float32

@@ -184,8 +184,7 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
 
 def _dtype(plan: Plan) -> str:
     """The dtype it was computed in: a live module's own, whatever the settings say."""
-    used = next((p.dtype for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
-    return plan.settings.dtype if used is None else str(used).removeprefix("torch.")
+    return str(plan.model.adapter.dtype).removeprefix("torch.")
 
 
 def _hops(plan: Plan, trf: Trf) -> FloatArray | None:

@@ -108,7 +108,10 @@ def _record(
     devices = [each.device for _, each in (*own.items(), *tensors_in(given)) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
-    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
+    names = {id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}
+    weights = {id(each) for each in (*module.parameters(), *module.buffers())}
+    attributes = {name: tensor for name, tensor in own.items() if id(tensor) not in weights and not tensor.is_meta}
+    tape = Tape(names, made, attributes, mode)
     copied = copy.deepcopy(module, dict(stand_ins))
     args, named = map_tensors(given, stand_in)
     for _, tensor in tensors_in((args, named)):

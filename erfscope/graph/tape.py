@@ -7,27 +7,44 @@ import operator
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from erfscope.graph.graph import Unfaithful, arguments, name_of
-from erfscope.torch_internals import FakeTensor, TorchDispatchMode, schema_arguments, unset_fake_temporarily
+from erfscope.containers import map_tensors
+from erfscope.graph.graph import Unfaithful, arguments, evaluate, name_of
+from erfscope.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    schema_arguments,
+    unset_fake_temporarily,
+)
 
 aten = torch.ops.aten
 #: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
 #: is their last argument.
 _FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
+#: Casts to the dtype and device of another tensor, and views in its shape: the same without it, and what is read of it.
+_LIKE: dict[Any, tuple[Any, Callable[[Tensor], tuple[Any, ...]]]] = {
+    aten.type_as.default: (aten.to.device, lambda out: (out.device, out.dtype)),
+    aten.to.other: (aten.to.device, lambda out: (out.device, out.dtype)),
+    aten.expand_as.default: (aten.expand.default, lambda out: (list(out.shape),)),
+    aten.view_as.default: (aten.view.default, lambda out: (list(out.shape),)),
+    aten.reshape_as.default: (aten.reshape.default, lambda out: (list(out.shape),)),
+}
 #: Operations that give back the very tensor that they took where they drop nothing.
 _DROPOUTS = (
     *(aten.dropout.default, aten.feature_dropout.default),
     *(aten.alpha_dropout.default, aten.feature_alpha_dropout.default),
 )
 #: Views that leave the order of the cells as it is.
-_SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
+_SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze")
 
 
 class Form(NamedTuple):
@@ -78,12 +95,20 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     means from then on, and tensors that look into the same memory are put together anew when they are next read.
     """
 
-    def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        made: list[weakref.ref[Tensor]],
+        attributes: Mapping[str, Tensor],
+        mode: FakeTensorMode | None,
+    ) -> None:
         """Begin an empty graph.
 
         Args:
             names: The module's own tensors: identity -> name.
             made: Takes every tensor that is made and does not depend on an input.
+            attributes: Those of the module's own tensors that no training changes, by name.
+            mode: Of a pass without numbers.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
@@ -97,7 +122,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.exposed = False
         #: Names of the modules that run, the innermost last.
         self.running: list[str] = []
-        self._names, self._made = names, made
+        self._names, self._made, self._attributes, self._mode = names, made, attributes, mode
+        #: Numbers of nodes that are made of constants.
+        self._values: dict[fx.Node, Any] = {}
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
 
@@ -134,7 +161,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         given, named = (fx.node.map_aggregate(each, as_node) for each in (args, kwargs))
         written = _written(func)
-        out = _result(func, args, kwargs)
+        try:
+            out = _result(func, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if not all(self._is_constant(self._read(each)) for each in read):
+                raise
+            out = self._on_constants(func, given, named)
         if written is not None:
             self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
         elif func in _FILLED:
@@ -142,8 +174,31 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = {"dtype": out.dtype, "device": out.device}
             self._add_results(self._emit(aten.full.default, (list(out.shape), filled), made, _form(out)), out, [])
         elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
+            if func in _LIKE:
+                func, read_of_form = _LIKE[func]
+                given, read = (given[0], *read_of_form(out), *given[2:]), read[:1]
             self._add_results(self._emit(func, given, named, _form(out)), out, read)
         return out
+
+    def _on_constants(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation gives on constants, whose numbers are known in a pass without numbers too."""
+        assert self._mode is not None
+        with unset_fake_temporarily(), torch.no_grad():
+            out = func(*fx.map_arg(args, self._value), **fx.map_arg(kwargs, self._value))
+        return map_tensors(out, partial(self._mode.from_tensor, static_shapes=True))
+
+    def _value(self, node: fx.Node) -> Any:
+        """What a node holds that is made of constants."""
+        if node not in self._values:
+            held = self._attributes.get(self.held.get(node, ""))
+            self._values[node] = evaluate(node, self._value) if held is None else held
+        return self._values[node]
+
+    def _is_constant(self, node: fx.Node) -> bool:
+        """Whether a node holds the same in every pass, before and behind a training."""
+        if node.op == "placeholder":
+            return node in self.constants or self.held.get(node) in self._attributes
+        return "draws" not in node.meta and all(map(self._is_constant, node.all_input_nodes))
 
     def _find(self, tensor: Tensor) -> _Seen:
         """How a tensor has been seen; one that is seen for the first time is the module's own, or a constant."""
@@ -163,7 +218,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
             with unset_fake_temporarily():
-                self.constants[seen.node] = tensor.detach().clone()
+                self.constants[seen.node] = self._values[seen.node] = tensor.detach().clone()
         elif (seen := self._by_name.get(name)) is None:
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
             self.held[seen.node] = name
