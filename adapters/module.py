@@ -23,7 +23,7 @@ from erfscope.adapters.recorded import pass_of, places_of, recording_of
 from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, hooked
 from erfscope.adapters.unit_names import unit_names
 from erfscope.containers import tensors_at
-from erfscope.copies import cast_module
+from erfscope.copies import cast_module, copy_module
 from erfscope.default_layer import default_layer
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
@@ -259,7 +259,7 @@ class ModuleAdapter:
                 return known  # type: ignore[return-value]
             fix = "move the module yourself, and leave --device and --dtype out"
             with errors_as_one_line(f"cannot be copied to another device or dtype; {fix}", model=self.spec):
-                other.module = copy.deepcopy(self.module)
+                other.module = copy_module(self.module)
         cast_module(other.module, device=device, dtype=dtype)
         other._device, other._dtype = device or self._device, dtype or self._dtype
         if is_copied:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
+from erfscope.copies import copy_module
 from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.axes import SEQUENCES, TIME_FIRST, asked_axes
@@ -257,7 +257,7 @@ def _adapter(
     module = source.module
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         # No gradient flows through tensors that were made in inference mode.
-        module = copy.deepcopy(module)
+        module = copy_module(module)
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
     if source.example_inputs is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
 from erfscope.containers import tensors_of
+from erfscope.copies import copy_module
 from erfscope.model_errors import contain_exits
 from erfscope.restore import restoring_module, set_training
 
@@ -45,7 +45,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Copy of the structure alone: other modules around the very same parameters and buffers."""
-    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
+    return copy_module(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
 
 
 def device_of(module: nn.Module, default: torch.device | None = None) -> torch.device:

@@ -12,8 +12,8 @@ from erfscope.geometry.names import IMAGE
 from erfscope.model_facts import Preprocess, Weights
 
 if TYPE_CHECKING:
-    import torch
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import gc
 import itertools
@@ -21,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.containers import Path, map_tensors, tensors_in, tensors_of
+from erfscope.copies import copy_module
 from erfscope.errors import MeasurementError
 from erfscope.graph.graph import Graph, Mark, by_name
 from erfscope.graph.rules.reading import rule
@@ -112,7 +112,7 @@ def _record(
     weights = {id(each) for each in (*module.parameters(), *module.buffers())}
     attributes = {name: tensor for name, tensor in own.items() if id(tensor) not in weights and not tensor.is_meta}
     tape = Tape(names, made, attributes, mode)
-    copied = copy.deepcopy(module, dict(stand_ins))
+    copied = copy_module(module, dict(stand_ins))
     args, named = map_tensors(given, stand_in)
     for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)
