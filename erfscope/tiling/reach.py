@@ -22,7 +22,19 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.places import Place, extend, module_of
 from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
+from erfscope.graph.rules.reading import (
+    ABSENT,
+    COPIES,
+    Call,
+    Dims,
+    Edge,
+    FloatArray,
+    IntArray,
+    Shape,
+    Taps,
+    call_of,
+    edges_of,
+)
 
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 #: Neighbours among so few cells may lie half an image apart.
@@ -302,7 +314,10 @@ def _is_even(low: IntArray, high: IntArray) -> bool:
 
 def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     """Whether a tensor that does not depend on the image differs from position to position, all over the image."""
-    if name_of(edge.source) in ONE_NUMBER:
+    source = edge.source
+    while name_of(source) in COPIES:
+        source = source.all_input_nodes[0]
+    if name_of(source) in ONE_NUMBER:
         return False
     shape: Shape = shape_of(edge.source)
     goals = list(range(len(shape)))
