@@ -119,7 +119,12 @@ def _recorded(adapter: RecordableModel) -> Recording:
                 failures.append(error)
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
-            return Recording(graph, adapter.tensors(), partial(guess, images=images), why)
+            recording = Recording(graph, adapter.tensors(), partial(guess, images=images), why)
+            if images > 1 and recording.takes_images_apart:
+                with contextlib.suppress(RecordingError):
+                    graph = _record(adapter, _input(adapter, 1, place))
+                    return Recording(graph, adapter.tensors(), partial(guess, images=1), why)
+            return recording
     why = first_line(failures[-1].__cause__ or failures[-1])
     if adapter.preprocess.parts:  # what such a graph shows does not tell them apart
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__

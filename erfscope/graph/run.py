@@ -180,8 +180,9 @@ class Forward:
         node, layout = plan.layer
         if not plan.units:
             return layout.to_map(found[node]), reference
-        units = [cut(found[node], plan.parts[node], box).movedim(layout.batch_dim, 0).flatten(1) for box in plan.boxes]
-        return torch.stack(units, 2), reference
+        boxes = [cut(found[node], plan.parts[node], box) for box in plan.boxes]
+        units = [box[None] if layout.batch_dim is None else box.movedim(layout.batch_dim, 0) for box in boxes]
+        return torch.stack([unit.flatten(1) for unit in units], 2), reference
 
     def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""

@@ -30,6 +30,14 @@ aten = torch.ops.aten
 #: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
 #: is their last argument.
 _FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
+#: Operations that also take one image without a batch, (C, *space) -> how many dimensions that has.
+_WITHOUT_BATCH: dict[Any, int] = {
+    getattr(packet, overload): count + 1
+    for count in (1, 2, 3)
+    for name in ("conv{}d", "conv_transpose{}d", "max_pool{}d", "max_pool{}d_with_indices", "avg_pool{}d")
+    if (packet := getattr(aten, name.format(count), None)) is not None
+    for overload in packet.overloads()
+}
 #: Casts to the dtype and device of another tensor, and views in its shape: the same without it, and what is read of it.
 _LIKE: dict[Any, tuple[Any, Callable[[Tensor], tuple[Any, ...]]]] = {
     aten.type_as.default: (aten.to.device, lambda out: (out.device, out.dtype)),
@@ -151,6 +159,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":  # asks for a device or a layout
             return func(*args, **kwargs)
+        if func in _WITHOUT_BATCH and args[0].dim() == _WITHOUT_BATCH[func]:
+            with self:
+                out = func(args[0].unsqueeze(0), *args[1:], **kwargs)
+                return map_tensors(out, lambda tensor: tensor.squeeze(0))
         read: list[_Seen] = []
 
         def as_node(each: Any) -> Any:
