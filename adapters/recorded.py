@@ -19,6 +19,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import Graph, Unfaithful
+from erfscope.graph.images_apart import takes_images_apart
 from erfscope.graph.named import INPUTS, RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
@@ -120,7 +121,7 @@ def _recorded(adapter: RecordableModel) -> Recording:
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
             recording = Recording(graph, adapter.tensors(), partial(guess, images=images), why)
-            if images > 1 and recording.takes_images_apart:
+            if takes_images_apart(recording):
                 with contextlib.suppress(RecordingError):
                     graph = _record(adapter, _input(adapter, 1, place))
                     return Recording(graph, adapter.tensors(), partial(guess, images=1), why)

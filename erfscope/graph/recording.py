@@ -15,7 +15,7 @@ from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
 from erfscope.geometry.unit import Trf
 from erfscope.geometry.unit_kind import read_kind, split_kind
 from erfscope.graph.field import Fields
-from erfscope.graph.graph import Graph, shape_of
+from erfscope.graph.graph import Graph
 from erfscope.graph.layouts import Reading, varying_dim
 from erfscope.graph.named import NamedTensor, Pass
 from erfscope.graph.positions import Positions
@@ -272,24 +272,6 @@ class Recording(Pass):
         """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""
         node = self._known(layer).node
         return "" if self.takes_one_image or node not in self.graph.live else self._batch.mixes_batch(node)
-
-    @property
-    def takes_images_apart(self) -> bool:
-        """Whether modules run once for each image of the batch, or on the images one behind the other, so that with one
-        image they have an ordinary map."""
-        every = [
-            (mark.module != name, node) for name, mark in self.graph.marks.items() for node in mark.outputs.values()
-        ]
-        return any(self._holds_images_apart(node, is_one_call=is_one) for is_one, node in every)
-
-    def _holds_images_apart(self, node: fx.Node, *, is_one_call: bool) -> bool:
-        places = self.positions.places(node)
-        if not places or not places[-1].exists or not any(place.exists for place in places[:-1]):
-            return False
-        batch, shape = places[-1], shape_of(node)
-        of_one = len(batch.table) == 1 or len({*batch.table}) == 1
-        is_line = batch.dim not in (None, 0) and shape[0] == 1 and {*batch.table} == {*range(self.images)}
-        return is_line or (is_one_call and of_one and self.images > 1)
 
     @cached_property
     def _batch(self) -> Fields:
