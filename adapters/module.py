@@ -305,9 +305,9 @@ class ModuleAdapter:
             other.inputs = other.forward = self.inputs.at_size(tuple(space), wrt)
             other.preprocess = other.inputs.preprocess
             return other
-        other.preprocess = replace(
-            self.preprocess, size=tuple(space), channels=self.preprocess.channels if channels is None else channels
-        )
+        other.preprocess = replace(self.preprocess, size=tuple(space))
+        if channels is not None:
+            other.preprocess = replace(other.preprocess, channels=channels, with_channels=None)
         return other
 
 

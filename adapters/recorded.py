@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from erfscope.adapters.channels import MOST_GUESSES, next_guess
 from erfscope.adapters.state import evaluation_mode
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -35,6 +36,7 @@ class RecordableModel(GivenModel, Protocol):
     """A module, the input that it takes, and what a recording of it needs to know."""
 
     spec: str
+    notes: tuple[str, ...]
     layout: str | None
     prefix_tokens: int | None
     inputs: ExampleInputs | None
@@ -74,7 +76,7 @@ def recording_of(adapter: RecordableModel) -> Recording:
     """
     if adapter not in _kept:
         with same_random_numbers(), torch.inference_mode(False):
-            recording = _recorded(adapter)
+            recording = _recorded_with_its_channels(adapter)
         _kept[adapter] = {recording.images: recording}
     return cast(Recording, next(iter(_kept[adapter].values())))
 
@@ -105,6 +107,35 @@ def pass_of(adapter: RecordableModel, images: int, *, exactly: bool = False) -> 
             raise _refused(adapter, error) from error.__cause__
         passes[images] = Pass(graph, adapter.tensors())
     return passes[min(enough, default=images)]
+
+
+def _recorded_with_its_channels(adapter: RecordableModel) -> Recording:
+    """Record a model; where it fails on channels that are a guess, on those that it takes, which its input then has.
+
+    Raises:
+        ErfscopeError: it fails on all that are tried.
+    """
+    guessed = adapter.preprocess
+    try:
+        return _recorded(adapter)
+    except ErfscopeError as error:
+        others, first, text = guessed.with_channels, error, str(error)
+    if others is None:
+        raise first
+    tried = [guessed.channels]
+    while len(tried) < MOST_GUESSES and (channels := next_guess(tried, text)) is not None:
+        tried.append(channels)
+        try:
+            adapter.preprocess = replace(others(channels), size=guessed.size)
+            recording = _recorded(adapter)
+        except ErfscopeError as error:
+            text = str(error)
+            continue
+        note = f"its input has {channels} channels: it fails on {guessed.channels}, the guess by its first convolution"
+        adapter.notes = (*adapter.notes, note)
+        return recording
+    adapter.preprocess = guessed
+    raise first
 
 
 def _recorded(adapter: RecordableModel) -> Recording:
