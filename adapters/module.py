@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +21,7 @@ from erfscope.adapter import Features, Reference
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
-from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, hooked
+from erfscope.adapters.state import dtype_of, evaluation_mode, hooked
 from erfscope.adapters.unit_names import unit_names
 from erfscope.containers import tensors_at
 from erfscope.copies import cast_module, copy_module
@@ -98,13 +99,14 @@ class ModuleAdapter:
         self.inputs = inputs
         self._owned = owned
         #: Where a module without parameters and buffers takes its input, and in which dtype.
-        self._device: torch.device | None = None
+        self._device = torch.device("cpu")
         self._dtype: torch.dtype | None = None
 
     @property
     def device(self) -> torch.device:
         """Where inputs must lie: the module's own device, else the one that was asked for."""
-        return device_of(self.module, self._device)
+        first = next(itertools.chain(self.module.parameters(), self.module.buffers()), None)
+        return self._device if first is None else first.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -248,6 +250,8 @@ class ModuleAdapter:
         A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
         device = None if any(p.is_meta for p in self.module.parameters()) else device
+        if device is None and dtype is None:
+            return self
         here = self.device
         same_device = device is None or str(device) in (str(here), here.type)
         if same_device and (dtype is None or self.dtype == dtype):

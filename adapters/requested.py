@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +46,8 @@ def open_adapter(
     # The caller holds an adapter that was given, so its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not is_built)
     if adapter.preprocess.with_channels is not None:
-        _runs(adapter)  # which finds its channels, before images are made for them
+        with contextlib.suppress(ErfscopeError):  # found by recording it, before images are made for them
+            adapter.recording  # noqa: B018
     if request.settings.squash:
         adapter = copy.copy(adapter)
         adapter.preprocess = _squashing(adapter.preprocess)

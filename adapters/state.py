@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -48,16 +49,16 @@ def shared_copy(module: nn.Module) -> nn.Module:
     return copy_module(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
 
 
-def device_of(module: nn.Module, default: torch.device | None = None) -> torch.device:
-    """Device of the first parameter or buffer; ``default``, or the CPU, for a module without any."""
-    for tensor in (*module.parameters(), *module.buffers()):
+def device_of(module: nn.Module) -> torch.device:
+    """Device of the first parameter or buffer; the CPU for a module without any."""
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
         return tensor.device
-    return default or torch.device("cpu")
+    return torch.device("cpu")
 
 
 def dtype_of(module: nn.Module, default: torch.dtype | None = None) -> torch.dtype:
     """Floating dtype of the first parameter or buffer; ``default``, or float32, for a module without any."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
         if tensor.is_floating_point():
             return tensor.dtype
     return default or torch.float32

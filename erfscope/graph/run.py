@@ -180,9 +180,13 @@ class Forward:
         node, layout = plan.layer
         if not plan.units:
             return layout.to_map(found[node]), reference
-        boxes = [cut(found[node], plan.parts[node], box) for box in plan.boxes]
-        units = [box[None] if layout.batch_dim is None else box.movedim(layout.batch_dim, 0) for box in boxes]
-        return torch.stack([unit.flatten(1) for unit in units], 2), reference
+        have, own = found[node], plan.parts[node]
+        if layout.batch_dim is None:
+            have, own, boxes = have[None], (np.arange(1), *own), [(np.arange(1), *box) for box in plan.boxes]
+        else:
+            boxes = plan.boxes
+        units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
+        return torch.stack(units, 2), reference
 
     def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
