@@ -39,9 +39,9 @@ def read_places(places: Sequence[Place], shape: Shape, images: int) -> Reading:
     moves = any(place.exists and len(place.table) > 1 for place in space)
     if not batch.exists or not all(place.exists or moves for place in space):
         return NO_PLACE
-    first = 0 if batch.dim is None else batch.dim
+    first: int | None = 0 if batch.dim is None else batch.dim
     found = _plane(space, first, shape) or _tokens(space, first, shape)
-    if batch.dim is None and images == 1 and (found is None or shape[first] > 1):  # the image without a batch
+    if batch.dim is None and images == 1 and (found is None or shape[0] > 1):  # the image without a batch
         found, first = _plane(space, None, shape) or _tokens(space, None, shape), None
     # Cells that were taken together may be channels; with more dimensions than those of a map they are windows.
     is_windows = (

@@ -23,8 +23,9 @@ from erfscope.containers import Path, map_tensors, tensors_in, tensors_of
 from erfscope.copies import copy_module
 from erfscope.errors import MeasurementError
 from erfscope.graph.graph import Graph, Mark, by_name
+from erfscope.graph.operations import Form, map_form
 from erfscope.graph.rules.reading import rule
-from erfscope.graph.tape import Form, Tape, map_form
+from erfscope.graph.tape import Tape
 from erfscope.model_errors import first_line
 from erfscope.silence import silenced
 from erfscope.torch_internals import (

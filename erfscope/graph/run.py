@@ -180,11 +180,9 @@ class Forward:
         node, layout = plan.layer
         if not plan.units:
             return layout.to_map(found[node]), reference
-        have, own = found[node], plan.parts[node]
+        have, own, boxes = found[node], plan.parts[node], plan.boxes
         if layout.batch_dim is None:
-            have, own, boxes = have[None], (np.arange(1), *own), [(np.arange(1), *box) for box in plan.boxes]
-        else:
-            boxes = plan.boxes
+            have, own, boxes = have[None], (np.arange(1), *own), tuple((np.arange(1), *box) for box in plan.boxes)
         units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
         return torch.stack(units, 2), reference
 
