@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 
@@ -172,7 +172,7 @@ def tile_file(
 
     def open_model() -> ModuleAdapter:
         loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
-        return variant_of(loaded, request).adapter
+        return cast(ModuleAdapter, variant_of(loaded, request).adapter)
 
     with restored(*caller_modules(model)):
         run_file(open_model, plan, source, target, goes_on=goes_on, called=called)

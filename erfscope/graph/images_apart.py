@@ -33,4 +33,4 @@ def _is_line_of_images(recording: Recording, node: fx.Node) -> bool:
     if not dim or shape[0] > 1:
         return False
     cells = np.stack([np.broadcast_to(place.table, shape[dim]) for place in places[:-1]])
-    return np.unique(cells, axis=1).shape[1] * recording.images == shape[dim]
+    return bool(np.unique(cells, axis=1).shape[1] * recording.images == shape[dim])
