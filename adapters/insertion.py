@@ -19,7 +19,7 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, shared_copy
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.weights import sha256
-from erfscope.copies import cast_module
+from erfscope.copies import cast_module, copy_module
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.input_size import Size
@@ -313,7 +313,7 @@ def inserted(
 ) -> ModuleAdapter:
     """Insert a block into an adapter, or in place into its module, as a parsed request asks; see :func:`insert`."""
     at, place = place_called(adapter, request.at)
-    block = _make_block(request, place, seed, device_of(adapter.module), dtype_of(adapter.module))
+    block = _make_block(request, place, seed, adapter.device, adapter.dtype)
     given = isinstance(request.block, nn.Module)
     awake, remarks = 0, adapter.remarks
     if _changes_nothing(block, place, request):
@@ -394,7 +394,7 @@ def _make_block(request: BlockRequest, place: Place, seed: int, device: torch.de
                 f"{request.name} is a module already and takes no options ({', '.join(request.options)})"
             )
         moved = device_of(request.block) == device and dtype_of(request.block) == dtype
-        return request.block if moved else cast_module(copy.deepcopy(request.block), device=device, dtype=dtype)
+        return request.block if moved else cast_module(copy_module(request.block), device=device, dtype=dtype)
     with seed_generators(seed), torch.device("cpu" if device.type != "meta" else "meta"):
         if isinstance(request.block, str):
             from erfscope.adapters.blocks import make

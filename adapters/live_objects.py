@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from erfscope.containers import tensors_of
+from erfscope.copies import copy_module
 from erfscope.errors import ErfscopeError
 from erfscope.torch_internals import inside_compiled
 
@@ -30,8 +30,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
         return module
     memo: dict[int, object] = {id(tensor): tensor for tensor in tensors_of(module).values()}
     for wrapper in reversed(wrappers):  # the inner ones first
-        memo[id(wrapper)] = copy.deepcopy(wrapper.module, memo)
-    return copy.deepcopy(module, memo)
+        memo[id(wrapper)] = copy_module(wrapper.module, memo)
+    return copy_module(module, memo)
 
 
 def _inside(module: nn.Module) -> nn.Module | None:

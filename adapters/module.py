@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -20,10 +21,10 @@ from erfscope.adapter import Features, Reference
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
-from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, hooked
+from erfscope.adapters.state import dtype_of, evaluation_mode, hooked
 from erfscope.adapters.unit_names import unit_names
 from erfscope.containers import tensors_at
-from erfscope.copies import cast_module
+from erfscope.copies import cast_module, copy_module
 from erfscope.default_layer import default_layer
 from erfscope.errors import MeasurementError, unknown
 from erfscope.finding import Finding
@@ -97,6 +98,20 @@ class ModuleAdapter:
         self.forward = forward if inputs is None else inputs
         self.inputs = inputs
         self._owned = owned
+        #: Where a module without parameters and buffers takes its input, and in which dtype.
+        self._device = torch.device("cpu")
+        self._dtype: torch.dtype | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must lie: the module's own device, else the one that was asked for."""
+        first = next(itertools.chain(self.module.parameters(), self.module.buffers()), None)
+        return self._device if first is None else first.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that inputs must have: the module's own, else the one that was asked for."""
+        return dtype_of(self.module, self._dtype)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -235,9 +250,11 @@ class ModuleAdapter:
         A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
         device = None if any(p.is_meta for p in self.module.parameters()) else device
-        here = device_of(self.module)
+        if device is None and dtype is None:
+            return self
+        here = self.device
         same_device = device is None or str(device) in (str(here), here.type)
-        if same_device and (dtype is None or dtype_of(self.module) == dtype):
+        if same_device and (dtype is None or self.dtype == dtype):
             return self
         other, is_copied = copy.copy(self), copied or not self._owned
         if is_copied:
@@ -246,8 +263,9 @@ class ModuleAdapter:
                 return known  # type: ignore[return-value]
             fix = "move the module yourself, and leave --device and --dtype out"
             with errors_as_one_line(f"cannot be copied to another device or dtype; {fix}", model=self.spec):
-                other.module = copy.deepcopy(self.module)
+                other.module = copy_module(self.module)
         cast_module(other.module, device=device, dtype=dtype)
+        other._device, other._dtype = device or self._device, dtype or self._dtype
         if is_copied:
             _moved[self] = (device, dtype), other
         return other
@@ -291,9 +309,9 @@ class ModuleAdapter:
             other.inputs = other.forward = self.inputs.at_size(tuple(space), wrt)
             other.preprocess = other.inputs.preprocess
             return other
-        other.preprocess = replace(
-            self.preprocess, size=tuple(space), channels=self.preprocess.channels if channels is None else channels
-        )
+        other.preprocess = replace(self.preprocess, size=tuple(space))
+        if channels is not None:
+            other.preprocess = replace(other.preprocess, channels=channels, with_channels=None)
         return other
 
 

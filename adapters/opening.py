@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
+from erfscope.copies import copy_module
 from erfscope.errors import ErfscopeError, FallbackWarning, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.axes import SEQUENCES, TIME_FIRST, asked_axes
@@ -177,7 +177,8 @@ def wrap(
             ``std``, a mapping by the names of several inputs.
         input_size: Spatial size of the input, as for :func:`load`; a timm model's own, else 224 x 224, and none for
             clips and volumes.
-        in_chans: Channels of the input; otherwise those of the first convolution.
+        in_chans: Channels of the input; otherwise as many as ``mean`` or ``std`` have numbers, else those of the first
+            convolution, or, where the model fails on them, those that its error speaks of.
         mean: Mean per channel; a timm model's own, else ImageNet's.
         std: Standard deviation per channel, likewise.
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` to read every layer so; None follows the positions through the
@@ -257,7 +258,7 @@ def _adapter(
     module = source.module
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         # No gradient flows through tensors that were made in inference mode.
-        module = copy.deepcopy(module)
+        module = copy_module(module)
     is_timm = hasattr(module, "forward_intermediates") and hasattr(module, "forward_head")
     made_by = source.adapter or (TimmAdapter if is_timm else ModuleAdapter)
     if source.example_inputs is not None:
@@ -290,9 +291,11 @@ def _given(asked: AxesOptions) -> list[str]:
 
 def _described(steps: Preprocess, asked: AxesOptions) -> Preprocess:
     """The same preprocessing, of several inputs of each, with axes as they are described."""
+    others = steps.with_channels
     return replace(
         steps,
         axes=asked_axes(steps.axes, **asked),
+        with_channels=None if others is None else lambda channels: _described(others(channels), asked),
         # A spacing for each axis of a volume, and frames in a second, say what the axes are too.
         assumed=tuple(name for name in steps.assumed if name != "axes" or not {*SAYING} & {*_given(asked)}),
         parts={name: _described(part, asked) for name, part in steps.parts.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ class InputConfig:
     crop_mode: str = "center"
     #: The model accepts this size only.
     fixed: bool = False
+    #: The same for another number of channels, where that is a guess, by a first convolution if there is one.
+    with_channels: Callable[[int], InputConfig] | None = None
     #: Those of "size", "mean" and "std" that neither the model nor the user states.
     assumed: tuple[str, ...] = ()
 
@@ -127,7 +130,8 @@ def module_config(
     """Find what a live module expects of an image: a timm model's own configuration, else ImageNet's numbers.
 
     A model of transformers has its size from ``config.image_size``, or from that of ``config.vision_config``. Without a
-    configuration the first convolution gives the channels and the number of spatial axes; where
+    configuration the first convolution gives the number of spatial axes and, where neither ``in_chans`` nor several
+    numbers of ``mean`` or ``std`` do, the channels: a guess, of which ``with_channels`` gives others. Where
     ``input_size`` is a tuple of one number there is one axis, and one channel beside convolutions of more axes. A
     module without a convolution takes images.
 
@@ -159,7 +163,11 @@ def module_config(
                 model=name,
             )
         size = _own_size(module) if input_size is None and rank == 2 else input_size
-        return input_config({}, size=size, channels=in_chans or channels, mean=mean, std=std, rank=rank)
+        counts = [len(each) for each in (mean, std) if isinstance(each, Sequence)]
+        stated = in_chans or next((count for count in counts if count > 1), None)
+        of_channels = partial(_of_channels, size=size, mean=mean, std=std, rank=rank)
+        found = of_channels(stated or channels)
+        return found if stated else replace(found, with_channels=of_channels)
     traits = traits_of(module)
     patches: Any = getattr(module, "patch_embed", None)
     built = traits.get("img_size") or getattr(patches, "img_size", None)
@@ -168,6 +176,10 @@ def module_config(
     own: Any = getattr(module, "in_chans", None)
     known = cfg | {"input_size": (own if isinstance(own, int) else channels, *(built or space))}
     return input_config(known, size=input_size, channels=in_chans, mean=mean, std=std, fixed=fixed)
+
+
+def _of_channels(channels: int | None, **given: Any) -> InputConfig:
+    return input_config({}, channels=channels, **given)
 
 
 def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None = None) -> Preprocess:
@@ -201,6 +213,8 @@ def preprocess(config: InputConfig, transform: Callable[[Image], Tensor] | None 
         scale_text=f"mean {_listed(config.mean)}, std {_listed(config.std)}",
         assumed=(*config.assumed, *(("axes",) if rank == 3 else ())),
     )
+    if (others := config.with_channels) is not None:
+        steps = replace(steps, with_channels=lambda channels: preprocess(others(channels), transform))
     if transform is None:
         return steps
     return replace(

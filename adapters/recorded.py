@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters.state import device_of, dtype_of, evaluation_mode
+from erfscope.adapters.channels import MOST_GUESSES, next_guess
+from erfscope.adapters.state import evaluation_mode
 from erfscope.containers import Places, places_of_tensors
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.layout import Layout, guess_layout, named_layout
 from erfscope.geometry.unit import size_text
 from erfscope.graph.graph import Graph, Unfaithful
+from erfscope.graph.images_apart import takes_images_apart
 from erfscope.graph.named import INPUTS, RETURNED, STAGES, Pass
 from erfscope.graph.record import RecordingError, record, unrecorded
 from erfscope.graph.recording import Recording
@@ -34,9 +36,18 @@ class RecordableModel(GivenModel, Protocol):
     """A module, the input that it takes, and what a recording of it needs to know."""
 
     spec: str
+    notes: tuple[str, ...]
     layout: str | None
     prefix_tokens: int | None
     inputs: ExampleInputs | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must lie."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that inputs must have."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the module holds now, by name."""
@@ -65,7 +76,7 @@ def recording_of(adapter: RecordableModel) -> Recording:
     """
     if adapter not in _kept:
         with same_random_numbers(), torch.inference_mode(False):
-            recording = _recorded(adapter)
+            recording = _recorded_with_its_channels(adapter)
         _kept[adapter] = {recording.images: recording}
     return cast(Recording, next(iter(_kept[adapter].values())))
 
@@ -90,7 +101,7 @@ def pass_of(adapter: RecordableModel, images: int, *, exactly: bool = False) -> 
         needs_numbers = bool(cast(Recording, next(iter(passes.values()))).needed_numbers)
         try:
             with same_random_numbers(), torch.inference_mode(False):
-                place = device_of(adapter.module) if needs_numbers else torch.device("meta")
+                place = adapter.device if needs_numbers else torch.device("meta")
                 graph = _record(adapter, _input(adapter, images, place))
         except RecordingError as error:
             raise _refused(adapter, error) from error.__cause__
@@ -98,12 +109,41 @@ def pass_of(adapter: RecordableModel, images: int, *, exactly: bool = False) -> 
     return passes[min(enough, default=images)]
 
 
+def _recorded_with_its_channels(adapter: RecordableModel) -> Recording:
+    """Record a model; where it fails on channels that are a guess, on those that it takes, which its input then has.
+
+    Raises:
+        ErfscopeError: it fails on all that are tried.
+    """
+    guessed = adapter.preprocess
+    try:
+        return _recorded(adapter)
+    except ErfscopeError as error:
+        others, first, text = guessed.with_channels, error, str(error)
+    if others is None:
+        raise first
+    tried = [guessed.channels]
+    while len(tried) < MOST_GUESSES and (channels := next_guess(tried, text)) is not None:
+        tried.append(channels)
+        try:
+            adapter.preprocess = replace(others(channels), size=guessed.size)
+            recording = _recorded(adapter)
+        except ErfscopeError as error:
+            text = str(error)
+            continue
+        note = f"its input has {channels} channels: it fails on {guessed.channels}, the guess by its first convolution"
+        adapter.notes = (*adapter.notes, note)
+        return recording
+    adapter.preprocess = guessed
+    raise first
+
+
 def _recorded(adapter: RecordableModel) -> Recording:
     """Record on the meta device if the model runs there, and with two images if it takes them."""
     failures: list[Exception] = []
     # Of the adapter only what is read: its recording must not keep the adapter, nor the module.
     guess = partial(_guess, adapter.preprocess.size, adapter.layout, adapter.prefix_tokens)
-    for place in dict.fromkeys((torch.device("meta"), device_of(adapter.module))):
+    for place in dict.fromkeys((torch.device("meta"), adapter.device)):
         for images in (IMAGES, 1):
             try:
                 graph = _record(adapter, _input(adapter, images, place))
@@ -111,13 +151,18 @@ def _recorded(adapter: RecordableModel) -> Recording:
                 failures.append(error)
                 continue
             why = "" if place.type == "meta" or not failures else first_line(failures[0].__cause__ or failures[0])
-            return Recording(graph, adapter.tensors(), partial(guess, images=images), why)
+            recording = Recording(graph, adapter.tensors(), partial(guess, images=images), why)
+            if takes_images_apart(recording):
+                with contextlib.suppress(RecordingError):
+                    graph = _record(adapter, _input(adapter, 1, place))
+                    return Recording(graph, adapter.tensors(), partial(guess, images=1), why)
+            return recording
     why = first_line(failures[-1].__cause__ or failures[-1])
     if adapter.preprocess.parts:  # what such a graph shows does not tell them apart
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
     try:
         with evaluation_mode(adapter.module):
-            x = _input(adapter, 1, device_of(adapter.module))
+            x = _input(adapter, 1, adapter.device)
             graph = unrecorded(adapter.module, (x,), partial(_outputs, adapter))
     except Exception:  # the model itself fails
         raise _refused(adapter, failures[-1]) from failures[-1].__cause__
@@ -169,5 +214,5 @@ def _input(adapter: RecordableModel, images: int, device: torch.device) -> Tenso
     if math.prod(shape) > MOST_NUMBERS or max(shape) > LONGEST_SIDE:
         size = size_text(adapter.preprocess.size)
         raise MeasurementError(f"an input of {size} fits no memory; use a smaller --input-size", model=adapter.spec)
-    x = torch.empty(shape, device=device, dtype=dtype_of(adapter.module))
+    x = torch.empty(shape, device=device, dtype=adapter.dtype)
     return x if x.is_meta else x.normal_(generator=torch.Generator(device).manual_seed(0))

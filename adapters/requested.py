@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,6 +45,9 @@ def open_adapter(
     dtype = getattr(torch, request.settings.dtype) if is_built or "dtype" in request.given else None
     # The caller holds an adapter that was given, so its module stays as it is.
     adapter = adapter.to(device=device, dtype=dtype, copied=not is_built)
+    if adapter.preprocess.with_channels is not None:
+        with contextlib.suppress(ErfscopeError):  # found by recording it, before images are made for them
+            adapter.recording  # noqa: B018
     if request.settings.squash:
         adapter = copy.copy(adapter)
         adapter.preprocess = _squashing(adapter.preprocess)
@@ -71,6 +75,11 @@ def _opened(
         return label, load(spec, weights=weights, seed=request.settings.seed, input_size=size, layer=layer, **building)
     if isinstance(model, ModuleAdapter):
         _refuse_changes(model, building, size)
+        others, channels = model.preprocess.with_channels, images.shape[1] if isinstance(images, Tensor) else None
+        if others is not None and channels not in (None, model.preprocess.channels):
+            other = copy.copy(model)
+            other.preprocess = replace(others(channels), size=model.preprocess.size, with_channels=None)
+            model = other if _runs(other) else model
         return None, model
     if not isinstance(model, nn.Module | ExportedProgram):
         raise ErfscopeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import itertools
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
 from erfscope.containers import tensors_of
+from erfscope.copies import copy_module
 from erfscope.model_errors import contain_exits
 from erfscope.restore import restoring_module, set_training
 
@@ -45,19 +46,19 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Copy of the structure alone: other modules around the very same parameters and buffers."""
-    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
+    return copy_module(module, {id(tensor): tensor for tensor in tensors_of(module).values()})
 
 
 def device_of(module: nn.Module) -> torch.device:
     """Device of the first parameter or buffer; the CPU for a module without any."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
         return tensor.device
     return torch.device("cpu")
 
 
-def dtype_of(module: nn.Module) -> torch.dtype:
-    """Floating dtype of the first parameter or buffer; float32 for a module without any."""
-    for tensor in (*module.parameters(), *module.buffers()):
+def dtype_of(module: nn.Module, default: torch.dtype | None = None) -> torch.dtype:
+    """Floating dtype of the first parameter or buffer; ``default``, or float32, for a module without any."""
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
         if tensor.is_floating_point():
             return tensor.dtype
-    return torch.float32
+    return default or torch.float32

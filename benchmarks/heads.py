@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from zoo_plain import output_of
+from zoo_plain import output_of, written_out_norms
 
 import erfscope
 
@@ -202,7 +202,9 @@ def by_autograd(module: nn.Module, x: Tensor, layer: str, unit: str, axis: int =
     for image in x.split(1):
         leaf = image.clone().requires_grad_()
         energy: Any = 0.0
-        for value in channels_of(output_of(module, partial(module, leaf), layer), unit, axis).flatten():
+        with written_out_norms():
+            output = output_of(module, partial(module, leaf), layer)
+        for value in channels_of(output, unit, axis).flatten():
             (gradient,) = torch.autograd.grad(value, leaf, retain_graph=True)
             energy = energy + gradient[0].square().sum(0)
         total = total + energy / energy.sum()

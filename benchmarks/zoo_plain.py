@@ -195,8 +195,9 @@ class Oracle:
 def written_out_norms() -> Iterator[None]:
     """Batch norms with frozen statistics as the scale and shift that they are.
 
-    PyTorch 2.14's float64 gradient of its own kernel on the CPU is no derivative for some orders of memory: 7e-8 of the
-    map off on efficientvit_m0, half of it on lambda_resnet26t."""
+    PyTorch 2.14's gradient of its own kernel on the CPU is wrong where one image alone gets a gradient whose channels
+    lie side by side in memory, as behind ``flatten(2).transpose(1, 2)``: 7e-8 of the map off on efficientvit_m0, half
+    of it on lambda_resnet26t."""
     original = F.batch_norm
 
     def batch_norm(

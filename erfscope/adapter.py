@@ -13,6 +13,7 @@ from erfscope.model_facts import Preprocess, Weights
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
@@ -80,6 +81,14 @@ class Adapter(Protocol):
     most_images: int | None
     #: Arguments that images do not take the place of, by name, and what each is.
     passed: Mapping[str, str]
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must lie."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that inputs must have."""
 
     @property
     def recording(self) -> Recording:

@@ -1,9 +1,35 @@
-"""Casting a copy of a model to another dtype."""
+"""Copying a model, and casting the copy to another dtype."""
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+def copy_module(module: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """Return a deep copy of a module, with the numbers alone of what it has kept of a forward pass with gradients,
+    which PyTorch does not copy.
+
+    Args:
+        module: The module.
+        memo: Identities of parts and tensors -> what stands in their place, as for ``copy.deepcopy``.
+    """
+    with _NumbersAlone():
+        return copy.deepcopy(module, {} if memo is None else memo)
+
+
+class _NumbersAlone(TorchFunctionMode):
+    """Within it a tensor that autograd has made is copied without its graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            tensor, memo = args
+            return memo.setdefault(id(tensor), tensor.detach().clone())
+        return func(*args, **(kwargs or {}))
 
 
 def cast_module(

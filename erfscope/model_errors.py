@@ -108,6 +108,9 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
         hint = "look at the example inputs" + (f"; passed through as given: {as_given}" if as_given else "")
     if "axes" in adapter.preprocess.assumed and adapter.preprocess.channels == 3 and not hint:
         hint = "if it takes (B, T, C, H, W), frames before channels: axes='btchw' (--axes btchw)"
+    if adapter.preprocess.with_channels is not None and not re.search("in_chans|erfscope.wrap", hint):
+        guess = f"its {adapter.preprocess.channels} channels are a guess, by its first convolution if it has one"
+        hint = f"{hint}; {guess}: in_chans= (--in-chans) gives others".removeprefix("; ")
     text = f"fails on {_inputs_text(adapter)}: {first_line(error)}"
     return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
 

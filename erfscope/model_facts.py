@@ -64,6 +64,8 @@ class Preprocess:
     axes: Axes
     #: Which of "axes", "size", "mean", "std" neither the model nor the options state.
     assumed: tuple[str, ...] = ()
+    #: The same for another number of channels, where that is a guess, by a first convolution if there is one.
+    with_channels: Callable[[int], Preprocess] | None = None
     #: Of several inputs each, by name: one tensor holds them all, each with its channels behind those of the one before
     #: and with its first cell in the corner.
     parts: Mapping[str, Preprocess] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import torch
 
 from erfscope.adapter import Adapter
 from erfscope.containers import tensors_in
-from erfscope.copies import cast_module
+from erfscope.copies import cast_module, copy_module
 from erfscope.environment import ran_out
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.restore import default_dtype
@@ -26,7 +26,7 @@ class NoDoublePrecision(MeasurementError):
 def copy_in_double(adapter: Adapter) -> Adapter:
     """Return an adapter of a copy of the model in float64."""
     double = copy.copy(adapter)
-    double.module = cast_module(copy.deepcopy(adapter.module), dtype=torch.float64)
+    double.module = cast_module(copy_module(adapter.module), dtype=torch.float64)
     return double
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
-from torch import nn
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.checkpoint_files import Saved
@@ -171,9 +170,9 @@ def tile_file(
     """
     request = Request.parse(options)
 
-    def open_module() -> nn.Module:
+    def open_model() -> ModuleAdapter:
         loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
-        return variant_of(loaded, request).adapter.module
+        return cast(ModuleAdapter, variant_of(loaded, request).adapter)
 
     with restored(*caller_modules(model)):
-        run_file(open_module, plan, source, target, goes_on=goes_on, called=called)
+        run_file(open_model, plan, source, target, goes_on=goes_on, called=called)

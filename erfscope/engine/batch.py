@@ -205,10 +205,7 @@ def gib(count: int) -> str:
 
 def device_and_dtype(plan: Plan) -> tuple[torch.device, torch.dtype]:
     """Where inputs must lie, and in which dtype: the model's own."""
-    parameter = next((p for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
-    if parameter is None:
-        return torch.device("cpu"), getattr(torch, plan.settings.dtype)
-    return parameter.device, parameter.dtype
+    return plan.model.adapter.device, plan.model.adapter.dtype
 
 
 def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> None:

@@ -84,7 +84,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         options=settings.recorded() | shown_as(plan).axes.recorded,
         trf=trf,
         seed=settings.seed,
-        dtype=_dtype(plan),
+        dtype=str(plan.model.adapter.dtype).removeprefix("torch."),
         amp_dtype=plan.settings.amp_dtype,
         device=str(next((p.device for p in adapter.module.parameters()), "cpu")),
         computed=_computed(plan, number),
@@ -180,12 +180,6 @@ def _one_by_one(plan: Plan) -> Iterator[Finding]:
     elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):
         text = f"{ONE_BY_ONE}: {why}, which may carry the gradient of one image to another"
         yield Finding(code="one_by_one", text=text)
-
-
-def _dtype(plan: Plan) -> str:
-    """The dtype it was computed in: a live module's own, whatever the settings say."""
-    used = next((p.dtype for p in plan.model.adapter.module.parameters() if p.is_floating_point()), None)
-    return plan.settings.dtype if used is None else str(used).removeprefix("torch.")
 
 
 def _hops(plan: Plan, trf: Trf) -> FloatArray | None:

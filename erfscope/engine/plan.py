@@ -315,8 +315,7 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
             f" {empty[0]!r} first; load them, or build it outside torch.device('meta'); only erfscope.layers and"
             " theoretical need none"
         )
-    dtype = next((p.dtype for p in parameters.values() if p.is_floating_point()), torch.float32)
-    if settings.verify and dtype not in (torch.float32, torch.float64):
+    if settings.verify and (dtype := model.adapter.dtype) not in (torch.float32, torch.float64):
         raise ErfscopeError(
             f"verify compares with float64, and {model.label} is in {str(dtype).removeprefix('torch.')}: call .float()"
             " on it, or leave --verify out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from erfscope.errors import MeasurementError
@@ -26,7 +26,8 @@ class Layout:
     #: Dimensions of the space, in the order of its axes; that of tokens is one. () for all behind the first two, of a
     #: tensor of any rank, and never all of these by name.
     dims: tuple[int, ...] = ()
-    batch_dim: int = 0
+    #: That of the images; None of a tensor of one image that has none.
+    batch_dim: int | None = 0
     #: Of tokens: the grid (h, w) that they form, row by row after the prefix tokens; () where each axis is a dimension.
     grid: tuple[int, ...] = ()
     #: The axes of the grid in the order in which tokens go along them, the slowest first, as (1, 2, 0) of those that
@@ -61,6 +62,8 @@ class Layout:
         return cells.permute(0, 1, *(2 + self.order.index(axis) for axis in range(len(self.grid))))
 
     def _channels_first(self, tensor: Tensor) -> Tensor:
+        if self.batch_dim is None:
+            return self._in_batch()._channels_first(tensor[None])
         rank = tensor.dim()
         last = max(self.batch_dim, *self.dims, 0 if self.dims else 1 if self.kind else 2)
         if rank <= last:
@@ -72,6 +75,8 @@ class Layout:
     def from_map(self, values: Tensor, like: Tensor) -> Tensor:
         """Return the tensor that :meth:`to_map` reads as ``values`` (B, C, *space), with the tokens of ``like`` beside
         the map."""
+        if self.batch_dim is None:
+            return self._in_batch().from_map(values, like[None])[0]
         rank = like.dim()
         channels = self.channel_dims(rank)
         if self.grid:
@@ -86,6 +91,10 @@ class Layout:
         order = (self.batch_dim, *channels, *self.space_dims(rank))
         return values.permute(*(order.index(dim) for dim in range(rank)))
 
+    def _in_batch(self) -> Layout:
+        """How the tensor is read once it has a first dimension for its one image."""
+        return replace(self, batch_dim=0, dims=tuple(dim + 1 for dim in self.dims))
+
     def space(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the spatial size of the map in a tensor of this shape."""
         return self.grid or tuple(shape[dim] for dim in self.space_dims(len(shape)))
@@ -93,7 +102,8 @@ class Layout:
     def map_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return (B, C, *space) of the map in a tensor of this shape."""
         channels = math.prod(shape[dim] for dim in self.channel_dims(len(shape)))
-        return (shape[self.batch_dim], channels, *self.space(shape))
+        images = 1 if self.batch_dim is None else shape[self.batch_dim]
+        return (images, channels, *self.space(shape))
 
     def token_numbers(self) -> NDArray[np.intp]:
         """Return the number of each cell's token among those of the grid, (*grid)."""

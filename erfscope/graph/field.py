@@ -263,7 +263,7 @@ def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
     dims = layout.space_dims(len(shape))
     is_batch = axis == len(layout.space(shape))
     dim = layout.batch_dim if is_batch else dims[0] if layout.grid else dims[axis]
-    cells = np.arange(shape[dim], dtype=float)
+    cells = np.arange(1 if dim is None else shape[dim], dtype=float)
     if layout.grid and not is_batch:
         cells[:] = np.inf
         cells[layout.prefix + layout.token_numbers()] = np.indices(layout.grid)[axis]

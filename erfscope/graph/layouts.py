@@ -29,8 +29,9 @@ class Reading(NamedTuple):
 NO_PLACE = Reading(None, "which have no image position: pooled, mixed or queried values")
 
 
-def read_places(places: Sequence[Place], shape: Shape) -> Reading:
-    """How a tensor of this shape holds a map, given the places of its elements along each axis, last the batch's."""
+def read_places(places: Sequence[Place], shape: Shape, images: int) -> Reading:
+    """How a tensor of this shape holds a map, given the places of its elements along each axis, last the batch's, in a
+    pass of so many images."""
     *space, batch = places
     why = next((each.unknown_reason for each in places if each.unknown_reason and np.isnan(each.table).any()), "")
     if why:
@@ -38,13 +39,15 @@ def read_places(places: Sequence[Place], shape: Shape) -> Reading:
     moves = any(place.exists and len(place.table) > 1 for place in space)
     if not batch.exists or not all(place.exists or moves for place in space):
         return NO_PLACE
-    first = 0 if batch.dim is None else batch.dim
+    first: int | None = 0 if batch.dim is None else batch.dim
     found = _plane(space, first, shape) or _tokens(space, first, shape)
+    if batch.dim is None and images == 1 and (found is None or shape[0] > 1):  # the image without a batch
+        found, first = _plane(space, None, shape) or _tokens(space, None, shape), None
     # Cells that were taken together may be channels; with more dimensions than those of a map they are windows.
     is_windows = (
         found is not None and len(found.channel_dims(len(shape))) > 1 and any(p.within is not None for p in space)
     )
-    if found is None or is_windows or not np.array_equal(batch.table, np.arange(shape[first])):
+    if found is None or is_windows or not np.array_equal(batch.table, np.arange(1 if first is None else shape[first])):
         return Reading(
             None,
             "whose places on the image form no grid (the batch holds parts of each image, such as frames): wrap the"
@@ -62,7 +65,7 @@ def varying_dim(places: Sequence[Place]) -> int | None:
     return dims.pop() if len(dims) == 1 else None
 
 
-def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
+def _plane(space: Sequence[Place], batch: int | None, shape: Shape) -> Layout | None:
     """Where a dimension goes along each axis of the image, in order."""
     # Tokens beside a line look like a plane of it. Places that come again and again are those of queries that are the
     # same in every window, say, or of channels that were put below each other.
@@ -80,7 +83,7 @@ def _plane(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
     return Layout() if is_crossed else None
 
 
-def _tokens(space: Sequence[Place], batch: int, shape: Shape) -> Layout | None:
+def _tokens(space: Sequence[Place], batch: int | None, shape: Shape) -> Layout | None:
     """Where one dimension goes along all axes of the image, one after the other (row by row, or frame by frame at every
     place), maybe with others before and behind."""
     dims = {place.dim for place in space if len(place.table) > 1}

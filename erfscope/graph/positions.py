@@ -127,7 +127,7 @@ class Positions:
         if node not in self._places:
             return NO_PLACE
         if (asked := self.key(node)) not in self._readings:
-            self._readings[asked] = read_places(self._places[node], shape_of(node))
+            self._readings[asked] = read_places(self._places[node], shape_of(node), shape_of(self.image)[0])
         return self._readings[asked]
 
     def key(self, node: fx.Node) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import gc
 import itertools
@@ -21,10 +20,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.containers import Path, map_tensors, tensors_in, tensors_of
+from erfscope.copies import copy_module
 from erfscope.errors import MeasurementError
 from erfscope.graph.graph import Graph, Mark, by_name
+from erfscope.graph.operations import Form, map_form
 from erfscope.graph.rules.reading import rule
-from erfscope.graph.tape import Form, Tape, map_form
+from erfscope.graph.tape import Tape
 from erfscope.model_errors import first_line
 from erfscope.silence import silenced
 from erfscope.torch_internals import (
@@ -108,8 +109,11 @@ def _record(
     devices = [each.device for _, each in (*own.items(), *tensors_in(given)) if not each.is_meta]
     stand_in = _as_it_is if mode is None else _without_numbers(mode, (*devices, torch.device("cpu"))[0])
     stand_ins = {id(tensor): stand_in(tensor) for tensor in own.values()}
-    tape = Tape({id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}, made)
-    copied = copy.deepcopy(module, dict(stand_ins))
+    names = {id(each): name for name, tensor in own.items() for each in (tensor, stand_ins[id(tensor)])}
+    weights = {id(each) for each in (*module.parameters(), *module.buffers())}
+    attributes = {name: tensor for name, tensor in own.items() if id(tensor) not in weights and not tensor.is_meta}
+    tape = Tape(names, made, attributes, mode)
+    copied = copy_module(module, dict(stand_ins))
     args, named = map_tensors(given, stand_in)
     for _, tensor in tensors_in((args, named)):
         tape.add_input(tensor)

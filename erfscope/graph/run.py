@@ -180,7 +180,10 @@ class Forward:
         node, layout = plan.layer
         if not plan.units:
             return layout.to_map(found[node]), reference
-        units = [cut(found[node], plan.parts[node], box).movedim(layout.batch_dim, 0).flatten(1) for box in plan.boxes]
+        have, own, boxes = found[node], plan.parts[node], plan.boxes
+        if layout.batch_dim is None:
+            have, own, boxes = have[None], (np.arange(1), *own), tuple((np.arange(1), *box) for box in plan.boxes)
+        units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
         return torch.stack(units, 2), reference
 
     def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:

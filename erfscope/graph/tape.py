@@ -5,41 +5,44 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from erfscope.graph.graph import Unfaithful, arguments, name_of
-from erfscope.torch_internals import FakeTensor, TorchDispatchMode, schema_arguments, unset_fake_temporarily
+from erfscope.containers import map_tensors
+from erfscope.graph.graph import Unfaithful, arguments, evaluate, name_of
+from erfscope.graph.operations import (
+    LIKE,
+    WITHOUT_BATCH,
+    Form,
+    NotFollowedError,
+    address_of,
+    draws,
+    form_of,
+    functional_of,
+    map_form,
+    result_of,
+    written_argument,
+)
+from erfscope.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    unset_fake_temporarily,
+)
 
 aten = torch.ops.aten
 #: Operations that read nothing of a tensor but its dtype and device, and what they fill a new one with; None where that
 #: is their last argument.
 _FILLED = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
-#: Operations that give back the very tensor that they took where they drop nothing.
-_DROPOUTS = (
-    *(aten.dropout.default, aten.feature_dropout.default),
-    *(aten.alpha_dropout.default, aten.feature_alpha_dropout.default),
-)
 #: Views that leave the order of the cells as it is.
-_SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as")
-
-
-class Form(NamedTuple):
-    """Shape, strides and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class NotFollowedError(Exception):
-    """An operation in place that cannot be written as a functional one."""
+_SAME_ORDER = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze")
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class _Seen:
     address: object = None
 
     def __post_init__(self) -> None:
-        self.address = _address(self.tensor)
+        self.address = address_of(self.tensor)
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -78,12 +81,20 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     means from then on, and tensors that look into the same memory are put together anew when they are next read.
     """
 
-    def __init__(self, names: Mapping[int, str], made: list[weakref.ref[Tensor]]) -> None:
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        made: list[weakref.ref[Tensor]],
+        attributes: Mapping[str, Tensor],
+        mode: FakeTensorMode | None,
+    ) -> None:
         """Begin an empty graph.
 
         Args:
             names: The module's own tensors: identity -> name.
             made: Takes every tensor that is made and does not depend on an input.
+            attributes: Those of the module's own tensors that no training changes, by name.
+            mode: Of a pass without numbers.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
@@ -97,7 +108,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.exposed = False
         #: Names of the modules that run, the innermost last.
         self.running: list[str] = []
-        self._names, self._made = names, made
+        self._names, self._made, self._attributes, self._mode = names, made, attributes, mode
+        #: Numbers of nodes that are made of constants.
+        self._values: dict[fx.Node, Any] = {}
         self._seen: dict[int, _Seen] = {}
         self._by_name: dict[str, _Seen] = {}
 
@@ -124,6 +137,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":  # asks for a device or a layout
             return func(*args, **kwargs)
+        if func in WITHOUT_BATCH and args[0].dim() == WITHOUT_BATCH[func]:
+            with self:
+                out = func(args[0].unsqueeze(0), *args[1:], **kwargs)
+                return map_tensors(out, lambda tensor: tensor.squeeze(0))
         read: list[_Seen] = []
 
         def as_node(each: Any) -> Any:
@@ -133,29 +150,57 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(read[-1])
 
         given, named = (fx.node.map_aggregate(each, as_node) for each in (args, kwargs))
-        written = _written(func)
-        out = _result(func, args, kwargs)
+        written = written_argument(func)
+        try:
+            out = result_of(func, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if not all(self._is_constant(self._read(each)) for each in read):
+                raise
+            out = self._on_constants(func, given, named)
         if written is not None:
             self._write(self._find(args[written] if written < len(args) else kwargs["out"]), func, given, named)
         elif func in _FILLED:
             filled = args[2] if _FILLED[func] is None else _FILLED[func]
             made = {"dtype": out.dtype, "device": out.device}
-            self._add_results(self._emit(aten.full.default, (list(out.shape), filled), made, _form(out)), out, [])
+            self._add_results(self._emit(aten.full.default, (list(out.shape), filled), made, form_of(out)), out, [])
         elif isinstance(out, Tensor | tuple | list) and not any(out is each for each in args):
-            self._add_results(self._emit(func, given, named, _form(out)), out, read)
+            if func in LIKE and isinstance(out, Tensor):
+                func, read_of_form = LIKE[func]
+                given, read = (given[0], *read_of_form(out), *given[2:]), read[:1]
+            self._add_results(self._emit(func, given, named, form_of(out)), out, read)
         return out
+
+    def _on_constants(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation gives on constants, whose numbers are known in a pass without numbers too."""
+        assert self._mode is not None
+        with unset_fake_temporarily(), torch.no_grad():
+            out = func(*fx.map_arg(args, self._value), **fx.map_arg(kwargs, self._value))
+        return map_tensors(out, partial(self._mode.from_tensor, static_shapes=True))
+
+    def _value(self, node: fx.Node) -> Any:
+        """What a node holds that is made of constants."""
+        if node not in self._values:
+            held = self._attributes.get(self.held.get(node, ""))
+            self._values[node] = evaluate(node, self._value) if held is None else held
+        return self._values[node]
+
+    def _is_constant(self, node: fx.Node) -> bool:
+        """Whether a node holds the same in every pass, before and behind a training."""
+        if node.op == "placeholder":
+            return node in self.constants or self.held.get(node) in self._attributes
+        return "draws" not in node.meta and all(map(self._is_constant, node.all_input_nodes))
 
     def _find(self, tensor: Tensor) -> _Seen:
         """How a tensor has been seen; one that is seen for the first time is the module's own, or a constant."""
         if (seen := self._seen.get(id(tensor))) is not None:
-            if seen.address == _address(tensor):
+            if seen.address == address_of(tensor):
                 return seen
             self.note("forward", "replaces the data of a tensor")
         name = self._names.get(id(tensor))
         if name is None and (base := self._same_cells(tensor)) is not None:
             # ``x.data``, which no operation shows.
             source = self._read(base)
-            node = self._emit(aten.detach.default, (source,), {}, _form(tensor))
+            node = self._emit(aten.detach.default, (source,), {}, form_of(tensor))
             seen = self._seen[id(tensor)] = _Seen(tensor, node, base, node, source, None, base.memory)
             seen.version = base.memory.version
         elif name is None:
@@ -163,7 +208,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise NotFollowedError("a tensor was made where no operation is seen")
             seen = self._placeholder(tensor, "constant")
             with unset_fake_temporarily():
-                self.constants[seen.node] = tensor.detach().clone()
+                self.constants[seen.node] = self._values[seen.node] = tensor.detach().clone()
         elif (seen := self._by_name.get(name)) is None:
             seen = self._by_name[name] = self._placeholder(tensor, name.replace(".", "_"))
             self.held[seen.node] = name
@@ -171,27 +216,27 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _same_cells(self, tensor: Tensor) -> _Seen | None:
         """A tensor that was seen and looks at the very same cells."""
-        form, at = _form(tensor), (_address(tensor), tensor.storage_offset())
+        form, at = form_of(tensor), (address_of(tensor), tensor.storage_offset())
         for seen in reversed(self._seen.values()):
-            if (_address(seen.tensor), seen.tensor.storage_offset()) == at and _form(seen.tensor) == form:
+            if (address_of(seen.tensor), seen.tensor.storage_offset()) == at and form_of(seen.tensor) == form:
                 return seen
         return None
 
     def _placeholder(self, tensor: Tensor, name: str) -> _Seen:
         with self.graph.inserting_before():  # all others
             node = self.graph.placeholder(name)
-        node.meta.update(form=_form(tensor), no_grad=False)
+        node.meta.update(form=form_of(tensor), no_grad=False)
         return self._seen.setdefault(id(tensor), _Seen(tensor, node))
 
     def _add_results(self, node: fx.Node, out: Any, read: list[_Seen]) -> None:
         """Remember the results of an operation, and whose memory they look into."""
         for item, each in enumerate(out) if isinstance(out, tuple | list) else [(None, out)]:
             if isinstance(each, Tensor):
-                part = node if item is None else self._emit(operator.getitem, (node, item), {}, _form(each))
+                part = node if item is None else self._emit(operator.getitem, (node, item), {}, form_of(each))
                 seen = self._seen[id(each)] = _Seen(each, part)
                 if part not in self.live:
                     self._made.append(weakref.ref(each))
-                if (parent := next((a for a in read if _address(a.tensor) == _address(each)), None)) is not None:
+                if (parent := next((a for a in read if address_of(a.tensor) == address_of(each)), None)) is not None:
                     seen.parent, seen.view, seen.source, seen.item = parent, node, parent.node, item
                     seen.memory, seen.version = parent.memory, parent.memory.version
 
@@ -202,7 +247,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta.update(form=form, no_grad=not torch.is_grad_enabled(), module=module)
         if any(each in self.live for each in node.all_input_nodes):
             self.live.add(node)
-        if _draws(node):
+        if draws(node):
             node.meta["draws"] = True
             self.note("random", "draws random numbers")
         return node
@@ -227,7 +272,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _write(self, seen: _Seen, func: Any, args: Any, kwargs: Any) -> None:
         """Write down an operation in place: as the functional one, or where there is none, on a copy."""
-        target, form = _functional(func), _form(seen.tensor)
+        target, form = functional_of(func), form_of(seen.tensor)
         if form != seen.node.meta["form"]:
             raise NotFollowedError(f"{func} changes the shape of a tensor in place")
         others = [each for each in (*args, *kwargs.values()) if isinstance(each, fx.Node)]
@@ -280,63 +325,3 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _flat(self, node: fx.Node) -> fx.Node:
         form = node.meta["form"]
         return self._emit(aten.reshape.default, (node, (-1,)), {}, Form((math.prod(form.shape),), (1,), form.dtype))
-
-
-def _result(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an operation gives on real tensors, where PyTorch 2.6 gives something else on those without numbers."""
-    if func in _DROPOUTS and not (args[1] and args[2]):
-        return args[0]
-    out = func(*args, **kwargs)
-    if func is aten.lstm.input:
-        return out[0], *(state.reshape(given.shape) for state, given in zip(out[1:], args[1], strict=True))
-    return out
-
-
-def _form(out: Any) -> Any:
-    """Form of a tensor, of each of several; None of what is none."""
-    if isinstance(out, tuple | list):
-        return tuple(_form(each) for each in out)
-    if not isinstance(out, Tensor):
-        return None
-    return Form(tuple(out.shape), out.stride() if out.layout == torch.strided else (), out.dtype)
-
-
-def map_form(form: Any, change: Callable[[Form], Any]) -> Any:
-    """Change the form of a tensor, or each of several."""
-    if form is None or isinstance(form, Form):
-        return None if form is None else change(form)
-    return tuple(map_form(each, change) for each in form)
-
-
-def _address(tensor: Tensor) -> object:
-    """The memory that a tensor looks into; itself where it has none of its own."""
-    if tensor.layout != torch.strided:
-        return tensor
-    return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
-
-
-@cache
-def _written(func: Any) -> int | None:
-    """Which of its arguments an operation writes to; None for none."""
-    given = enumerate(schema_arguments(func))
-    found = [(at, str(each.type)) for at, each in given if each.alias_info and each.alias_info.is_write]
-    if len(found) > 1 or any(kind != "Tensor" for _, kind in found):
-        raise NotFollowedError(f"{func} writes to several tensors")
-    return found[0][0] if found else None
-
-
-@cache
-def _functional(func: Any) -> Any:
-    """The operation that gives what an operation in place writes; None where there is none of the same arguments."""
-    namespace, _, full_name = func.name().partition("::")
-    name, _, overload = full_name.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
-    return None if name.startswith("_") else getattr(packet, overload or "default", None)
-
-
-def _draws(node: fx.Node) -> bool:
-    """Whether an operation draws random numbers."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    given = arguments(node)
-    return bool(given.get("train", given.get("training", True)) and given.get("dropout_p", given.get("p", 1.0)))

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
+from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError
 from erfscope.model_errors import first_line
-from erfscope.restore import set_training
 from erfscope.storage.files import DAMAGED
 from erfscope.storage.writing import refuse_input
 from erfscope.tiling.plan import TilePlan
@@ -21,7 +20,7 @@ from erfscope.tiling.run import check_image, run_tiled
 
 
 def run_file(
-    open_module: Callable[[], nn.Module],
+    open_model: Callable[[], ModuleAdapter],
     plan: TilePlan,
     source: str | Path,
     target: str | Path,
@@ -34,7 +33,7 @@ def run_file(
     See :func:`erfscope.api.tile.tile_file`.
 
     Args:
-        open_module: Gives the model, once it is known that the files can be used.
+        open_model: Gives the model, once it is known that the files can be used.
         plan: Its plan.
         source: (C, *space) or (B, C, *space), as the model takes it.
         target: The file that is written; one of that name is replaced.
@@ -54,14 +53,13 @@ def run_file(
     output = _begun(filled) if goes_on and mark.exists() else None
     space = x.shape[-len(plan.axes) :]
     size = plan.output_size(space)
-    module = open_module()
-    set_training(module, False)
+    model = open_model()
     if output is None:
-        first = run_tiled(module, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
+        first = run_tiled(model, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
         shape = (*first.shape[: -len(size)], *size)
         mark.unlink(missing_ok=True)
         output = np.lib.format.open_memmap(filled, mode="w+", dtype=first.dtype, shape=shape)
-    run_tiled(module, x, plan, out=output, resume=mark, progress=called)
+    run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
         filled.replace(target)
 

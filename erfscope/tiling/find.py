@@ -254,7 +254,8 @@ def _number_of_size(one: Recording, other: Recording) -> str:
     for mine, theirs in zip(_elementwise(one), _elementwise(other), strict=False):
         if name_of(mine) != name_of(theirs):
             break
-        numbers = [[item for item in node.args if isinstance(item, int | float)] for node in (mine, theirs)]
+        # In words, since NaN is unlike itself.
+        numbers = [[repr(item) for item in node.args if isinstance(item, int | float)] for node in (mine, theirs)]
         if numbers[0] != numbers[1]:
             return describe(mine)
     return ""

@@ -18,11 +18,23 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.graph.field import Fields
-from erfscope.graph.graph import shape_of
+from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.places import Place, extend, module_of
 from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import ABSENT, Call, Dims, Edge, FloatArray, IntArray, Shape, Taps, call_of, edges_of
+from erfscope.graph.rules.reading import (
+    ABSENT,
+    COPIES,
+    Call,
+    Dims,
+    Edge,
+    FloatArray,
+    IntArray,
+    Shape,
+    Taps,
+    call_of,
+    edges_of,
+)
 
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 #: Neighbours among so few cells may lie half an image apart.
@@ -31,6 +43,8 @@ FEW = 8
 MASKED_BIAS = -50
 #: Patterns of taps are looked for among so many indices.
 LONGEST_PATTERN = 256
+#: Operations that fill a tensor with one number.
+ONE_NUMBER = ("zeros_like", "ones_like", "full_like")
 #: Finer steps between two cells are rounding.
 FINEST = 4096
 
@@ -300,6 +314,11 @@ def _is_even(low: IntArray, high: IntArray) -> bool:
 
 def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
     """Whether a tensor that does not depend on the image differs from position to position, all over the image."""
+    source = edge.source
+    while name_of(source) in COPIES:
+        source = source.all_input_nodes[0]
+    if name_of(source) in ONE_NUMBER:
+        return False
     shape: Shape = shape_of(edge.source)
     goals = list(range(len(shape)))
     for step in edge.steps:

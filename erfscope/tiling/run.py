@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.weights.weights import sha256 as weights_sha256
-from erfscope.containers import parts_of
-from erfscope.environment import ran_out
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import size_text
-from erfscope.model_errors import contain_exits, first_line
+from erfscope.model_errors import first_line
 from erfscope.progress import progress_lines
 from erfscope.storage.writing import write_bytes
+from erfscope.tiling.calls import CropModel, Runnable
 from erfscope.tiling.plan import TilePlan, Window
 
 Job = tuple[int, Window]
@@ -197,7 +195,7 @@ Progress = Callable[[int, int], None]
 
 @torch.inference_mode()
 def run_tiled(
-    model: Callable[[Tensor], Any],
+    model: Runnable,
     x: Any,
     plan: TilePlan,
     *,
@@ -209,7 +207,8 @@ def run_tiled(
     """Run a model on an image tile by tile, with the output of the whole image.
 
     Args:
-        model: The model, in evaluation mode, on the device that it is to run on.
+        model: The model, in evaluation mode, on the device that it is to run on; or the adapter of one, which is called
+            as it is measured.
         x: The image (C, *space), or several (B, C, *space), as the model takes it: a tensor, an array, a memmap, or
             anything else with a shape and slices, such as a zarr array. Only the crop that is run is read.
         plan: From :func:`erfscope.tile`.
@@ -230,11 +229,6 @@ def run_tiled(
         MeasurementError: the model fails on a crop.
     """
     plan.require_possible()
-    for name, part in model.named_modules() if isinstance(model, nn.Module) else ():
-        if getattr(part, "training", False):  # a frozen scripted one has no such flag
-            what = name or "the model"
-            text = f"{what} is in training mode, where tiles see other statistics; call model.eval() first"
-            raise ErfscopeError(text)
     if resume is not None and out is None:
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
     if plan.wrt != IMAGE:
@@ -249,18 +243,29 @@ def run_tiled(
     lead = tuple(x.shape[: len(x.shape) - rank - 1])
     space, images = tuple(x.shape[len(lead) + 1 :]), lead[0] if lead else 1
     jobs = list(itertools.product(range(images), plan.windows(space)))
-    count = TileCount(resume, model, x, plan, jobs)
+    run = CropModel(model, plan)
+    count = TileCount(resume, run.module, x, plan, jobs)
+    with run.ready():
+        return _run_jobs(run, x, count, out, batch_size, called)
+
+
+def _run_jobs(
+    run: CropModel, x: Any, count: TileCount, out: Any, batch_size: int, called: Callable[[int, int], object] | None
+) -> Any:
+    """Run the tiles that ``out`` does not hold yet, and write them to it."""
+    plan, jobs, rank = count.plan, count.jobs, len(count.plan.axes)
+    lead, space = tuple(x.shape[: count.lead]), tuple(x.shape[count.lead + 1 :])
     done = count.done(out)
     if done:
         number, start = jobs[0]
-        again: Any = _output(model, _read(x, (number,) * len(lead), start)[None].to(*_place(model)), plan)
+        again: Any = run(_read(x, (number,) * len(lead), start)[None].to(*run.place()))
         count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
         count.set(0, out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
-        outputs = _output(model, torch.stack(crops).to(*_place(model)), plan)
+        outputs = run(torch.stack(crops).to(*run.place()))
         if out is None:
             shape = (*lead, *outputs.shape[1:-rank], *plan.output_size(space))
             empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)
@@ -299,53 +304,3 @@ def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
     array = np.array(part)
     # PyTorch knows the machine's own order of bytes, and nothing longer than float64.
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("=") if array.dtype.itemsize <= 8 else np.float64))
-
-
-def _place(model: Any) -> tuple[torch.device, torch.dtype] | tuple[()]:
-    """Device and dtype of a module; nothing for a function, which takes inputs as they are."""
-    for parameter in model.parameters() if isinstance(model, nn.Module) else ():
-        if parameter.is_floating_point():
-            return parameter.device, parameter.dtype
-    return ()
-
-
-def _output(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Tensor:
-    """The map of the plan's layer, or of what the model returns."""
-    kept: list[Any] = []
-    if plan.layer:
-        if not isinstance(model, nn.Module) or plan.layer not in dict(model.named_modules()):
-            raise ErfscopeError(
-                f"the plan is for layer {plan.layer!r}, and the model has no such module; plan for what it returns"
-            )
-        handle = model.get_submodule(plan.layer).register_forward_hook(
-            lambda _module, _args, output: kept.append(output)
-        )
-        try:
-            _run(model, crops, plan)
-        finally:
-            handle.remove()
-        output = kept[-1]
-    else:
-        output = _run(model, crops, plan)
-        for key in plan.path:
-            output = parts_of(output)[key]
-    if not isinstance(output, Tensor):
-        raise ErfscopeError(f"the plan's output is a tensor, and the model returned {type(output).__name__}")
-    space = plan.output_size(tuple(crops.shape[2:]))
-    if (
-        output.shape[-len(space) :] != space == output.shape[1:-1]
-    ):  # timm's Swin has its channels last; its stages have them first
-        output = output.movedim(-1, 1)
-    if output.shape[-len(space) :] != space:
-        raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(output.shape)}")
-    return output
-
-
-def _run(model: Callable[[Tensor], Any], crops: Tensor, plan: TilePlan) -> Any:
-    try:
-        with contain_exits():
-            return model(crops)
-    except Exception as error:  # anything a model may raise
-        hint = "give smaller tiles" if ran_out(error) else "give images (C, *space) as the model takes them"
-        text = f"{plan.model} fails on a crop of {crops.shape[1]} channels at {size_text(tuple(crops.shape[2:]))}"
-        raise MeasurementError(f"{text}: {first_line(error)}; {hint}") from error

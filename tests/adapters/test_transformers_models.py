@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sound_norms import sound_norms
 
 import erfscope
 from erfscope.adapters.sources.sources import build
@@ -73,7 +74,8 @@ def fails(text: str, **options: Any) -> str:
 def gradient(module: Any, x: torch.Tensor, stage: str, signs: torch.Tensor, unit: tuple[int, int]) -> torch.Tensor:
     """Gradient of a signed sum of channels at a unit, by nothing but transformers and autograd."""
     x = x.clone().requires_grad_(True)
-    found = module(x).feature_maps[module.out_features.index(stage)]
+    with sound_norms():
+        found = module(x).feature_maps[module.out_features.index(stage)]
     return torch.autograd.grad((found[0, :, *unit] * signs).sum(), x)[0]
 
 

@@ -14,6 +14,7 @@ import torch
 from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
+from sound_norms import sound_norms
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -107,7 +108,8 @@ def by_autograd(module: nn.Module, unit: tuple[int, ...], *given: Tensor) -> lis
     found: list[list[Tensor]] = [[] for _ in given]
     for image in range(len(given[0])):
         leaves = [each[image : image + 1].clone().requires_grad_(True) for each in given]
-        out = module(*leaves)[(slice(None), slice(None), *unit)].sum()
+        with sound_norms():
+            out = module(*leaves)[(slice(None), slice(None), *unit)].sum()
         for own, gradient in zip(found, torch.autograd.grad(out, leaves), strict=True):
             own.append(gradient.abs().sum(1)[0])
     return [torch.stack(each) for each in found]

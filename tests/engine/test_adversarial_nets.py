@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from adversarial_nets import NETS, Net, Positions
+from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
@@ -61,7 +62,8 @@ def plain_map(
     rows = []
     for picture in x.split(1):
         leaf = picture.clone().requires_grad_(True)
-        y = positions.pick(output_of(module, leaf, positions.layer), unit)[0]
+        with sound_norms():
+            y = positions.pick(output_of(module, leaf, positions.layer), unit)[0]
         if net.convention == "luo":
             rows.append(torch.autograd.grad(y.sum(), leaf)[0][0].abs().sum(0))
         else:
@@ -244,7 +246,8 @@ def test_the_table_says_where_units_stand(net):
     for positions in net.positions:
         for unit in list(positions.units())[:: max(1, len(list(positions.units())) // 7)]:
             leaf = x.clone().requires_grad_(True)
-            y = positions.pick(output_of(module, leaf, positions.layer), unit)
+            with sound_norms():
+                y = positions.pick(output_of(module, leaf, positions.layer), unit)
             (g,) = torch.autograd.grad((y * torch.arange(1, y.shape[1] + 1)).sum(), leaf)
             seen = g[0].abs().sum(0).nonzero()
             box = [(float(axis.min()) + float(axis.max())) / 2 for axis in seen.T]

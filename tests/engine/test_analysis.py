@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_up import box_field
+from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
@@ -66,7 +67,8 @@ def reference_map(
     rows = []
     for image in range(len(x)):
         leaf = x[image : image + 1].clone().requires_grad_(True)
-        y = net(leaf)[0, :, unit[0], unit[1]]
+        with sound_norms():
+            y = net(leaf)[0, :, unit[0], unit[1]]
         parts = []
         for draw in range(draws):
             e = random_signs(len(y), seed=seed, image=image, draw=draw)
@@ -492,7 +494,8 @@ def raw_mean(net: nn.Module, x: Tensor, unit: tuple[int, int], convention: str) 
     rows = []
     for image in x:
         leaf = image[None].clone().requires_grad_(True)
-        y = net(leaf)[0, :, unit[0], unit[1]]
+        with sound_norms():
+            y = net(leaf)[0, :, unit[0], unit[1]]
         (g,) = torch.autograd.grad(y.relu().sum() if convention == "replknet" else y.mean(), leaf)
         rows.append(g[0].relu().sum(0) if convention == "replknet" else g[0].mean(0).relu())
     return torch.stack(rows).mean(0).numpy()

@@ -6,6 +6,7 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
+from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
@@ -48,7 +49,8 @@ def features(net: nn.Module, x: Tensor) -> Tensor:
 
 def plain_gradient(net: nn.Module, x: Tensor, readout) -> Tensor:
     x = x.clone().requires_grad_(True)
-    y = features(net, x)[:, :, 3, 4]
+    with sound_norms():
+        y = features(net, x)[:, :, 3, 4]
     return torch.autograd.grad(readout(y), x)[0]
 
 

@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import torch
+from sound_norms import sound_norms
 from torch import nn
 
 import erfscope
@@ -76,7 +77,8 @@ class Seen:
         x = (torch.rand(1, self.channels, *self.space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(
             True
         )
-        out = self.layout.to_map(self.module(x))
+        with sound_norms():
+            out = self.layout.to_map(self.module(x))
         weights = torch.rand(out.shape[1], generator=generator, dtype=torch.float64) + 0.5
         (gradient,) = torch.autograd.grad((out[(0, slice(None), *unit)] * weights).sum(), x)
         seen = (gradient != 0).any(dim=1)[0].numpy()

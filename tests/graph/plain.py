@@ -4,6 +4,7 @@ import contextlib
 
 import torch
 from oracle import load
+from sound_norms import sound_norms
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
@@ -62,7 +63,8 @@ def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
     elif wrt != "image":
         handles.append(modules[wrt].register_forward_hook(lambda _m, _a, out: refer(out)))
     try:
-        net(x)
+        with sound_norms():
+            net(x)
     finally:
         for handle in handles:
             handle.remove()

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from oracle import load
 from plain import agrees, scrambled, share
+from sound_norms import sound_norms
 from test_run_nets import Chain, Does, conv, device, feed_forward
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -502,7 +503,8 @@ def bright():
 
 def oracle(model, x):
     given = x.clone().requires_grad_(True)
-    out = model(given)[:, :, 18, 18].sum()
+    with sound_norms():
+        out = model(given)[:, :, 18, 18].sum()
     maps = torch.autograd.grad(out, given)[0].abs().sum(1).mean(0)
     return (maps / maps.sum()).numpy()
 

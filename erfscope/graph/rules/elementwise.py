@@ -21,6 +21,7 @@ from erfscope.graph.rules.reading import (
     rule,
 )
 
+rule("__and", "__or", "__xor", "__lshift", "__rshift")(pointwise)
 rule("leaky_relu", "ldexp", "_conj_physical")(pointwise)  # PyTorch 2.6 has no tag for them
 rule("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", has_derivative=False)(pointwise)
 
@@ -74,12 +75,6 @@ def elementwise(call: Call) -> list[Edge] | None:
     if call.name.startswith("prelu"):
         return [Edge(source=call.tensor(), steps=()), read_whole(call, call.args["weight"])]
     return pointwise(call)
-
-
-@rule("type_as")
-def cast(call: Call) -> list[Edge] | None:
-    """A tensor in the type of another, of which no number is read."""
-    return [Edge(source=call.tensor(), steps=())]
 
 
 @rule("masked_fill")

@@ -38,8 +38,6 @@ from erfscope.graph.rules.reading import (
     "unflatten",
     "unsqueeze",
     "squeeze",
-    "view_as",
-    "reshape_as",
     "_reshape_alias",
     "ravel",
 )
@@ -140,7 +138,7 @@ def rot90(call: Call) -> list[Edge] | None:
     return [Edge(source=x, steps=(Dims(reads, shape), permutation(shape, order)))]
 
 
-@move("expand", "expand_as", "broadcast_to", "broadcast_tensors")
+@move("expand", "broadcast_to", "broadcast_tensors")
 def expand(call: Call) -> list[Edge] | None:
     """Dimensions of one index stretched, those of each tensor by itself."""
     x = call.args["tensors"][call.output] if call.name == "broadcast_tensors" else call.tensor()
