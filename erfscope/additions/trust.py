@@ -196,9 +196,9 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     )
     found = with_hidden(join([trust for of_one in gathered for trust in of_one]), erf)
     is_single = device_and_dtype(plan)[1] == torch.float32
-    if is_single and not (found.is_settled and _is_closed(found)):
+    if is_single and not (found.is_settled and (found.disagrees or found.is_within)):
         found = with_hidden(found_in_double(plan, sums, number, asked, found), erf)
-    if is_single and found.regions and not _is_closed(found) and not plan.model.draws_random_numbers:
+    if is_single and _needs_regions(found) and not plan.model.draws_random_numbers:
         found = with_hidden(regions_in_double(plan, sums, number, asked, found), erf)
     if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not plan.model.draws_random_numbers:
         found = replace(
@@ -215,9 +215,11 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     return replace(found, module=next(iter(unproved.values()), None))
 
 
-def _is_closed(trust: Trust) -> bool:
-    """Whether it is known if what is printed of the map holds."""
-    return trust.hidden is None or trust.hidden.is_within or trust.disagrees
+def _needs_regions(trust: Trust) -> bool:
+    """Whether passes in float64 may tell what noise on single regions finds."""
+    if trust.disagrees or not trust.regions or trust.hidden is None:
+        return False
+    return not trust.hidden.is_within or trust.hidden.in_doubt != ""
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
@@ -258,8 +260,8 @@ def regions_of(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, b
 
 
 def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float | None, Tensor]]:
-    """(name, where it ends, cells of the gradient) of the parts within r50, from there to r90 and r99, and beyond, where
-    there are such cells."""
+    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99, and beyond, where there are
+    such cells."""
     if asked.erf is None or not (geometry := Geometry(asked.erf)).has_center:
         return
     whole = Prepared(asked.erf.measured.magnitude, geometry)

@@ -133,11 +133,18 @@ class Probe:
 
     @property
     def most_missed(self) -> float:
-        """The largest energy that the gradient may miss where the noise is, n ``missed`` / q: over n draws of Gaussian
-        noise what is missed has a chi-squared distribution, whose quantile of :data:`BEYOND_BOUND` is q."""
+        """The largest energy that the gradient may miss where the noise is, n ``missed`` / q: what n draws of Gaussian
+        noise miss has a chi-squared distribution, whose quantile of :data:`BEYOND_BOUND` is q.
+
+        Images differ, so that n is the number of draws that make up what is missed, (sum s)^2 / sum s^2 over their
+        squares s."""
         from scipy.special import chdtri  # late: it takes long to import
 
-        n = len(self.found)
+        if not self.missed > 0:
+            return 0.0
+        energies = (np.array(self.found) - np.array(self.predicted)) ** 2
+        shares = energies / energies.sum()
+        n = 1 / float(shares @ shares)
         return n * self.missed / float(chdtri(n, 1 - BEYOND_BOUND))
 
     def joined(self, other: Self) -> Self:
@@ -206,17 +213,10 @@ def _is_overruled(pair: tuple[Probe, Probe], probes: Sequence[Probe]) -> bool:
     return any(probe.misfit < least and (is_flat or probe.sigma < finest) for probe in probes)
 
 
-def moves_unpredicted(probes: Sequence[Probe]) -> bool:
-    """Whether noise moves the unit more than the gradient predicts, and most of that is missed alike at two sigmas.
-
-    Args:
-        probes: Of the same noise on a part of the reference, scaled to several sigmas.
-    """
-    for one, other in combinations(probes, 2):
-        found, predicted = (np.square(changes).mean() for changes in (one.found, one.predicted))
-        if miss_alike(one, other) and one.missed > UNEXPLAINED * found and found > predicted:
-            return True
-    return False
+def is_unpredicted(probe: Probe) -> bool:
+    """Whether noise moves the unit more than the gradient predicts, and most of that otherwise."""
+    found, predicted = (float(np.square(changes).mean()) for changes in (probe.found, probe.predicted))
+    return probe.missed > UNEXPLAINED * found and found > predicted
 
 
 def miss_alike(one: Probe, other: Probe) -> bool:

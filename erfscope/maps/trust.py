@@ -86,6 +86,8 @@ class Hidden:
     sizes: Mapping[str, Size]
     #: The region in which noise moves the unit and the gradient predicts nothing of it; "" where there is none.
     region: str = ""
+    #: The same where it may be rounding errors, kinks or curvature that move the unit.
+    in_doubt: str = ""
 
     @property
     def is_within(self) -> bool:
@@ -190,7 +192,7 @@ class Trust:
             value, se = self.ratio
             if se > UNDECIDED_SE:
                 return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}"
-            if self.hidden is None or self.hidden.is_within:
+            if self.is_within:
                 return ""
             return f"forward passes are compatible with more than is printed: {self.hidden}{why}"
         if self.not_finite:
@@ -208,6 +210,11 @@ class Trust:
         """Whether changes are found as they are predicted, within :data:`SETTLED_MISFIT`, and none is lost in rounding
         errors."""
         return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED_MISFIT**2)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what is printed of the map is within what forward passes leave possible, where there is a map."""
+        return self.hidden is None or self.hidden.is_within
 
     @property
     def is_in_double(self) -> bool:

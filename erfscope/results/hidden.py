@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
 from erfscope.maps.erf_map import ErfMap, FloatArray
-from erfscope.maps.probe import LARGEST_ERROR, Probe, moves_unpredicted
+from erfscope.maps.probe import LARGEST_ERROR, Probe, is_unpredicted, miss_alike
 from erfscope.maps.trust import Hidden, Size, Trust
 from erfscope.measures import Geometry, measure
 
@@ -36,7 +37,12 @@ def hidden_of(trust: Trust, erf: ErfMap | None) -> Hidden | None:
         return None
     room = _Room(trust, erf)
     sizes = {} if not room.geometry.has_center else {"r90": room.r90(), "far_mass": room.far_mass()}
-    return Hidden(share=room.with_hidden(0.0, -math.inf), sizes=sizes, region=room.region())
+    return Hidden(
+        share=room.with_hidden(0.0, -math.inf),
+        sizes=sizes,
+        region=room.unpredicted(alike=True),
+        in_doubt=room.unpredicted(alike=False),
+    )
 
 
 class _Room:
@@ -102,12 +108,17 @@ class _Room:
         largest = self.with_hidden(printed, far, float(self.cells[self.geometry.distance > far].sum()))
         return Size(printed=printed, largest=largest, tolerance=LARGEST_ERROR)
 
-    def region(self) -> str:
+    def unpredicted(self, *, alike: bool) -> str:
         """The first region in which noise moves the unit, the gradient predicts nothing of it, and the map lacks a
-        share that shows; "" where there is none."""
+        share that shows; "" where there is none.
+
+        Args:
+            alike: Whether two sigmas must find the same, which rounding errors, kinks and curvature do not make.
+        """
         for region in self.trust.regions:
-            missed = min(probe.missed for probe in region.probes)
-            if moves_unpredicted(region.probes) and self.mass(missed, region.cells) >= LEAST_SHARE:
+            least = min(region.probes, key=lambda probe: probe.missed)
+            is_known = any(miss_alike(one, other) for one, other in combinations(region.probes, 2))
+            if is_unpredicted(least) and is_known >= alike and self.mass(least.missed, region.cells) >= LEAST_SHARE:
                 return region.name
         return ""
 
