@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -135,7 +136,9 @@ def regions_in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_Imag
     """The findings, completed by noise on each region on a copy of the model in float64, and the gradient that it has
     there; as they are where the model cannot be run so, or casts to a narrower type."""
     of_copy = partial(_regions_of_copy, batch_size=max(sums.batch_size // 2, 1))
-    lists, why = _in_double(plan, number, [each for each in asked if each.further], of_copy)
+    tested = {image for probe in found.gradient for image in probe.images}
+    some = [each for each in asked if each.further and each.image in tested]
+    lists, why = _in_double(plan, number, some, of_copy)
     if why or not lists:
         return replace(found, not_in_double=why)
     by_name = {region.name: region for region in join_regions(lists)}
@@ -155,7 +158,7 @@ def _regions_of_copy(
 ) -> tuple[Region, ...]:
     gradient = copied.gradient()
     with narrower:
-        return regions_of(copied, gradient, asked, batch_size)
+        return regions_of(copied, gradient, asked, batch_size, twice=True)
 
 
 def with_trust(plan: Plan, sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
@@ -209,10 +212,9 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
             hidden=None,
             lost_in_rounding=found.lost_in_rounding + found.n_images,
         )
-    if not found.disagrees:
-        return found
     unproved = unproved_operations(plan.model.recording, plan.question.layer, plan.question.wrt)
-    return replace(found, module=next(iter(unproved.values()), None))
+    module = next(iter(unproved.values()), None) if found.disagrees else None
+    return replace(found, has_unproved=bool(unproved), module=module)
 
 
 def _needs_regions(trust: Trust) -> bool:
@@ -229,7 +231,7 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
     found = of_gradient(function, gradient, asked.draws, sums.batch_size)
     if not found.gradient or not asked.further:
         return found
-    regions = regions_of(function, gradient, asked, sums.batch_size)
+    regions = regions_of(function, gradient, asked, sums.batch_size, twice=False)
     probes = [probe for region in regions for probe in region.probes]
     return replace(
         found,
@@ -240,23 +242,23 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
     )
 
 
-def regions_of(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch_size: int) -> tuple[Region, ...]:
-    """What noise on each region finds at the smaller sigma, and on the outermost at the larger one too."""
+def regions_of(
+    function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch_size: int, *, twice: bool
+) -> tuple[Region, ...]:
+    """What noise on each region finds at the smaller sigma, and at the larger one too on the outermost or, ``twice``,
+    on all."""
     small, large = sigmas(function.x.dtype)
     parts = list(_parts(asked, gradient))
-    noises = [Noise(small, asked.further, cells) for _, _, cells in parts]
-    again = [Noise(large, asked.further, cells) for _, ends_at, cells in parts if ends_at is None]
-    probes = list(probes_of(function, gradient, [*noises, *again], batch_size))
-    return tuple(
-        Region(
-            name=name,
-            ends_at=ends_at,
-            cells=int(cells.sum()),
-            probe=probe,
-            further=() if ends_at is not None else tuple(probes[len(parts) :]),
-        )
-        for (name, ends_at, cells), probe in zip(parts, probes[: len(parts)], strict=True)
-    )
+    noises = [
+        [Noise(sigma, asked.further, cells) for sigma in ((small, large) if twice or ends_at is None else (small,))]
+        for _, ends_at, cells in parts
+    ]
+    probes = probes_of(function, gradient, [noise for of_part in noises for noise in of_part], batch_size)
+    regions = list[Region]()
+    for (name, ends_at, cells), of_part in zip(parts, noises, strict=True):
+        probe, *further = islice(probes, len(of_part))
+        regions.append(Region(name=name, ends_at=ends_at, cells=int(cells.sum()), probe=probe, further=tuple(further)))
+    return tuple(regions)
 
 
 def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float | None, Tensor]]:

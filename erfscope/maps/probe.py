@@ -140,9 +140,9 @@ class Probe:
         squares s."""
         from scipy.special import chdtri  # late: it takes long to import
 
-        if not self.missed > 0:
-            return 0.0
         energies = (np.array(self.found) - np.array(self.predicted)) ** 2
+        if not 0 < energies.sum() < math.inf:
+            return math.inf if energies.any() else 0.0
         shares = energies / energies.sum()
         n = 1 / float(shares @ shares)
         return n * self.missed / float(chdtri(n, 1 - BEYOND_BOUND))

@@ -36,8 +36,8 @@ class Region:
     name: str
     #: The distance from the unit that it ends at, in the unit of the map's distances; None for the outermost.
     ends_at: float | None = None
-    #: How many cells get noise.
-    cells: int
+    #: How many cells get noise; 0 where that was not stored.
+    cells: int = 0
     probe: Probe
     #: The same noise scaled to other sigmas, or in float64.
     further: tuple[Probe, ...] = ()
@@ -73,7 +73,9 @@ class Size:
         return self.largest <= self.printed + self.tolerance
 
     def __str__(self) -> str:
-        return f"{number(self.largest)} {self.unit}".rstrip()
+        places = None if self.unit else 3
+        largest, printed = (number(value, places=places) for value in (self.largest, self.printed))
+        return f"{f'{largest} {self.unit}'.rstrip()} ({printed} printed)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,8 @@ class Trust:
     #: Where the gradient disagrees, the module of the first operation whose gradient may not be its derivative, as the
     #: model's recording tells; "" for the model's own forward, None where no operation is known to be one.
     module: str | None = None
+    #: Whether the model's recording has any operation whose gradient may not be its derivative.
+    has_unproved: bool = False
     #: Why no passes were made in float64; "" where they were, or were not needed.
     not_in_double: str = ""
     #: What the map may lack; None where there is no map, or no gradient.
@@ -192,9 +196,9 @@ class Trust:
             value, se = self.ratio
             if se > UNDECIDED_SE:
                 return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}"
-            if self.is_within:
+            if self.is_within or not self.has_unproved:
                 return ""
-            return f"forward passes are compatible with more than is printed: {self.hidden}{why}"
+            return f"what is printed is not proved, since forward passes leave {self.hidden} possible{why}"
         if self.not_finite:
             return "the gradient is untested: noise makes the unit or its gradient NaN or infinite"
         return (

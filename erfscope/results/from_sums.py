@@ -126,7 +126,7 @@ def disagreement(trust: Trust, noun: str = "image") -> str:
     elif trust.hidden is not None and trust.hidden.region:
         text = (
             f"the gradient disagrees with forward passes: {trust.hidden.region} it predicts nothing of what noise does"
-            f" to the unit; they are compatible with {trust.hidden}"
+            f" to the unit; they leave {trust.hidden} possible"
         )
     else:
         assert trust.ratio is not None

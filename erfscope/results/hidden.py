@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -18,7 +19,7 @@ OUTSIDE = 0.1
 #: A smaller share of a map shows in none of the digits that are printed of it.
 LEAST_SHARE = 1e-3
 #: Halvings of the interval that the largest r90 lies in.
-HALVINGS = 50
+HALVINGS = 30
 
 
 def with_hidden(trust: Trust, erf: ErfMap | None) -> Trust:
@@ -81,7 +82,7 @@ class _Room:
         mass = self.mass(self._energy(beyond), self.outside(self.cells, beyond) if cells is None else cells)
         # Energies of a sum: its amplitudes add up at most.
         total = (math.sqrt(seen) + math.sqrt(mass)) ** 2 if self.erf.scale == "energy" else seen + mass
-        return total / (1 - seen + total)
+        return 1 - (1 - seen) / (1 - seen + total)
 
     def _energy(self, beyond: float) -> float:
         """The largest energy that is missed beyond a distance."""
@@ -123,7 +124,7 @@ class _Room:
         return ""
 
 
-def _most(probes: tuple[Probe, ...]) -> float:
+def _most(probes: Sequence[Probe]) -> float:
     """The largest energy that a gradient may miss: each probe's bound holds, since all else adds to what it finds."""
     return min(probe.most_missed for probe in probes)
 
