@@ -262,7 +262,7 @@ def regions_of(
 
 
 def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float | None, Tensor]]:
-    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99, and beyond, where there are
+    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99.9, and beyond, where there are
     such cells."""
     if asked.erf is None or not (geometry := Geometry(asked.erf)).has_center:
         return
@@ -273,7 +273,7 @@ def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float 
     for axis in sorted({*range(rank)} - {*measured}):
         distance = distance.unsqueeze(axis)
     inner = -math.inf
-    for share, name in ((50, "within r50"), (90, "r50 to r90"), (99, "r90 to r99"), (None, "beyond r99")):
+    for share, name in ((50, "within r50"), (90, "r50 to r90"), (99.9, "r90 to r99.9"), (None, "beyond r99.9")):
         outer = None if share is None else whole.radius(share / 100)
         cells = ((distance > inner) & (distance <= (math.inf if outer is None else outer))).expand(
             gradient.values.shape[1:]

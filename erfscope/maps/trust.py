@@ -133,7 +133,7 @@ class Trust:
 
     #: Noise everywhere, at sigmas that are small against the reference's spread and large against rounding.
     gradient: tuple[Probe, ...]
-    #: Noise within r50, between r50 and r90, between r90 and r99, and beyond.
+    #: Noise within r50, between r50 and r90, between r90 and r99.9, and beyond.
     regions: tuple[Region, ...] = ()
     #: First cell that gets noise and the one behind the last, along each axis of the reference; () without any.
     box: tuple[tuple[int, int], ...] = ()

@@ -62,7 +62,7 @@ def disc(size=65, radius=6.0):
 
 
 def lacking(erf, energy):
-    """A test of a map whose gradient may miss so much energy beyond r99, and nothing elsewhere."""
+    """A test of a map whose gradient may miss so much energy beyond r99.9, and nothing elsewhere."""
     radius = 6.5
     # One draw whose bound is the energy.
     wanted = probe([1.0])
@@ -72,7 +72,7 @@ def lacking(erf, energy):
         gradient=(probe([1.0], [0.0]),),
         regions=(
             Region(name="within", ends_at=radius, probe=probe([1.0], [1.0])),
-            Region(name="beyond r99", cells=cells, probe=outer),
+            Region(name="beyond r99.9", cells=cells, probe=outer),
         ),
         box=tuple((0, side) for side in erf.values.shape),
         amplitudes=(erf.values.sum() / np.linalg.norm(erf.values),),
@@ -235,11 +235,11 @@ def test_what_a_detached_path_does_is_found_and_the_true_sizes_lie_within_the_la
     assert (true.status, true.trust.disagrees, true.trust.hidden.is_within) == ("ok", False, True)
     assert true.trust.hidden.region == true.trust.hidden.in_doubt == ""
     assert cut.status == "degenerate"
-    assert cut.trust.hidden.region == "beyond r99"
+    assert cut.trust.hidden.region == "beyond r99.9"
     for name, size_of in cut.trust.hidden.sizes.items():
         assert size_of.printed == float(cut[name])
         assert float(true[name]) <= size_of.largest
-    assert "beyond r99 it predicts nothing of what noise does" in cut.error
+    assert "beyond r99.9 it predicts nothing of what noise does" in cut.error
     assert f"r90 up to {cut.trust.hidden.sizes['r90']}" in trust_text(cut)
     # The true r90, and the one that is printed, tell what was wrong.
     assert (kind == "side" and weight < 1) or float(true["r90"]) > 1.1 * float(cut["r90"])
@@ -274,7 +274,7 @@ def test_shards_together_bound_the_map_of_all_images(tmp_path):
         for number in (1, 2)
     ]
     merged = erfscope.merge(parts)
-    assert merged[0].trust.hidden.region == "beyond r99"
+    assert merged[0].trust.hidden.region == "beyond r99.9"
     assert merged[0].trust.hidden.sizes["r90"].printed == float(merged[0]["r90"])
     assert len([finding for finding in merged[0].findings if finding.code == "gradient_disagrees"]) == 1
     merged.save(tmp_path / "run")
