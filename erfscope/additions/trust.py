@@ -262,8 +262,8 @@ def regions_of(
 
 
 def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float | None, Tensor]]:
-    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99.9, and beyond, where there are
-    such cells."""
+    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99.9, and beyond, where there
+    are such cells."""
     if asked.erf is None or not (geometry := Geometry(asked.erf)).has_center:
         return
     whole = Prepared(asked.erf.measured.magnitude, geometry)

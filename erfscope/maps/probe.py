@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -186,31 +185,6 @@ def is_hidden(probes: Sequence[Probe]) -> bool:
     if sharpest(probes).misfit <= UNDECIDED_SE**2:
         return False
     return CLOSE * small.misfit * small.sigma**2 >= large.misfit * large.sigma**2
-
-
-def are_off(probes: Sequence[Probe]) -> bool:
-    """Whether changes are not those that a gradient predicts, at the sigma where it explains most, or at any two sigmas
-    alike.
-
-    Args:
-        probes: Of the same noise, scaled to several sigmas; at least one.
-    """
-    return is_off(sharpest(probes)) or any(
-        _miss_much(one, other) and not _is_overruled((one, other), probes) for one, other in combinations(probes, 2)
-    )
-
-
-def _miss_much(one: Probe, other: Probe) -> bool:
-    return min(one.misfit, other.misfit) > LARGEST_ERROR**2 and miss_alike(one, other)
-
-
-def _is_overruled(pair: tuple[Probe, Probe], probes: Sequence[Probe]) -> bool:
-    """Whether the gradient explains what another probe finds: at a smaller sigma, which is nearer to the derivative, or
-    at any where the pair finds nothing, since a model that rounds is flat at small sigmas."""
-    least = min(probe.misfit for probe in pair) / CLOSE
-    finest = min(probe.sigma for probe in pair)
-    is_flat = all(np.square(probe.found).sum() <= ALIKE * np.square(probe.predicted).sum() for probe in pair)
-    return any(probe.misfit < least and (is_flat or probe.sigma < finest) for probe in probes)
 
 
 def is_unpredicted(probe: Probe) -> bool:

@@ -6,12 +6,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from erfscope.maps.probe import LARGEST_ERROR, SETTLED_MISFIT, UNDECIDED_SE, Estimate, Probe, are_off, sharpest
+from erfscope.maps.probe import (
+    ALIKE,
+    CLOSE,
+    LARGEST_ERROR,
+    SETTLED_MISFIT,
+    UNDECIDED_SE,
+    Estimate,
+    Probe,
+    is_off,
+    miss_alike,
+    sharpest,
+)
 from erfscope.printable import number
 
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
@@ -241,6 +252,31 @@ class Trust:
     def at_tenth(self) -> Estimate | None:
         """The ratio for changes of a tenth of the reference's standard deviation."""
         return next((step.ratio for step in self.ladder if step.sigma == TENTH_OF_SPREAD), None)
+
+
+def are_off(probes: Sequence[Probe]) -> bool:
+    """Whether changes are not those that a gradient predicts, at the sigma where it explains most, or at any two sigmas
+    alike.
+
+    Args:
+        probes: Of the same noise, scaled to several sigmas; at least one.
+    """
+    return is_off(sharpest(probes)) or any(
+        _miss_much(one, other) and not _is_overruled((one, other), probes) for one, other in combinations(probes, 2)
+    )
+
+
+def _miss_much(one: Probe, other: Probe) -> bool:
+    return min(one.misfit, other.misfit) > LARGEST_ERROR**2 and miss_alike(one, other)
+
+
+def _is_overruled(pair: tuple[Probe, Probe], probes: Sequence[Probe]) -> bool:
+    """Whether the gradient explains what another probe finds: at a smaller sigma, which is nearer to the derivative, or
+    at any where the pair finds nothing, since a model that rounds is flat at small sigmas."""
+    least = min(probe.misfit for probe in pair) / CLOSE
+    finest = min(probe.sigma for probe in pair)
+    is_flat = all(np.square(probe.found).sum() <= ALIKE * np.square(probe.predicted).sum() for probe in pair)
+    return any(probe.misfit < least and (is_flat or probe.sigma < finest) for probe in probes)
 
 
 def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:

@@ -10,8 +10,7 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.probe import Probe, is_off
-from erfscope.maps.trust import crossing
+from erfscope.maps.trust import Probe, crossing, is_off
 from erfscope.view.extras import trust_text
 from erfscope.view.sentences import methods_sentence
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import erfscope
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.probe import Probe, are_off, miss_alike
-from erfscope.maps.trust import Hidden, Region, Size, Trust
+from erfscope.maps.probe import Probe, miss_alike
+from erfscope.maps.trust import Hidden, Region, Size, Trust, are_off
 from erfscope.measures import Geometry, measure
 from erfscope.results.from_sums import with_trust
 from erfscope.results.hidden import hidden_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.maps.probe import Probe, is_off
+from erfscope.maps.trust import Probe, is_off
 from erfscope.view.extras import trust_text
 
 FEW = {"measures": "r50,r90", "trust": True}
