@@ -4,16 +4,20 @@ cost?
     python benchmarks/trust.py
     python benchmarks/trust.py --models 'swin*,*vit*' --seeds 0,1,2 --samples 4
     python benchmarks/trust.py --power --seeds 0,1,2
+    python benchmarks/trust.py --detached --seeds 0,1
     python benchmarks/trust.py --time --rounds 3
 
 The first runs over one small model of every model module of timm and some of torchvision, at random weights, each in a
 process of its own. ``--power`` cuts a part of one late block's output off from autograd: 5 % of what it passes on.
+``--detached`` detaches what the mean of the whole image does to a unit, which has little energy and, spread over all
+pixels, much of the map; the same net with that attached has the true sizes.
 ``--time`` has whole calls take turns."""
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import os
 import sys
 import time
@@ -50,6 +54,9 @@ BLOCKS = {
     "vit_tiny_patch16_224": "blocks.8",
     "swin_tiny_patch4_window7_224": "layers.3.blocks.1",
 }
+#: For ``--detached``: gates of so much gain, and side paths of so much weight; sides of the input in pixels.
+CONTEXTS = (("gate", 2.0), ("gate", 8.0), ("gate", 20.0), ("gate", 50.0), ("side", 0.05), ("side", 1.0), ("side", 3.0))
+SIZES = (24, 64)
 #: What of a block's output autograd does not see.
 CUT_OFF = 0.05
 #: Passes that the gradient may be judged by, and images of a timed call.
@@ -159,6 +166,44 @@ def words_of_probes(trust: Trust) -> Iterator[str]:
         yield f"{probe.energy.value:.4f} ± {probe.energy.se:.4f}"
 
 
+class Context(nn.Module):
+    """A convolution, and what the mean of the whole image does to it by a gate or a side path."""
+
+    def __init__(self, kind: str, weight: float, seed: int, *, is_detached: bool) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.conv, self.mix = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.kind, self.weight, self.is_detached = kind, weight, is_detached
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 8, H, W)."""
+        y = self.conv(x)
+        context = self.weight * self.mix(y.mean((2, 3), keepdim=True))
+        context = context.detach() if self.is_detached else context
+        return y * torch.sigmoid(context) if self.kind == "gate" else y + context
+
+
+def detached(asked: argparse.Namespace) -> int:
+    """Paths over the whole image, attached and detached. Returns the number of verdicts that are not as they should
+    be."""
+    wrong = 0
+    for (kind, weight), size, seed in itertools.product(CONTEXTS, SIZES, asked.seeds):
+        nets = (Context(kind, weight, seed, is_detached=is_detached).eval() for is_detached in (False, True))
+        options: dict[str, Any] = {"measures": ["r90", "far_mass"], "seed": seed, "trust": True, "input_size": size}
+        true, cut = (erfscope.analyze(net, samples=asked.samples, **options) for net in nets)
+        assert true.trust is not None
+        assert cut.trust is not None
+        is_wrong = true.trust.disagrees or not true.trust.is_within or not cut.trust.disagrees
+        wrong += is_wrong
+        found = (
+            f"{name} {'disagrees' if trust.disagrees else 'agrees'}, {trust.hidden}, {trust.passes} passes"
+            for name, trust in (("attached", true.trust), ("detached", cut.trust))
+        )
+        print(f"{kind} {weight:g}, {size} px, seed {seed}: {'; '.join(found)}{'; WRONG' * is_wrong}", flush=True)
+    return wrong
+
+
 def times(asked: argparse.Namespace) -> int:
     """Seconds of whole calls with and without trust. Returns 0."""
     for name in chosen(asked):
@@ -192,6 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
         "--power", dest="run", action="store_const", const=power, default=all_models, help="is a wrong gradient found?"
+    )
+    mode.add_argument(
+        "--detached", dest="run", action="store_const", const=detached, help="is a wrong gradient found far away?"
     )
     mode.add_argument("--time", dest="run", action="store_const", const=times, help="what does it cost?")
     asked = parser.parse_args(arguments)

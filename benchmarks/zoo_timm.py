@@ -26,7 +26,6 @@ from erfscope.api.isolated import measure_alone
 from erfscope.errors import ErfscopeError
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.isolation.processes import GRACE_S
-from erfscope.model_errors import ENVIRONMENT
 from erfscope.storage.json_format import result_to_json
 
 #: Share of the budget within which parameters are counted. Models that are not counted by then come after those that
@@ -196,8 +195,7 @@ def measure_all(
 def found(outcome: Outcome) -> dict[str, Any]:
     """What a process has given of a model, as the part of its row that is about the result."""
     if outcome.error is not None:
-        status = "late" if outcome.late else "crashed" if outcome.cause == ENVIRONMENT else "error"
-        return {"status": status, "error": outcome.error}
+        return {"status": "error", "error": outcome.error}
     (result,) = map(result_to_json, outcome.value)
     row = {
         "status": result["status"],

@@ -15,7 +15,7 @@ from field_comments import comment_above
 
 from erfscope.gate import baseline
 from erfscope.gate import baseline as entry
-from erfscope.maps import trust
+from erfscope.maps import probe, trust
 from erfscope.results import result
 from erfscope.storage import documents, json_format
 
@@ -70,7 +70,7 @@ DIFFERENCES = {
 
 def schemas() -> dict[str, str]:
     """The text of every schema, by the name of its file."""
-    classes = {**vars(documents), **vars(json_format), **vars(result), **vars(trust)}
+    classes = {**vars(documents), **vars(json_format), **vars(result), **vars(trust), **vars(probe)}
     report = _components([documents.StoredReport, documents.StoredResult, documents.StoredDifference], classes)
     report["Trf"]["properties"]["global"] = {
         "type": "boolean",

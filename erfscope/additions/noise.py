@@ -22,7 +22,8 @@ from erfscope.engine.plan import Plan
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import is_input
 from erfscope.graph.run import Crop, Forward
-from erfscope.maps.trust import Probe, Trust
+from erfscope.maps.probe import Probe
+from erfscope.maps.trust import Trust
 
 #: Standard deviation of the noise that is added to a reference before anything else, in its own: no two neighbours are
 #: the same then, as they are in flat parts of an image, where the largest of them has no derivative.
@@ -49,6 +50,16 @@ class Gradient:
     def norm(self) -> float:
         """Norm over all cells and channels."""
         return float(self.values.norm())
+
+    @property
+    def amplitude(self) -> float:
+        """The sum over cells of the norm over channels, over the norm of all: 1 of one cell, sqrt(N) of N alike."""
+        return float(self.values.norm(dim=0).sum()) / self.norm
+
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """First cell and the one behind the last, along each axis of the reference."""
+        return tuple((low, low + size) for low, size in zip(self.origin, self.values.shape[1:], strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +192,6 @@ def sigmas(dtype: torch.dtype) -> tuple[float, float]:
 class Noise(NamedTuple):
     """The noise of one probe."""
 
-    #: "" for noise everywhere, else the part of the reference that it is on.
-    region: str
     sigma: float
     draws: int
     #: True for the cells that it is on, (*space) of the gradient; None for all.
@@ -192,7 +201,7 @@ class Noise(NamedTuple):
 def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, batch_size: int) -> Trust:
     """The check of one image's gradient by noise everywhere."""
     dtype = function.x.dtype
-    everywhere = [Noise("", sigma, draws) for sigma in sigmas(dtype)]
+    everywhere = [Noise(sigma, draws) for sigma in sigmas(dtype)]
     probes = list(probes_of(function, gradient, everywhere, batch_size))
     passes = 1 + 2 * len(everywhere) * draws
     if not all(map(math.isfinite, (gradient.norm, *(value for probe in probes for value in probe.found)))):
@@ -203,7 +212,7 @@ def of_gradient(function: UnitFunction, gradient: Gradient, draws: int, batch_si
         return Trust(gradient=(), passes=passes, moved_without_gradient=int(moved))
     if _is_rounding(function, gradient, probes):
         return Trust(gradient=(), passes=passes, lost_in_rounding=1)
-    return Trust(gradient=tuple(probes), passes=passes)
+    return Trust(gradient=tuple(probes), passes=passes, box=gradient.box, amplitudes=(gradient.amplitude,))
 
 
 def probes_of(function: UnitFunction, gradient: Gradient, noises: Sequence[Noise], batch_size: int) -> Iterator[Probe]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from erfscope.additions.double import NarrowerTypes, NoDoublePrecision, copy_in_double, run_in_double
 from erfscope.additions.noise import Gradient, Noise, UnitFunction, function_of, of_gradient, probes_of, sigmas
@@ -18,14 +20,71 @@ from erfscope.engine.cost import unproved_operations
 from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.geometry.names import is_input
 from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.trust import LARGEST_ERROR, TENTH_OF_SPREAD, Region, Step, Trust, is_hidden, join
-from erfscope.measures import measure
+from erfscope.maps.probe import LARGEST_ERROR, is_hidden
+from erfscope.maps.trust import TENTH_OF_SPREAD, Region, Step, Trust, join, join_regions
+from erfscope.measures import Geometry, Prepared
 from erfscope.model_errors import wrap_model_errors
 from erfscope.results import from_sums
+from erfscope.results.hidden import with_hidden
 from erfscope.results.result import Result
 
+#: Images that the gradient is compared on, and draws of noise on all of them together.
+IMAGES = 8
+#: Of these, images that noise is put on in parts and in steps.
+FURTHER_IMAGES = 4
+#: Larger sigmas, in standard deviations of the reference.
+STEPS = (0.03, TENTH_OF_SPREAD, 0.3, 1.0)
 
-def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], draws: int, found: Trust) -> Trust:
+
+class _ImageCheck(NamedTuple):
+    """The request for one image."""
+
+    image: int
+    draws: int
+    #: Draws for regions and steps; 0 for neither.
+    further: int
+    #: The unit's map; None where there is none.
+    erf: ErfMap | None
+
+
+T = TypeVar("T")
+_OfCopy = Callable[[UnitFunction, Gradient, _ImageCheck, NarrowerTypes], T]
+
+
+def _in_double(plan: Plan, number: int, asked: Sequence[_ImageCheck], of_copy: _OfCopy[T]) -> tuple[list[T], str]:
+    """What passes of a copy of the model in float64 say of each image, by all ranks together, and why they say nothing;
+    none of the images where one of them has nothing.
+
+    Args:
+        plan: What was measured.
+        number: Of the plan's units.
+        asked: The images.
+        of_copy: The function in float64, the gradient that the model itself has, and the request -> what it says.
+    """
+    counted = plan.pass_bytes
+
+    def of_rank() -> tuple[list[T], str]:
+        if lacking := lacks_for_double(plan, counted):
+            return [], f"passes in float64 need {lacking}"
+        narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
+        ours = list[T]()
+        try:
+            double = run_in_double(partial(copy_in_double, plan.model.adapter))
+            for each in plan.process_group.share(asked):
+                own = function_of(plan, number, each.image)
+                copied = replace(own, adapter=double, x=own.x.double())
+                ours.append(run_in_double(partial(of_copy, copied, own.gradient(), each, narrower)))
+        except NoDoublePrecision as error:
+            return [], str(error)
+        cast = narrower.dtype
+        return ours, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
+
+    gathered = plan.process_group.all_gather(of_rank)
+    every = [each for of_one, _ in gathered for each in of_one]
+    return every if len(every) == len(asked) else [], next((text for _, text in gathered if text), "")
+
+
+def found_in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_ImageCheck], found: Trust) -> Trust:
     """The findings in the model's own type, completed by noise on a copy of the model in float64.
 
     Rounding errors and kinks, which hide them from passes in float32, lie much closer together there.
@@ -34,34 +93,11 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
         plan: What was measured.
         sums: Of the measurement, by all ranks.
         number: Of the plan's units.
-        images: Those that all ranks have checked.
-        draws: Of noise on each of them.
+        asked: The images that all ranks have checked.
         found: By passes of the model's own type.
     """
-    counted = plan.pass_bytes
-
-    def of_rank() -> tuple[list[Trust], str]:
-        if lacking := lacks_for_double(plan, counted):
-            return [], f"passes in float64 need {lacking}"
-        narrower = NarrowerTypes()  # type: ignore[no-untyped-call]
-        ours = list[Trust]()
-        try:
-            double = run_in_double(partial(copy_in_double, plan.model.adapter))
-            for image in plan.process_group.share(images):
-                own = function_of(plan, number, image)
-                copied = replace(own, adapter=double, x=own.x.double())
-                ours.append(run_in_double(partial(_of_copy, copied, own.gradient(), draws, sums, narrower)))
-        except NoDoublePrecision as error:
-            return [], str(error)
-        cast = narrower.dtype
-        return ours, "" if cast is None else f"the model casts float64 to {str(cast).removeprefix('torch.')} by itself"
-
-    gathered = plan.process_group.all_gather(of_rank)
-    trusts = [trust for of_one, _ in gathered for trust in of_one]
-    why, in_double = (
-        next((text for _, text in gathered if text), ""),
-        join(trusts) if len(trusts) == len(images) else None,
-    )
+    trusts, why = _in_double(plan, number, asked, partial(_of_copy, batch_size=max(sums.batch_size // 2, 1)))
+    in_double = join(trusts) if trusts else None
     # A gradient that agrees at such small noise is right whatever was cast; one that does not proves nothing.
     if in_double is None or (why and not (in_double.gradient and in_double.is_settled)):
         return replace(found, not_in_double=why)
@@ -79,7 +115,9 @@ def found_in_double(plan: Plan, sums: Sums, number: int, images: Sequence[int], 
     )
 
 
-def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, narrower: NarrowerTypes) -> Trust:
+def _of_copy(
+    copied: UnitFunction, gradient: Gradient, asked: _ImageCheck, narrower: NarrowerTypes, *, batch_size: int
+) -> Trust:
     """The check of the model's own gradient of one image by noise on a copy in float64.
 
     Nothing where the copy has another gradient: rounding errors have changed the model's, or what it computes depends
@@ -91,26 +129,36 @@ def _of_copy(copied: UnitFunction, gradient: Gradient, draws: int, sums: Sums, n
             gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart"
         )
     with narrower:
-        return of_gradient(copied, gradient, draws, max(sums.batch_size // 2, 1))
+        return of_gradient(copied, gradient, asked.draws, batch_size)
 
 
-#: Images that the gradient is compared on, and draws of noise on all of them together.
-IMAGES = 8
-#: Of these, images that noise is put on in parts and in steps.
-FURTHER_IMAGES = 4
-#: Larger sigmas, in standard deviations of the reference.
-STEPS = (0.03, TENTH_OF_SPREAD, 0.3, 1.0)
+def regions_in_double(plan: Plan, sums: Sums, number: int, asked: Sequence[_ImageCheck], found: Trust) -> Trust:
+    """The findings, completed by noise on each region on a copy of the model in float64, and the gradient that it has
+    there; as they are where the model cannot be run so, or casts to a narrower type."""
+    of_copy = partial(_regions_of_copy, batch_size=max(sums.batch_size // 2, 1))
+    tested = {image for probe in found.gradient for image in probe.images}
+    some = [each for each in asked if each.further and each.image in tested]
+    lists, why = _in_double(plan, number, some, of_copy)
+    if why or not lists:
+        return replace(found, not_in_double=why)
+    by_name = {region.name: region for region in join_regions(lists)}
+    passes = sum(2 * len(probe.images) for region in by_name.values() for probe in region.probes)
+    regions = (
+        replace(
+            region,
+            further=(*region.further, *(replace(probe, dtype="float64") for probe in by_name[region.name].probes)),
+        )
+        for region in found.regions
+    )
+    return replace(found, regions=tuple(regions), passes=found.passes + passes)
 
 
-class _ImageCheck(NamedTuple):
-    """The request for one image."""
-
-    image: int
-    draws: int
-    #: Draws for parts and steps; 0 for neither.
-    further: int
-    #: The unit's map; None where there is none.
-    erf: ErfMap | None
+def _regions_of_copy(
+    copied: UnitFunction, _own: Gradient, asked: _ImageCheck, narrower: NarrowerTypes, *, batch_size: int
+) -> tuple[Region, ...]:
+    gradient = copied.gradient()
+    with narrower:
+        return regions_of(copied, gradient, asked, batch_size, twice=True)
 
 
 def with_trust(plan: Plan, sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
@@ -149,17 +197,31 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     gathered = plan.process_group.all_gather(
         lambda: [_of_image(plan, sums, number, each) for each in plan.process_group.share(asked)]
     )
-    found = join([trust for of_one in gathered for trust in of_one])
-    if not found.is_settled and device_and_dtype(plan)[1] == torch.float32:
-        found = found_in_double(plan, sums, number, images, draws, found)
+    found = with_hidden(join([trust for of_one in gathered for trust in of_one]), erf)
+    is_single = device_and_dtype(plan)[1] == torch.float32
+    if is_single and not (found.is_settled and (found.disagrees or found.is_within)):
+        found = with_hidden(found_in_double(plan, sums, number, asked, found), erf)
+    if is_single and _needs_regions(found) and not plan.model.draws_random_numbers:
+        found = with_hidden(regions_in_double(plan, sums, number, asked, found), erf)
     if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not plan.model.draws_random_numbers:
         found = replace(
-            found, gradient=(), regions=(), ladder=(), lost_in_rounding=found.lost_in_rounding + found.n_images
+            found,
+            gradient=(),
+            regions=(),
+            ladder=(),
+            hidden=None,
+            lost_in_rounding=found.lost_in_rounding + found.n_images,
         )
-    if not found.disagrees:
-        return found
     unproved = unproved_operations(plan.model.recording, plan.question.layer, plan.question.wrt)
-    return replace(found, module=next(iter(unproved.values()), None))
+    module = next(iter(unproved.values()), None) if found.disagrees else None
+    return replace(found, has_unproved=bool(unproved), module=module)
+
+
+def _needs_regions(trust: Trust) -> bool:
+    """Whether passes in float64 may tell what noise on single regions finds."""
+    if trust.disagrees or not trust.regions or trust.hidden is None:
+        return False
+    return not trust.hidden.is_within or trust.hidden.in_doubt != ""
 
 
 def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
@@ -169,34 +231,56 @@ def _of_image(plan: Plan, sums: Sums, number: int, asked: _ImageCheck) -> Trust:
     found = of_gradient(function, gradient, asked.draws, sums.batch_size)
     if not found.gradient or not asked.further:
         return found
-    parts = list(_regions(asked, sigmas(function.x.dtype)[0], gradient))
-    regions = zip(parts, probes_of(function, gradient, parts, sums.batch_size), strict=True)
+    regions = regions_of(function, gradient, asked, sums.batch_size, twice=False)
+    probes = [probe for region in regions for probe in region.probes]
     return replace(
         found,
-        regions=tuple(Region(name=part.region, probe=probe) for part, probe in regions),
+        regions=regions,
         ladder=tuple(_steps(function, gradient, asked, sums.batch_size)),
-        passes=found.passes + (2 * len(parts) + len(STEPS) + 2) * asked.further,
+        passes=found.passes + (2 * len(probes) + len(STEPS) + 2) * asked.further,
         grey_levels=_grey_levels(plan, gradient.spread),
     )
 
 
-def _regions(asked: _ImageCheck, sigma: float, gradient: Gradient) -> Iterator[Noise]:
-    """Noise within r50, between r50 and r90, and beyond, where there are such cells."""
-    sizes = {} if asked.erf is None else measure(asked.erf, ["r50", "r90"])
-    r50, r90 = sizes.get("r50"), sizes.get("r90")
-    if asked.erf is None or not isinstance(r50, float) or not isinstance(r90, float):
+def regions_of(
+    function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch_size: int, *, twice: bool
+) -> tuple[Region, ...]:
+    """What noise on each region finds at the smaller sigma, and at the larger one too on the outermost or, ``twice``,
+    on all."""
+    small, large = sigmas(function.x.dtype)
+    parts = list(_parts(asked, gradient))
+    noises = [
+        [Noise(sigma, asked.further, cells) for sigma in ((small, large) if twice or ends_at is None else (small,))]
+        for _, ends_at, cells in parts
+    ]
+    probes = probes_of(function, gradient, [noise for of_part in noises for noise in of_part], batch_size)
+    regions = list[Region]()
+    for (name, ends_at, cells), of_part in zip(parts, noises, strict=True):
+        probe, *further = islice(probes, len(of_part))
+        regions.append(Region(name=name, ends_at=ends_at, cells=int(cells.sum()), probe=probe, further=tuple(further)))
+    return tuple(regions)
+
+
+def _parts(asked: _ImageCheck, gradient: Gradient) -> Iterator[tuple[str, float | None, Tensor]]:
+    """(name, where it ends, cells of the gradient) of the parts within r50, to r90, to r99.9, and beyond, where there
+    are such cells."""
+    if asked.erf is None or not (geometry := Geometry(asked.erf)).has_center:
         return
-    space, center = gradient.values.shape[1:], asked.erf.center_px
-    plane = range(len(space))[-2:]
-    away = [torch.arange(space[axis], dtype=torch.float64) + gradient.origin[axis] - center[axis] for axis in plane]
-    distance = torch.stack(torch.meshgrid(*away, indexing="ij")).norm(dim=0).expand(space)
-    for name, cells in (
-        ("within r50", distance <= r50),
-        ("r50 to r90", (distance > r50) & (distance <= r90)),
-        ("beyond r90", distance > r90),
-    ):
+    whole = Prepared(asked.erf.measured.magnitude, geometry)
+    measured, rank = asked.erf.axes.measured, len(gradient.box)
+    place = tuple(slice(*gradient.box[axis]) for axis in measured)
+    distance = torch.from_numpy(geometry.distance[place])
+    for axis in sorted({*range(rank)} - {*measured}):
+        distance = distance.unsqueeze(axis)
+    inner = -math.inf
+    for share, name in ((50, "within r50"), (90, "r50 to r90"), (99.9, "r90 to r99.9"), (None, "beyond r99.9")):
+        outer = None if share is None else whole.radius(share / 100)
+        cells = ((distance > inner) & (distance <= (math.inf if outer is None else outer))).expand(
+            gradient.values.shape[1:]
+        )
         if bool(cells.any()):
-            yield Noise(name, sigma, asked.further, cells)
+            yield name, outer, cells
+        inner = inner if outer is None else outer
 
 
 def _steps(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch_size: int) -> Iterator[Step]:

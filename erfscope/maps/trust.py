@@ -1,200 +1,29 @@
 """Tests of a gradient by forward passes with noise: whether it is the model's derivative, where it is large, and how
-far it holds.
-
-A unit's scalar f moves by df where noise of standard deviation sigma moves the reference, and the gradient g predicts g
-. noise. Over noise, E df^2 / sigma^2 tends to |g|^2 as sigma tends to 0, if g is the derivative. The prediction makes
-that sharp: in the regression of what is found on what is predicted, whose mean square is known, little is left to
-chance where the two agree."""
+far it holds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from erfscope.maps.erf_map import FloatArray
-
-#: A ratio refutes a gradient where it is further from 1 than this, and than chance moves it in all but this share of
-#: cases.
-LARGEST_ERROR, CHANCE = 0.05, 5e-4
-#: Passes in float32 settle what they find within this share of what is predicted: kinks may hide as much again of an
-#: error.
-SETTLED_MISFIT = LARGEST_ERROR / 2
-#: A ratio with a larger standard error confirms little.
-UNDECIDED_SE = 0.15
-#: A gradient is refuted, too, that explains less than half of the energy found, or that errs by more than it predicts,
-#: whatever the ratio's error.
-UNEXPLAINED, MISFIT = 0.5, 1.0
-#: What a gradient misses of changes is the same at two sigmas where the two differ by less than this share of its
-#: energy.
-ALIKE = 0.01
-#: Energies that differ by less than this factor are about the same: they are estimated from a few draws.
-CLOSE = 4
-#: Errors are over images where there are so many, else over draws of noise.
-GROUPS = 8
-
-
-class Estimate(NamedTuple):
-    """A number with its standard error."""
-
-    value: float
-    se: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """Noise of one standard deviation on the reference, or on a part of it. Lists have one entry per draw of noise.
-
-    Changes are divided by sigma and by the norm of the image's whole gradient.
-    """
-
-    #: Standard deviation of the noise, in standard deviations of the reference.
-    sigma: float
-    #: The image of each draw.
-    images: tuple[int, ...]
-    #: The change that the gradient predicts, and the one that was found.
-    predicted: tuple[float, ...]
-    found: tuple[float, ...]
-    #: The share of the gradient's energy that lies where the noise is.
-    shares: tuple[float, ...]
-    #: The type that the forward passes were computed in; None for the model's own.
-    dtype: str | None = None
-
-    @property
-    def share(self) -> float:
-        """Mean share of the gradient's energy that lies where the noise is."""
-        return float(np.mean(self.shares))
-
-    @property
-    def energy(self) -> Estimate:
-        """The energy that noise finds, over that of the whole gradient: 1 for noise everywhere and a gradient that is
-        right.
-
-        The error is that of a delete-one jackknife over images, or over draws where there are few images; infinite for
-        a single draw."""
-        return self._with_error(_energy)
-
-    @property
-    def slope(self) -> Estimate:
-        """The part of the predicted change that is found: 1 for a gradient that is right."""
-        return self._with_error(lambda predicted, found, _: _slope(predicted, found))
-
-    def _with_error(self, of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Estimate:
-        columns = [np.array(column) for column in (self.predicted, self.found, self.shares)]
-        groups = self._groups
-        names = np.unique(groups)
-        if len(names) < 2:
-            return Estimate(of(*columns), math.inf)
-        left = np.array([of(*(column[groups != name] for column in columns)) for name in names])
-        spread = float(((left - left.mean()) ** 2).sum())
-        return Estimate(of(*columns), math.sqrt((len(names) - 1) / len(names) * spread))
-
-    @property
-    def _groups(self) -> NDArray[np.int_]:
-        return np.array(self.images if len(set(self.images)) >= GROUPS else range(len(self.images)))
-
-    @property
-    def standard_errors(self) -> float:
-        """The standard errors by which a ratio may be off by chance: Student's t, since an error of few groups is
-        itself uncertain."""
-        from scipy.special import stdtrit  # late: it takes long to import
-
-        degrees = len(np.unique(self._groups)) - 1
-        return float(stdtrit(degrees, 1 - CHANCE / 2)) if degrees else math.inf
-
-    @property
-    def unexplained(self) -> float:
-        """Share of the energy found that is not in proportion to the prediction; 1 where nothing is found of what is
-        predicted."""
-        predicted, found = np.array(self.predicted), np.array(self.found)
-        total, square = float(found @ found), float(predicted @ predicted)
-        if not (total > 0 and square > 0):
-            return float(square > 0)
-        return 1 - float(predicted @ found) ** 2 / square / total
-
-    @property
-    def misfit(self) -> float:
-        """Energy of the difference between what is found and what is predicted, over that of the prediction."""
-        predicted, found = np.array(self.predicted), np.array(self.found)
-        square = float(predicted @ predicted)
-        return float((found - predicted) @ (found - predicted)) / square if square > 0 else 0.0
-
-    def joined(self, other: Self) -> Self:
-        """This probe and the same one of other images."""
-        lists: Any = {
-            name: (*getattr(self, name), *getattr(other, name)) for name in ("images", "predicted", "found", "shares")
-        }
-        return replace(self, **lists)
-
-
-def _energy(predicted: FloatArray, found: FloatArray, shares: FloatArray) -> float:
-    """Mean square of the changes found: of their part in proportion to the prediction, whose mean square is the share,
-    and of the rest."""
-    slope = _slope(predicted, found)
-    rest = found - slope * predicted
-    return slope**2 * float(shares.mean()) + float(rest @ rest) / max(len(found) - bool(predicted.any()), 1)
-
-
-def _slope(predicted: FloatArray, found: FloatArray) -> float:
-    square = float(predicted @ predicted)
-    return float(predicted @ found) / square if square > 0 else 0.0
-
-
-def sharpest(probes: Sequence[Probe]) -> Probe:
-    """Return the probe of which the gradient explains most: one with fewer kinks, curvature and rounding errors within
-    its noise."""
-    return min(probes, key=lambda probe: probe.unexplained)
-
-
-def are_off(probes: Sequence[Probe]) -> bool:
-    """Whether changes are not those that a gradient predicts, at the sigma where it explains most, or at any two alike.
-
-    Args:
-        probes: Of the same noise, scaled to several sigmas; at least one.
-    """
-    # Where one probe is explained, others miss changes for reasons other than the gradient.
-    least = min(probe.misfit for probe in probes)
-    close = [probe for probe in probes if probe.misfit <= CLOSE * least]
-    return is_off(sharpest(probes)) or any(_miss_alike(one, other) for one, other in combinations(close, 2))
-
-
-def is_hidden(probes: Sequence[Probe]) -> bool:
-    """Whether what a gradient misses is mostly rounding errors, which are the same whatever the noise.
-
-    What a wrong gradient misses grows as sigma does, and what kinks and curvature make grows faster.
-
-    Args:
-        probes: Of the same noise in one type, scaled to two sigmas.
-    """
-    small, *_, large = sorted(probes, key=lambda probe: probe.sigma)
-    if sharpest(probes).misfit <= UNDECIDED_SE**2:
-        return False
-    return CLOSE * small.misfit * small.sigma**2 >= large.misfit * large.sigma**2
-
-
-def _miss_alike(one: Probe, other: Probe) -> bool:
-    """Whether the gradient misses the same at two sigmas, which neither kinks nor curvature nor rounding errors
-    explain."""
-    if (one.images, one.dtype) != (other.images, other.dtype) or min(one.misfit, other.misfit) <= LARGEST_ERROR**2:
-        return False
-    missed, again = (np.array(probe.found) - np.array(probe.predicted) for probe in (one, other))
-    return float((missed - again) @ (missed - again)) <= ALIKE * float(missed @ again)
-
-
-def is_off(probe: Probe) -> bool:
-    """Whether changes are not those that a gradient predicts, beyond what curvature and chance explain."""
-    if probe.unexplained > UNEXPLAINED or probe.misfit > MISFIT:
-        return True
-    off = (
-        (abs(value - 1), max(LARGEST_ERROR, probe.standard_errors * se)) for value, se in (probe.energy, probe.slope)
-    )
-    return any(not error <= most for error, most in off)
-
+from erfscope.maps.probe import (
+    ALIKE,
+    CLOSE,
+    LARGEST_ERROR,
+    SETTLED_MISFIT,
+    UNDECIDED_SE,
+    Estimate,
+    Probe,
+    is_off,
+    miss_alike,
+    sharpest,
+)
+from erfscope.printable import number
 
 #: Where the energy of a unit's change has moved by so much from that of small changes, the model is linear no more.
 LINEAR_WITHIN = 0.1
@@ -216,11 +45,74 @@ class Region:
     """Noise on one part of the reference only: within a circle, between two, or outside."""
 
     name: str
+    #: The distance from the unit that it ends at, in the unit of the map's distances; None for the outermost.
+    ends_at: float | None = None
+    #: How many cells get noise; 0 where that was not stored.
+    cells: int = 0
     probe: Probe
+    #: The same noise scaled to other sigmas, or in float64.
+    further: tuple[Probe, ...] = ()
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """All of them."""
+        return self.probe, *self.further
 
     def joined(self, other: Self) -> Self:
         """This region and the same one of other images."""
-        return replace(self, probe=self.probe.joined(other.probe))
+        return replace(
+            self,
+            probe=self.probe.joined(other.probe),
+            further=_joined((self.further, other.further), lambda probe: (probe.sigma, probe.dtype)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A measure of a map, and the largest value that forward passes leave possible."""
+
+    printed: float
+    largest: float
+    #: Of both; "" for a share.
+    unit: str = ""
+    #: How much larger than the printed one it may be.
+    tolerance: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the printed one is the largest one, within the tolerance."""
+        return self.largest <= self.printed + self.tolerance
+
+    def __str__(self) -> str:
+        places = None if self.unit else 3
+        largest, printed = (number(value, places=places) for value in (self.largest, self.printed))
+        return f"{f'{largest} {self.unit}'.rstrip()} ({printed} printed)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What a map may lack, since its gradient misses it, in the terms of the map."""
+
+    #: The largest share of the whole map's mass that forward passes leave possible.
+    share: float
+    #: "r90" and "far_mass"; none of a unit without a place.
+    sizes: Mapping[str, Size]
+    #: The region in which noise moves the unit and the gradient predicts nothing of it; "" where there is none.
+    region: str = ""
+    #: The same where it may be rounding errors, kinks or curvature that move the unit.
+    in_doubt: str = ""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what is printed of the map is within what is possible."""
+        if not self.sizes:
+            return self.share <= LARGEST_ERROR
+        return all(size.is_within for size in self.sizes.values())
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return f"{100 * self.share:.2g} % of the map may be missing"
+        return " and ".join(f"{name.replace('_', ' ')} up to {size}" for name, size in self.sizes.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,8 +144,13 @@ class Trust:
 
     #: Noise everywhere, at sigmas that are small against the reference's spread and large against rounding.
     gradient: tuple[Probe, ...]
-    #: Noise within r50, between r50 and r90, and beyond.
+    #: Noise within r50, between r50 and r90, between r90 and r99.9, and beyond.
     regions: tuple[Region, ...] = ()
+    #: First cell that gets noise and the one behind the last, along each axis of the reference; () without any.
+    box: tuple[tuple[int, int], ...] = ()
+    #: Of each image the norms of the gradient at all cells, added up, over the norm of the whole gradient: the root of
+    #: the number of cells that a uniform map of the same mass has.
+    amplitudes: tuple[float, ...] = ()
     #: Larger noise, up to the reference's own standard deviation, sigma ascending.
     ladder: tuple[Step, ...] = ()
     #: Forward passes of one image each.
@@ -269,8 +166,12 @@ class Trust:
     #: Where the gradient disagrees, the module of the first operation whose gradient may not be its derivative, as the
     #: model's recording tells; "" for the model's own forward, None where no operation is known to be one.
     module: str | None = None
+    #: Whether the model's recording has any operation whose gradient may not be its derivative.
+    has_unproved: bool = False
     #: Why no passes were made in float64; "" where they were, or were not needed.
     not_in_double: str = ""
+    #: What the map may lack; None where there is no map, or no gradient.
+    hidden: Hidden | None = None
     #: Whether the user accepts a gradient that disagrees.
     accepted: bool = False
 
@@ -304,11 +205,11 @@ class Trust:
         why = f" ({self.not_in_double})" if self.not_in_double else ""
         if self.ratio is not None:
             value, se = self.ratio
-            return (
-                f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}"
-                if se > UNDECIDED_SE
-                else ""
-            )
+            if se > UNDECIDED_SE:
+                return f"{value:.2g} ± {se:.2g} of its energy are found, too uncertain to decide{why}"
+            if self.is_within or not self.has_unproved:
+                return ""
+            return f"what is printed is not proved, since forward passes leave {self.hidden} possible{why}"
         if self.not_finite:
             return "the gradient is untested: noise makes the unit or its gradient NaN or infinite"
         return (
@@ -326,6 +227,11 @@ class Trust:
         return not self.lost_in_rounding and (self._sharpest is None or self._sharpest.misfit <= SETTLED_MISFIT**2)
 
     @property
+    def is_within(self) -> bool:
+        """Whether what is printed of the map is within what forward passes leave possible, where there is a map."""
+        return self.hidden is None or self.hidden.is_within
+
+    @property
     def is_in_double(self) -> bool:
         """Whether passes in float64 of a model of another type test the gradient."""
         return any(probe.dtype == "float64" for probe in self.gradient)
@@ -333,7 +239,8 @@ class Trust:
     @property
     def disagrees(self) -> bool:
         """Whether the gradient is not the model's derivative, beyond what rounding, chance and kinks explain."""
-        return self.moved_without_gradient > 0 or (bool(self.gradient) and are_off(self.gradient))
+        is_missed = self.hidden is not None and self.hidden.region != ""
+        return self.moved_without_gradient > 0 or is_missed or (bool(self.gradient) and are_off(self.gradient))
 
     @property
     def linear_to(self) -> float | None:
@@ -345,6 +252,31 @@ class Trust:
     def at_tenth(self) -> Estimate | None:
         """The ratio for changes of a tenth of the reference's standard deviation."""
         return next((step.ratio for step in self.ladder if step.sigma == TENTH_OF_SPREAD), None)
+
+
+def are_off(probes: Sequence[Probe]) -> bool:
+    """Whether changes are not those that a gradient predicts, at the sigma where it explains most, or at any two sigmas
+    alike.
+
+    Args:
+        probes: Of the same noise, scaled to several sigmas; at least one.
+    """
+    return is_off(sharpest(probes)) or any(
+        _miss_much(one, other) and not _is_overruled((one, other), probes) for one, other in combinations(probes, 2)
+    )
+
+
+def _miss_much(one: Probe, other: Probe) -> bool:
+    return min(one.misfit, other.misfit) > LARGEST_ERROR**2 and miss_alike(one, other)
+
+
+def _is_overruled(pair: tuple[Probe, Probe], probes: Sequence[Probe]) -> bool:
+    """Whether the gradient explains what another probe finds: at a smaller sigma, which is nearer to the derivative, or
+    at any where the pair finds nothing, since a model that rounds is flat at small sigmas."""
+    least = min(probe.misfit for probe in pair) / CLOSE
+    finest = min(probe.sigma for probe in pair)
+    is_flat = all(np.square(probe.found).sum() <= ALIKE * np.square(probe.predicted).sum() for probe in pair)
+    return any(probe.misfit < least and (is_flat or probe.sigma < finest) for probe in probes)
 
 
 def crossing(ladder: Sequence[tuple[float, float]]) -> float | None:
@@ -370,19 +302,13 @@ def join(parts: Sequence[Trust]) -> Trust:
         parts: Of the same unit, probed alike; at least one.
     """
     some = [part for part in parts if part.gradient] or list(parts[:1])
-
-    def joined(of: Callable[[Trust], Sequence[T]], key: Callable[[T], object]) -> list[T]:
-        rows = dict[object, T]()
-        for each in (row for part in some for row in of(part)):
-            rows[key(each)] = rows[key(each)].joined(each) if key(each) in rows else each
-        return list(rows.values())
-
     greys = [part.grey_levels for part in some if part.grey_levels is not None]
     return replace(
         some[0],
-        gradient=tuple(joined(lambda part: part.gradient, lambda probe: (probe.sigma, probe.dtype))),
-        regions=tuple(joined(lambda part: part.regions, lambda region: region.name)),
-        ladder=tuple(joined(lambda part: part.ladder, lambda step: step.sigma)),
+        gradient=_joined((part.gradient for part in some), lambda probe: (probe.sigma, probe.dtype)),
+        regions=join_regions(part.regions for part in some),
+        ladder=_joined((part.ladder for part in some), lambda step: step.sigma),
+        amplitudes=tuple(amplitude for part in some for amplitude in part.amplitudes),
         passes=sum(part.passes for part in parts),
         moved_without_gradient=sum(part.moved_without_gradient for part in parts),
         not_finite=sum(part.not_finite for part in parts),
@@ -391,3 +317,16 @@ def join(parts: Sequence[Trust]) -> Trust:
         module=next((part.module for part in parts if part.module is not None), None),
         not_in_double=next((part.not_in_double for part in parts if part.not_in_double), ""),
     )
+
+
+def join_regions(lists: Iterable[Sequence[Region]]) -> tuple[Region, ...]:
+    """Join the regions of several images, by their names."""
+    return _joined(lists, lambda region: region.name)
+
+
+def _joined(lists: Iterable[Sequence[T]], key: Callable[[T], object]) -> tuple[T, ...]:
+    """The entries of several lists, those with the same key joined to one."""
+    rows = dict[object, T]()
+    for entry in (entry for entries in lists for entry in entries):
+        rows[key(entry)] = rows[key(entry)].joined(entry) if key(entry) in rows else entry
+    return tuple(rows.values())

@@ -111,7 +111,8 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], a
 def with_trust(result: Result, trust: Trust) -> Result:
     """The result with the check of its gradient by forward passes: if the two disagree, it is usable only if that is
     accepted."""
-    result = replace(result, trust=trust)
+    others = tuple(each for each in result.findings if each.code not in ("gradient_unproved", "gradient_disagrees"))
+    result = replace(result, trust=trust, findings=others)
     if trust.silent_because:
         return replace(
             result,
@@ -134,6 +135,11 @@ def disagreement(trust: Trust, noun: str = "image") -> str:
         several = trust.moved_without_gradient != 1
         count = f"{trust.moved_without_gradient} {noun}{'s' * several}"
         text = f"the gradient disagrees with forward passes: it is zero for {count}, and noise moves the unit"
+    elif trust.hidden is not None and trust.hidden.region:
+        text = (
+            f"the gradient disagrees with forward passes: {trust.hidden.region} it predicts nothing of what noise does"
+            f" to the unit; they leave {trust.hidden} possible"
+        )
     else:
         assert trust.ratio is not None
         value, se = trust.ratio

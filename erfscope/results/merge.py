@@ -12,6 +12,7 @@ from erfscope.finding import Finding, code_of
 from erfscope.maps.trust import join
 from erfscope.results.comparability import Use, short, unlike
 from erfscope.results.from_sums import result_from_sums, with_trust
+from erfscope.results.hidden import with_hidden
 from erfscope.results.input_shares import with_shares_again
 from erfscope.results.partial import concatenate
 from erfscope.results.result import Result, with_provenance
@@ -134,7 +135,7 @@ def _merged(group: Sequence[Result], reports: Sequence[Report], of_versions: Seq
     )
     trusts = [part.trust for part in group if part.trust is not None]
     if len(trusts) == len(group):
-        result = with_trust(result, join(trusts))
+        result = with_trust(result, with_hidden(join(trusts), result.map))
     versions = reports[0].environment.get("versions", {})
     return with_provenance(replace(result, seconds=sum(each.seconds for each in group)), versions)
 

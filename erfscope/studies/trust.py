@@ -22,7 +22,7 @@ from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
-from erfscope.maps.trust import LARGEST_ERROR, Estimate
+from erfscope.maps.probe import LARGEST_ERROR, Estimate
 from erfscope.options.request import Request
 from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, holds, points, with_error
 

@@ -29,7 +29,8 @@ def trust_text(result: Result) -> str:
     if trust is None:
         return ""
     passes = f"{trust.passes} passes with noise{', some in float64' if trust.is_in_double else ''}"
-    return f"Trust, by {passes}: {'; '.join([_gradient(trust), *_regions(trust), *_linear(trust, result.wrt)])}"
+    parts = [_gradient(trust), *_regions(trust), *_hidden(trust), *_linear(trust, result.wrt)]
+    return f"Trust, by {passes}: {'; '.join(parts)}"
 
 
 def trust_sentence(results: Sequence[Result]) -> str:
@@ -65,6 +66,11 @@ def _regions(trust: Trust) -> Iterator[str]:
     ]
     if found:
         yield f"of that {', '.join(found)}"
+
+
+def _hidden(trust: Trust) -> Iterator[str]:
+    if trust.hidden is not None:
+        yield f"forward passes leave {trust.hidden} possible"
 
 
 def _linear(trust: Trust, wrt: str) -> Iterator[str]:

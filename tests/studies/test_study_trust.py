@@ -16,7 +16,7 @@ from erfscope import studies
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError
-from erfscope.maps.trust import Estimate
+from erfscope.maps.probe import Estimate
 from erfscope.studies import trust
 from erfscope.studies.trust import NETS, Found, Net, _stage, built, cascade, detached
 
