@@ -11,7 +11,7 @@ from typing import Literal
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.gate.baseline import BaselineMeasure
 from erfscope.gate.noise import Noise, Word, decide, needed, noise_of
-from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se
+from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, widening
 from erfscope.measures import MEASURES, SHOWN_WITHOUT_PLACE
 from erfscope.measures.values import paired_difference
 from erfscope.printable import number, with_error
@@ -218,7 +218,8 @@ class MeasureVerdict:
     limit: float | None = None
     #: Obtained minus expected; None where one of them is missing.
     difference: float | None = None
-    #: Standard error of the difference: over the same images in pairs where that is possible.
+    #: The jackknife's standard error of the difference, which the decision widens: over the same images in pairs where
+    #: that is possible.
     se: float | None = None
     #: How many samples would make it a verdict; None where it is one, or no number would.
     needed: int | None = None
@@ -287,10 +288,10 @@ def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure)
     if len(ours) == len(theirs) >= MIN_GROUPS:
         period = HALF_TURN if MEASURES[name].kind == "angle" else None
         return difference, jackknife_se([a - b for a, b in zip(ours, theirs, strict=True)], period=period)
-    if obtained.se is None or expected.se is None:
+    if min(len(ours), len(theirs)) < MIN_GROUPS:
         return difference, None
     # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
-    return difference, math.hypot(obtained.se, expected.se)
+    return difference, math.hypot(jackknife_se(ours), jackknife_se(theirs))
 
 
 def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:
@@ -330,8 +331,10 @@ def shown_word(word: str) -> str:
 
 
 def signed_difference(found: MeasureVerdict) -> str:
-    """A measure's signed difference with its error: ``-7.2 ± 0.3``."""
-    text = with_error(found.difference, found.se or None)
+    """A measure's signed difference with its error, widened as all that stand behind ±: ``-7.2 ± 0.3``."""
+    groups = min((len(each.leave_one_out) for each in (found.obtained, found.expected) if each), default=0)
+    error = found.se * widening(groups - 1) if found.se and groups >= MIN_GROUPS else None
+    text = with_error(found.difference, error)
     return text if text.startswith("-") else f"+{text}"
 
 
