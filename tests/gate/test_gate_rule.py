@@ -259,7 +259,7 @@ def test_the_number_of_samples_follows_the_root_law_with_a_margin():
 
 def test_growth_is_a_notice_under_a_guard_against_shrinking():
     assert (
-        "wider: r50 +20.00 ± 0.10 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
+        "wider: r50 +20.00 ± 0.11 px" in judge("r50", parse("r50", "-5%"), recorded(120.0, 0.1), recorded(100.0)).notice
     )
     assert judge("r50", parse("r50", "-5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
     assert judge("r50", parse("r50", "5%"), recorded(104.0, 0.1), recorded(100.0)).notice == ""
