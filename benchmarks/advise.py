@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.advice.halving import ENOUGH, MOST_DRAWS, Trial, difference
-from erfscope.advice.search import IMAGES, Search
+from erfscope.advice.search import IMAGES, Search, draw_seed
 
 #: Draws that the search may take, of those of all candidates.
 SHARE = 1 / 3
@@ -120,7 +120,7 @@ def measure_all(name: str, side: int, found: Search, draws: int) -> list[Trial]:
                 f"{__file__}:{name}",
                 weights="random",
                 samples=IMAGES,
-                seed=draw,
+                seed=draw_seed(0, draw),
                 layer=found.layer,
                 measures=[found.measure],
                 **options,

@@ -102,22 +102,23 @@ class Search:
         return [each for each in self.trials if each.among(REPORTING)]
 
     @property
-    def nearest(self) -> Trial | None:
-        """Of the candidates tested and allowed, the one that comes nearest to the target or lies furthest beyond it, by
-        the draws that decide, as those that report do not choose; None for none."""
+    def best(self) -> Trial | None:
+        """Of the candidates tested and allowed, the one that lies furthest beyond the target, by the draws that decide,
+        so that those that report do not choose; None for none."""
         means = {e: mean_and_error(margins(e, self.own, self.target, DECIDING))[0] for e in self.tested}
-        return max((each for each in means if self.is_allowed(each)), key=lambda each: means[each], default=None)
+        return max(filter(self.is_allowed, means), key=means.__getitem__, default=None)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether any candidate reaches the target; not, where all finalists are known to miss it."""
+        """Whether any candidate reaches the target; not, where all were measured, and all finalists miss it."""
         if any(map(self.meets, self.trials)):
             return "met"
         if self.price == HALO:
             return "not met"
         allowed = [*filter(self.is_allowed, self.trials)]
         missed = [self.verdict_on(each) == "not met" for each in self.tested if each in allowed]
-        return "not met" if all(missed) and len(missed) >= min(FINALISTS, len(allowed)) else "not decided"
+        is_whole = all(each.values for each in allowed) and len(missed) >= min(FINALISTS, len(allowed))
+        return "not met" if is_whole and all(missed) else "not decided"
 
     def is_open(self, trial: Trial) -> bool:
         """Whether more draws of a candidate may change the answer: it is not decided, and no cheaper one is met."""

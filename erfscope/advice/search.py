@@ -80,15 +80,19 @@ class SearchRun:
         )
         self.known, self.count = self._known(), 0
         self.end = clock.monotonic() + seconds
+        self.chosen = self._part()
         loaded.layer(self.search.layer)
 
     def _is_late(self) -> bool:
         return self.request.stop() or clock.monotonic() > self.end
 
+    def _part(self) -> float:
+        """When the part of the time that is left is over in which finalists are chosen."""
+        return self.end - (1 - CHOOSING_TIME) * (self.end - clock.monotonic())
+
     def _is_chosen(self) -> bool:
         """Whether it is time to decide, which halos need none for."""
-        share = 0.0 if self.search.price == HALO else 1 - CHOOSING_TIME
-        return self._is_late() or clock.monotonic() > self.end - share * self.seconds
+        return self._is_late() or (self.search.price != HALO and clock.monotonic() > self.chosen)
 
     def run(self, structure: Structure) -> Search:
         """Try the candidates, and pairs of the best of them where none reaches the target."""
@@ -103,6 +107,7 @@ class SearchRun:
             return replace(found, is_settled=settled)
         first = self._candidates(structure)
         found = replace(found, trials=(*found.trials, *self._trials(first)))
+        self.chosen = self._part()
         for number in range(1 + ROUNDS):
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
             settled = settle(wanted, self._measure, stop=self._is_chosen)
@@ -151,7 +156,7 @@ class SearchRun:
         """The candidates with what they cost, from their recorded passes."""
         found = []
         for done, candidate in enumerate(candidates):
-            if done and self._is_chosen():
+            if done and self._is_late():
                 break
             self.request.progress("counting what candidates cost", done, len(candidates))
             costs: dict[str, float | None] = dict.fromkeys(("gmacs", "params", "memory", HALO))

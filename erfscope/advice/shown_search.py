@@ -48,12 +48,12 @@ def _answer(search: Search, structure: Structure) -> str:
         least = "with the least loss of r50" if search.price == HALO else "at the least cost"
         with_value = "" if search.price == HALO else f", with {_number(search, met[0])}{cells}"
         return f"{now}; met {least}{within} by {met[0].candidate.text}{with_value}"
-    best = search.nearest
-    nearest = f"; {best.candidate.text} comes nearest, with {_number(search, best)}{cells}" if best else ""
+    best, count = search.best, len(search.tested)
+    tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if best else ""
     if search.verdict == "not met":
-        return f"{now}, and none of {every} candidates meets the target{within}{nearest}"
+        return f"{now}, and none of {every} candidates meets the target{within}{tested}"
     when = "in this time" if _is_cut(search) else f"by {LOOKS[-1]} draws"
-    return f"{now}; not decided {when} whether any of {every} candidates meets the target{within}{nearest}"
+    return f"{now}; not decided {when} whether any of {every} candidates meets the target{within}{tested}"
 
 
 def _is_cut(search: Search) -> bool:

@@ -20,7 +20,7 @@ Verdict = Literal["met", "not met", "not decided"]
 #: The most finalists, and the chance that any of them is said to reach a target that it misses.
 FINALISTS, LEVEL = 4, 0.05
 #: Numbers of deciding draws at which it is looked whether they are enough.
-LOOKS = (8, 16, 32)
+LOOKS = (4, 8, 16, 32)
 FRESH = range(CHOOSING.stop, CHOOSING.stop + 2 * LOOKS[-1])
 DECIDING, REPORTING = FRESH[::2], FRESH[1::2]
 
@@ -42,7 +42,7 @@ def verdict(trial: Trial, own: Trial, target: Bound, tested: int) -> Verdict:
         trial: The candidate.
         own: The model as it is.
         target: The target.
-        tested: How many candidates have deciding draws; t is of level 0.05 / (that number, at least 4) / 3 looks.
+        tested: How many candidates have deciding draws; t is of level 0.05 / (that number, at least 4) / 4 looks.
     """
     done = trial.values.keys() | trial.missing
     look = max((look for look in LOOKS if done.issuperset(FRESH[: 2 * look])), default=0)

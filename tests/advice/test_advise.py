@@ -13,7 +13,10 @@ from torch import nn
 import erfscope
 from erfscope.advice import search as search_module
 from erfscope.advice.candidates import Candidate, joined, narrower, parts_of, wider
+from erfscope.advice.halving import CHOOSING
+from erfscope.advice.search import draw_seed
 from erfscope.advice.target import parse_budget, parse_target
+from erfscope.advice.verdict import FRESH
 from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -95,7 +98,9 @@ def test_a_live_module_is_left_as_it_was_found(calls, ends):
 
 def test_a_target_that_the_model_meets_ends_the_search_after_its_own_draws(calls):
     search = erfscope.advise(stack(), target="r50>=0.5", **OPTIONS).search
-    assert calls.seen == [(24, draw) for draw in range(4)]
+    # Four draws, then as many that decide, and that report.
+    draws = [*CHOOSING[:4], *FRESH[:8]]
+    assert calls.seen == [(24, draw_seed(0, draw)) for draw in draws]
     assert (len(search.trials), search.is_settled, search.meets(search.own)) == (1, True, True)
     assert search.front == [search.own]
 
@@ -191,9 +196,9 @@ def test_draws_of_a_spec_have_weights_of_their_own_and_a_checkpoint_is_measured_
     (best, *_) = [each for each in search.trials if search.meets(each)]
     for each in (search.own, best):
         for draw, value in each.values.items():
-            model = erfscope.adapters.load(spec, weights="random", seed=draw, input_size=24)
+            model = erfscope.adapters.load(spec, weights="random", seed=draw_seed(0, draw), input_size=24)
             model = erfscope.edited(model, "0: dilation=2", *each.candidate.edits)
-            found = erfscope.analyze(model, samples=2, seed=draw, measures=["r50"])
+            found = erfscope.analyze(model, samples=2, seed=draw_seed(0, draw), measures=["r50"])
             assert found["r50"].value == pytest.approx(value)
     # On the trained weights, edits that keep them usable.
     assert {*search.on_weights} == {each.candidate.text for each in search.front if each.candidate.keeps_weights}
