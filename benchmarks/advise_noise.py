@@ -190,9 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--searches", type=int, default=200, help="at each setting; default: %(default)s")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.1, 0.2], help="default: %(default)s")
     asked = parser.parse_args(arguments)
-    print(
-        "truths | target | budget | noise | time, draws | false met | met | undecided | false not met | value | holds"
-    )
+    print("truths | target | budget | noise | time, draws | false met | met | undecided | false no | value | holds")
     all_hold = True
     for each in settings(asked.noise):
         found = simulate(each, asked.searches)

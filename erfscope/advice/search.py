@@ -6,6 +6,7 @@ import json
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +130,11 @@ class SearchRun:
         return (narrower if self.search.price == HALO else wider)(structure, self.loaded.adapter.module)
 
     def _decide(self, found: Search, tested: Sequence[Trial], *, stop: Callable[[], bool]) -> None:
-        """Give candidates fresh draws until it is known whether they reach the target, or the time is up; the model as
-        it is as many, which differences are taken to."""
-        for look in LOOKS:
-            left = [each for each in tested if found.is_open(each)]
-            measured = list(dict.fromkeys([found.own, *left]))
-            if not left or not fill(measured, FRESH[: 2 * look], self._measure, stop=stop):
+        """Give candidates fresh draws until it is known whether they reach the target, or the time is up: one after the
+        other, the best first, so that a little time decides a few; the model as it is as many, for paired
+        differences."""
+        for look, each in product(LOOKS, tested):
+            if found.is_open(each) and not fill([found.own, each], FRESH[: 2 * look], self._measure, stop=stop):
                 return
 
     def _best(self, found: Search) -> list[Trial]:

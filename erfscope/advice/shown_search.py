@@ -45,9 +45,11 @@ def _answer(search: Search, structure: Structure) -> str:
     if search.own in met:
         return f"{now}, so that the model meets the target as it is"
     if met:
-        least = "with the least loss of r50" if search.price == HALO else "at the least cost"
-        with_value = "" if search.price == HALO else f", with {_number(search, met[0])}{cells}"
-        return f"{now}; met {least}{within} by {met[0].candidate.text}{with_value}"
+        if search.price == HALO:
+            return f"{now}; met with the least loss of r50{within} by {met[0].candidate.text}"
+        is_least = search.is_settled and not any(map(search.is_open, search.tested))
+        least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
+        return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
     best, count = search.best, len(search.tested)
     tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if best else ""
     if search.verdict == "not met":
