@@ -41,7 +41,7 @@ class Trial:
 
     def among(self, draws: range) -> dict[int, float]:
         """Its values under some draws."""
-        return {draw: self.values[draw] for draw in draws if draw in self.values}
+        return {draw: value for draw, value in self.values.items() if draw in draws}
 
     @property
     def mean(self) -> float:

@@ -99,7 +99,7 @@ class Search:
     @property
     def tested(self) -> list[Trial]:
         """The candidates with fresh draws."""
-        return [each for each in self.trials if each.among(REPORTING)]
+        return [each for each in self.trials if not each.values.keys().isdisjoint(REPORTING)]
 
     @property
     def best(self) -> Trial | None:

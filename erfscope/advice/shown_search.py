@@ -51,7 +51,8 @@ def _answer(search: Search, structure: Structure) -> str:
         least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
         return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
     best, count = search.best, len(search.tested)
-    tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if best else ""
+    is_other = best is not None and best is not search.own
+    tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if is_other else ""
     if search.verdict == "not met":
         return f"{now}, and none of {every} candidates meets the target{within}{tested}"
     when = "in this time" if _is_cut(search) else f"by {LOOKS[-1]} draws"
@@ -151,8 +152,12 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
     of = "images and weights" if search.draws_weights else "images"
     if search.price != HALO:
         yield (
-            "target: met or no where an interval (Student's t, wrong in 5 % of searches) lies beyond it, by draws that"
-            " did not choose the candidate, else open; its numbers are of draws that neither chose nor decided"
+            "target: met or no where the interval of the mean lies on that side (Student's t, wrong in at most 5 % of"
+            " searches), over draws that chose nothing; else open"
+        )
+        yield (
+            "numbers of the candidates tested are of further draws, which neither chose nor decided; those of the others"
+            " are of the draws that choose, which flatter the best"
         )
     yield (
         f"± standard error over draws of {of}, of Δ paired; front: no candidate with less"
