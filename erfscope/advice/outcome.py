@@ -102,11 +102,11 @@ class Search:
         return [each for each in self.trials if not each.values.keys().isdisjoint(REPORTING)]
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial:
         """Of the candidates tested and allowed, the one that lies furthest beyond the target, by the draws that decide,
-        so that those that report do not choose; None for none."""
+        so that those that report do not choose; the model as it is where none is."""
         means = {e: mean_and_error(margins(e, self.own, self.target, DECIDING))[0] for e in self.tested}
-        return max(filter(self.is_allowed, means), key=means.__getitem__, default=None)
+        return max(filter(self.is_allowed, means), key=means.__getitem__, default=self.own)
 
     @property
     def verdict(self) -> Verdict:

@@ -51,7 +51,7 @@ def _answer(search: Search, structure: Structure) -> str:
         least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
         return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
     best, count = search.best, len(search.tested)
-    is_other = best is not None and best is not search.own
+    is_other = best is not search.own
     tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if is_other else ""
     if search.verdict == "not met":
         return f"{now}, and none of {every} candidates meets the target{within}{tested}"
@@ -156,8 +156,8 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
             " searches), over draws that chose nothing; else open"
         )
         yield (
-            "numbers of the candidates tested are of further draws, which neither chose nor decided; those of the others"
-            " are of the draws that choose, which flatter the best"
+            "numbers of the candidates tested are of further draws, which neither chose nor decided; the others' are of"
+            " the draws that choose, which flatter the best"
         )
     yield (
         f"± standard error over draws of {of}, of Δ paired; front: no candidate with less"

@@ -58,8 +58,8 @@ def verdict(trial: Trial, own: Trial, target: Bound, tested: int) -> Verdict:
 
 
 def finalists(trials: Sequence[Trial], own: Trial, target: Bound) -> list[Trial]:
-    """Of the candidates allowed, those that are tested: the one with the best mean over the draws that choose, the model
-    as it is, then those that seem to reach the target, the cheapest first, then those nearest to it."""
+    """Of the candidates allowed, those that are tested: the one with the best mean over the draws that choose, the
+    model as it is, then those that seem to reach the target, the cheapest first, then those nearest to it."""
     means = {each: mean_and_error(margins(each, own, target, CHOOSING))[0] for each in trials}
     means = {each: mean for each, mean in means.items() if not math.isnan(mean)}
     order = sorted(means, key=lambda each: (max(0.0, -means[each]), each.price, each.order))
