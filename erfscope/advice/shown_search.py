@@ -50,9 +50,9 @@ def _answer(search: Search, structure: Structure) -> str:
         is_least = search.is_settled and not any(map(search.is_open, search.tested))
         least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
         return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
-    best, count = search.best, len(search.tested)
-    is_other = best is not search.own
-    tested = f"; the best of {count} tested: {best.candidate.text}, {_number(search, best)}{cells}" if is_other else ""
+    best, tested = search.best, ""
+    if best is not search.own:
+        tested = f"; the best of {len(search.tested)} tested: {best.candidate.text}, {_number(search, best)}{cells}"
     if search.verdict == "not met":
         return f"{now}, and none of {every} candidates meets the target{within}{tested}"
     when = "in this time" if _is_cut(search) else f"by {LOOKS[-1]} draws"
@@ -67,9 +67,7 @@ def _is_cut(search: Search) -> bool:
 
 def _number(search: Search, trial: Trial) -> str:
     """What the target is about of a candidate, with its error; about that of fewer than four draws."""
-    if search.target.name == HALO:
-        return _halo(trial.costs[HALO])
-    return _measured(search, trial)
+    return _halo(trial.costs[HALO]) if search.price == HALO else _measured(search, trial)
 
 
 def _measured(search: Search, trial: Trial) -> str:

@@ -147,6 +147,23 @@ def test_a_killed_search_measures_the_rest_alone_and_ends_as_one_in_one_go(calls
 
 
 @pytest.mark.slow
+def test_a_search_killed_while_it_decides_measures_no_draw_twice_and_ends_as_one_in_one_go(calls, tmp_path):
+    module, asked = stack(), {"target": "r50>=3.2", "budget": "gmacs<=+0%", **OPTIONS}
+    whole = erfscope.advise(module, **asked)
+    in_one_go, calls.seen = calls.seen, []
+    fresh = {draw_seed(0, draw) for draw in FRESH}
+    assert in_one_go[-1][-1] in fresh
+    calls.most = len(in_one_go) - 3
+    with pytest.raises(KeyboardInterrupt):
+        erfscope.advise(module, keep_in=tmp_path, **asked)
+    calls.most = 10_000
+    again = erfscope.advise(module, keep_in=tmp_path, resume=tmp_path, **asked)
+    assert calls.seen == in_one_go
+    assert len({*calls.seen}) == len(calls.seen)
+    assert again.to_json() == whole.to_json()
+
+
+@pytest.mark.slow
 def test_a_search_goes_on_with_its_own_options_and_weights_only(calls, tmp_path):
     module, folder = stack(), {"keep_in": tmp_path, "resume": tmp_path}
     with pytest.raises(ErfscopeError, match=r"there is no search to go on with in .*: search.json cannot be read"):
