@@ -107,16 +107,16 @@ def search_table(search: Search, trials: Sequence[Trial]) -> Table:
     """The candidates with what they change."""
     best, own, is_halo = {*map(id, search.front)}, search.own, search.price == HALO
     names = [*(["halo"] if is_halo else []), search.measure, f"Δ{search.measure}", "ΔGMACs", "Δparams", "Δmemory"]
-    names += ["target", "front", "draws", *(["on the\nweights"] if search.on_weights else [])]
+    names += ["target", *(["on the\nweights"] if search.on_weights else [])]
     places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
     for each in trials:
-        cells = [places.get(id(each), "").removeprefix("0"), each.candidate.text]
+        mark = "*" if id(each) in best else ""
+        cells = [places.get(id(each), "").removeprefix("0") + mark, each.candidate.text]
         cells += [_halo(each.costs[HALO])] if is_halo else []
         cells += [_measured(search, each), _difference(search, each)]
         cells += [_change(each, own, name) for name in ("gmacs", "params", "memory")]
         is_tested = is_halo or each in search.tested
         cells += [TARGET[search.verdict_on(each)] if is_tested and search.is_allowed(each) else ""]
-        cells += ["yes" if id(each) in best else "", str(len(each.among(search.draws(each))))]
         if search.on_weights:
             cells.append(with_error(*search.on_weights.get(each.candidate.text, (None, None))))
         rows.append(cells)
@@ -142,7 +142,8 @@ def _change(trial: Trial, own: Trial, name: str) -> str:
     found, before = trial.costs[name], own.costs[name]
     if found is None or not before or trial is own:
         return DASH
-    return "0" if found == before else f"{100 * (found / before - 1):+.3g} %"
+    change = 100 * (found / before - 1)
+    return "0" if found == before else f"{change:+.{0 if abs(change) >= 10 else 1}f} %"
 
 
 def _search_notes(search: Search, rest: int) -> Iterator[str]:
@@ -158,7 +159,7 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
             " the draws that choose, which flatter the best"
         )
     yield (
-        f"± standard error over draws of {of}, of Δ paired; front: no candidate with less"
+        f"± standard error over draws of {of}, of Δ paired; *: the front, no candidate with less"
         f" {'halo' if search.price == HALO else 'GMACs'} has as much {search.measure}, differences below 1 % aside"
     )
     if not search.is_settled:
