@@ -50,13 +50,15 @@ def _answer(search: Search, structure: Structure) -> str:
         is_least = search.is_settled and not any(map(search.is_open, search.tested))
         least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
         return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
-    best, tested = search.best, ""
+    known, best, tested = sum(search.value(each) is not None for each in search.trials[1:]), search.best, ""
+    measured = f"; {known} of them are measured" if known < every else ""
     if best is not search.own:
         tested = f"; the best of {len(search.tested)} tested: {best.candidate.text}, {_number(search, best)}{cells}"
     if search.verdict == "not met":
-        return f"{now}, and none of {every} candidates meets the target{within}{tested}"
+        some = f"the {known} measured of {every}" if known < every else str(every)
+        return f"{now}, and none of {some} candidates meets the target{within}{tested}"
     when = "in this time" if _is_cut(search) else f"by {LOOKS[-1]} draws"
-    return f"{now}; not decided {when} whether any of {every} candidates meets the target{within}{tested}"
+    return f"{now}; not decided {when} whether any of {every} candidates meets the target{within}{measured}{tested}"
 
 
 def _is_cut(search: Search) -> bool:
