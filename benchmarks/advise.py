@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.advice.halving import ENOUGH, MOST_DRAWS, Trial, difference
-from erfscope.advice.search import IMAGES, Search
+from erfscope.advice.halving import CHOOSING, ENOUGH, MOST_DRAWS, Trial, difference
+from erfscope.advice.outcome import Search
+from erfscope.advice.search import IMAGES, draw_seed
 
 #: Draws that the search may take, of those of all candidates.
 SHARE = 1 / 3
@@ -85,7 +86,7 @@ class Outcome:
 
     name: str
     candidates: int
-    #: Draws of the search and of all candidates.
+    #: Draws of the search, without those that decide on the target, and of all candidates.
     draws: tuple[int, int]
     fronts: tuple[int, int]
     seconds: tuple[float, float]
@@ -120,7 +121,7 @@ def measure_all(name: str, side: int, found: Search, draws: int) -> list[Trial]:
                 f"{__file__}:{name}",
                 weights="random",
                 samples=IMAGES,
-                seed=draw,
+                seed=draw_seed(0, draw),
                 layer=found.layer,
                 measures=[found.measure],
                 **options,
@@ -150,7 +151,7 @@ def compare(name: str, side: int, draws: int) -> Outcome:
         losses.append(((best.mean - mine.mean) / mine.mean, ENOUGH + 2 * error / mine.mean))
     loss, allowed = max(losses, key=lambda each: each[0] - each[1])
     fronts = len(found.front), len(erfscope.advice.halving.front(every))
-    spent = sum(len(each.values) for each in found.trials), sum(len(each.values) for each in every)
+    spent = sum(len(each.among(CHOOSING)) for each in found.trials), sum(len(each.values) for each in every)
     return Outcome(
         name=name,
         candidates=len(every),

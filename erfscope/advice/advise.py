@@ -9,7 +9,8 @@ from typing import Any, Unpack
 import torch
 
 from erfscope.adapters.requested import Model
-from erfscope.advice.search import Search, SearchRun
+from erfscope.advice.outcome import Search
+from erfscope.advice.search import SearchRun
 from erfscope.advice.structure import Structure, structure_of
 from erfscope.advice.target import parse_budget, parse_target
 from erfscope.api import sweep

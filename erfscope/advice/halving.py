@@ -16,6 +16,8 @@ from erfscope.errors import ErfscopeError
 
 #: Draws that each candidate gets, and that one gets at most: Student's t has a standard deviation from four on.
 FIRST_DRAWS, MOST_DRAWS = 4, 32
+#: The draws that choose: those that decide and report, after these, play no part here.
+CHOOSING = range(MOST_DRAWS)
 #: Differences below this share of a measure count for nothing.
 ENOUGH = 0.01
 
@@ -37,23 +39,31 @@ class Trial:
     #: Why it could not be measured, in two draws more than it could; "" where it could.
     failure: str = ""
 
+    def among(self, draws: range) -> dict[int, float]:
+        """Its values under some draws."""
+        return {draw: value for draw, value in self.values.items() if draw in draws}
+
     @property
     def mean(self) -> float:
-        """The mean over its draws."""
-        return float(np.mean([*self.values.values()])) if self.values else math.nan
+        """The mean over the draws that choose."""
+        return mean_and_error([*self.among(CHOOSING).values()])[0]
 
 
-def difference(one: Trial, other: Trial) -> tuple[float, float]:
-    """The mean paired difference of two candidates over the draws that both have, and its error: the standard deviation
-    of a Student's t of so many draws, infinite for fewer than four."""
-    draws = one.values.keys() & other.values.keys()
-    if not draws:
-        return 0.0, math.inf
-    found = np.array([one.values[draw] - other.values[draw] for draw in sorted(draws)])
-    n = len(found)
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of values, NaN of none, and its error: the standard deviation of a Student's t of so many draws,
+    infinite for fewer than four."""
+    n = len(values)
     if n < FIRST_DRAWS:
-        return float(found.mean()), math.inf
-    return float(found.mean()), float(found.std(ddof=1) / math.sqrt(n) * math.sqrt((n - 1) / (n - 3)))
+        return float(np.mean(values)) if n else math.nan, math.inf
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(n) * math.sqrt((n - 1) / (n - 3)))
+
+
+def difference(one: Trial, other: Trial, draws: range = CHOOSING) -> tuple[float, float]:
+    """The mean paired difference of two candidates over those of the draws that both have, 0 for none, and its
+    error."""
+    ours, theirs = one.among(draws), other.among(draws)
+    paired = [value - theirs[draw] for draw, value in ours.items() if draw in theirs]
+    return mean_and_error(paired) if paired else (0.0, math.inf)
 
 
 def beats(one: Trial, other: Trial) -> bool:
@@ -102,19 +112,28 @@ def settle(
     """
     wanted, asked = FIRST_DRAWS, list(trials)
     while asked:
-        # One draw after another, so that a run that is stopped has about the same of all.
-        for draw in range(wanted):
-            for trial in asked:
-                if draw in trial.values or draw in trial.missing or trial.failure:
-                    continue
-                if stop():
-                    return False
-                try:
-                    trial.values[draw] = measure(trial.candidate, draw)
-                except ErfscopeError as error:
-                    trial.missing.add(draw)
-                    trial.failure = str(error) if len(trial.missing) > 1 + len(trial.values) else ""
+        if not fill(asked, CHOOSING[:wanted], measure, stop=stop):
+            return False
         wanted, asked = 2 * wanted, undecided(trials)
         if wanted > most:
             break
     return not asked
+
+
+def fill(
+    trials: Sequence[Trial], draws: range, measure: Callable[[Candidate, int], float], *, stop: Callable[[], bool]
+) -> bool:
+    """Measure what candidates lack of some draws; whether there was time. One draw after another, so that a run that is
+    stopped has about the same of all."""
+    for draw in draws:
+        for trial in trials:
+            if draw in trial.values or draw in trial.missing or trial.failure:
+                continue
+            if stop():
+                return False
+            try:
+                trial.values[draw] = measure(trial.candidate, draw)
+            except ErfscopeError as error:
+                trial.missing.add(draw)
+                trial.failure = str(error) if len(trial.missing) > 1 + len(trial.values) else ""
+    return True

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import time as clock
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from erfscope.adapters.requested import Model
 from erfscope.advice.candidates import Candidate, joined, narrower, wider
-from erfscope.advice.halving import ENOUGH, FIRST_DRAWS, Trial, difference, front, settle
+from erfscope.advice.halving import Trial, difference, fill, settle
+from erfscope.advice.outcome import Search
 from erfscope.advice.structure import Structure
 from erfscope.advice.target import HALO, Bound
+from erfscope.advice.verdict import FRESH, LOOKS, finalists
 from erfscope.api import analyze
 from erfscope.api.models import load_structure
 from erfscope.api.tile import halo_of
@@ -25,85 +30,19 @@ from erfscope.options.request import Request
 from erfscope.results.json_values import plain
 from erfscope.storage.writing import write_bytes
 
-#: The file in a folder that keeps what a search has measured.
-KEPT = "search.json"
+#: The file in a folder that keeps what a search has measured, and its form.
+KEPT, KEPT_SCHEMA = "search.json", "erfscope.search/2"
 #: Images of each draw of a search, and the front's members that are put together where none reaches the target.
 IMAGES, JOINED = 4, 5
 #: Times that edits are put together.
 ROUNDS = 2
+#: The part of the time in which finalists are chosen; what is left decides whether they reach the target.
+CHOOSING_TIME = 0.5
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Search:
-    """What a search found: the candidates, their costs and what was measured of them."""
-
-    target: Bound
-    budget: tuple[Bound, ...]
-    layer: str
-    #: The measure, and the cost that it is weighed against: "gmacs", or "halo" where that is to be small.
-    measure: str
-    price: str
-    #: The model as it is, then the candidates.
-    trials: tuple[Trial, ...]
-    #: Whether every candidate of the front is known to be there, at one standard error.
-    is_settled: bool
-    #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
-    draws_weights: bool
-    #: The model as commands name it, "" of a live module; the edits that it was given with, and its size.
-    spec: str
-    base: tuple[str, ...]
-    input_size: tuple[int, ...]
-    #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
-    on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-
-    @property
-    def own(self) -> Trial:
-        """The model as it is."""
-        return self.trials[0]
-
-    @property
-    def front(self) -> list[Trial]:
-        """The candidates that no other beats, the cheapest first, of those with draws enough for an error."""
-        return front([each for each in self.trials if len(each.values) >= FIRST_DRAWS])
-
-    @property
-    def sign(self) -> int:
-        """-1 where the measure is to be small: candidates have it with its sign changed."""
-        return -1 if self.target.is_most and self.price != HALO else 1
-
-    def command(self, trial: Trial) -> str:
-        """What measures a candidate under the first draw; of a live module its edits alone."""
-        edits = " ".join(f'--insert "{each}"' for each in (*self.base, *trial.candidate.edits))
-        if not self.spec:
-            return edits
-        size = "x".join(map(str, trial.candidate.size or self.input_size))
-        return f"erfscope analyze {self.spec} --input-size {size} --layer {self.layer} --weights random {edits}".strip()
-
-    def value(self, trial: Trial) -> float | None:
-        """The number of a candidate that the target is about; None where it is unknown."""
-        if self.target.name == HALO:
-            return trial.costs[HALO]
-        return abs(trial.mean) if trial.values else None
-
-    def met(self) -> list[Trial]:
-        """The candidates that reach the target, the cheapest first; of smaller halos those first that keep most of the
-        measure, with fewer edits and the larger halo of those that keep as much."""
-        found = [each for each in self.trials if self.meets(each)]
-        if self.price != HALO:
-            return sorted(found, key=lambda each: (each.price, each.order))
-        least = ENOUGH * abs(self.own.mean) if self.own.values else 1.0
-        return sorted(
-            found, key=lambda e: (-round(e.mean / least) if e.values else 0, len(e.candidate.edits), -e.price)
-        )
-
-    def meets(self, trial: Trial) -> bool:
-        """Whether a candidate reaches the target, and keeps the budget."""
-        holds = not trial.failure and self.target.holds(self.value(trial), self.value(self.own))
-        return holds and self.keeps_budget(trial)
-
-    def keeps_budget(self, trial: Trial) -> bool:
-        """Whether a candidate costs no more than is allowed."""
-        return all(each.holds(trial.costs[each.name], self.own.costs[each.name]) for each in self.budget)
+def draw_seed(seed: int, draw: int) -> int:
+    """The seed of one draw: draws of one search, and those of searches with other seeds, share none."""
+    return int(np.random.SeedSequence((seed, draw)).generate_state(1)[0])
 
 
 class SearchRun:
@@ -142,34 +81,61 @@ class SearchRun:
         )
         self.known, self.count = self._known(), 0
         self.end = clock.monotonic() + seconds
+        self.chosen = self._part()
         loaded.layer(self.search.layer)
 
     def _is_late(self) -> bool:
         return self.request.stop() or clock.monotonic() > self.end
+
+    def _part(self) -> float:
+        """When the part of the time that is left is over in which finalists are chosen."""
+        return self.end - (1 - CHOOSING_TIME) * (self.end - clock.monotonic())
+
+    def _is_chosen(self) -> bool:
+        """Whether it is time to decide, which halos need none for."""
+        return self._is_late() or (self.search.price != HALO and clock.monotonic() > self.chosen)
 
     def run(self, structure: Structure) -> Search:
         """Try the candidates, and pairs of the best of them where none reaches the target."""
         # What cannot be measured is refused.
         if not self.known.get(Candidate().text):
             self._measure(Candidate(), 0)
-        module = self.loaded.adapter.module
-        first = (narrower if self.search.price == HALO else wider)(structure, module)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
-        if settle(found.trials, self._measure, stop=self._is_late) and found.meets(found.own):
-            return replace(found, is_settled=True)
+        settled = settle(found.trials, self._measure, stop=self._is_chosen)
+        if settled and found.seems_met(found.own):
+            self._decide(found, [found.own], stop=self._is_chosen)
+        if found.meets(found.own):
+            return replace(found, is_settled=settled)
+        first = self._candidates(structure)
         found = replace(found, trials=(*found.trials, *self._trials(first)))
+        self.chosen = self._part()
         for number in range(1 + ROUNDS):
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
-            settled = settle(wanted, self._measure, stop=self._is_late)
+            settled = settle(wanted, self._measure, stop=self._is_chosen)
             found = replace(found, is_settled=settled)
-            if number == ROUNDS or not settled or any(found.meets(each) and each.candidate.edits for each in wanted):
+            if number == ROUNDS or not settled or any(found.seems_met(e) and e.candidate.edits for e in wanted):
                 break
             chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
             known = {each.candidate for each in found.trials}
             more = [each for each in joined(chosen[-JOINED:], first) if each not in known]
             found = replace(found, trials=(*found.trials, *self._trials(more)))
+        if found.price != HALO:
+            allowed = [*filter(found.is_allowed, found.trials)]
+            self._decide(found, finalists(allowed, found.own, found.target), stop=self._is_late)
         self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
         return replace(found, on_weights=self._on_weights(found))
+
+    def _candidates(self, structure: Structure) -> list[Candidate]:
+        """The variants of one edit."""
+        return (narrower if self.search.price == HALO else wider)(structure, self.loaded.adapter.module)
+
+    def _decide(self, found: Search, tested: Sequence[Trial], *, stop: Callable[[], bool]) -> None:
+        """Give candidates fresh draws until it is known whether they reach the target, or the time is up: one after the
+        other, the best first, so that a little time decides a few; the model as it is as many, for paired
+        differences."""
+        for look, each in product(LOOKS, tested):
+            if found.is_open(each) and not fill([found.own, each], FRESH[: 2 * look], self._measure, stop=stop):
+                return
 
     def _best(self, found: Search) -> list[Trial]:
         """The candidates that are put together, the best last."""
@@ -232,7 +198,7 @@ class SearchRun:
 
     def _measure(self, candidate: Candidate, draw: int) -> float:
         """The measure of a candidate under one draw of images, and of weights where these are random."""
-        seed = int(self.options.get("seed") or 0) + draw
+        seed = draw_seed(int(self.options.get("seed") or 0), draw)
         own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
         own |= {"measures": [self.search.measure], "insert": self._inserted(candidate)}
         if self.search.draws_weights:
@@ -268,12 +234,12 @@ class SearchRun:
         path = Path(self.kept["resume"]) / KEPT
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            asked, values = document["asked"], document["values"]
+            schema, asked, values = document["schema"], document["asked"], document["values"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ErfscopeError(
                 f"there is no search to go on with in {path.parent}: {path.name} cannot be read"
             ) from error
-        if asked != self._asked():
+        if (schema, asked) != (KEPT_SCHEMA, self._asked()):
             raise ErfscopeError(
                 f"the search in {path.parent} was of another model or other options; use another folder"
             )
@@ -284,7 +250,7 @@ class SearchRun:
             return
         folder = Path(self.kept["keep_in"])
         folder.mkdir(parents=True, exist_ok=True)
-        document = {"schema": "erfscope.search/1", "asked": self._asked(), "values": self.known}
+        document = {"schema": KEPT_SCHEMA, "asked": self._asked(), "values": self.known}
         write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
 
     def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:

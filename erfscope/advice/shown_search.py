@@ -6,17 +6,20 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from erfscope.advice.halving import MOST_DRAWS, Trial, difference
-from erfscope.advice.search import Search
+from erfscope.advice.halving import CHOOSING, MOST_DRAWS, Trial
+from erfscope.advice.outcome import Search
 from erfscope.advice.structure import ALL, Structure
 from erfscope.advice.target import HALO
-from erfscope.printable import brief, listed_up_to, number, with_error
+from erfscope.advice.verdict import DECIDING, LOOKS
+from erfscope.printable import brief, listed_up_to, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.view.table import DASH, Column, Note, Table, rows_of
 
 #: Names in a sentence, and candidates in a table.
 FEW, MANY = 3, 12
 RANDOM = "random weights, drawn anew for every draw, describe the architecture only: measure again after training"
+#: A verdict in the table.
+TARGET = {"met": "met", "not met": "no", "not decided": "open"}
 OWN_WEIGHTS = "measured on the weights that the model has; weights of new kernels and blocks are random, untrained"
 
 
@@ -35,18 +38,43 @@ def search_parts(search: Search, structure: Structure, *, everything: bool = Fal
 
 
 def _answer(search: Search, structure: Structure) -> str:
-    own, met, cells = search.value(search.own), search.met(), structure.axes.cells
-    text = _halo(own) if search.target.name == HALO else number(own)
-    now = f"{search.target.text}: {search.target.name} is {text}{f' {cells}' if _is_length(search) else ''}"
+    cells = f" {structure.axes.cells}" if _is_length(search) else ""
+    now = f"{search.target.text}: {search.target.name} is {_number(search, search.own)}{cells}"
     within = f" within {' and '.join(each.text for each in search.budget)}" if search.budget else ""
+    met, every = search.met(), len(search.trials) - 1
     if search.own in met:
         return f"{now}, so that the model meets the target as it is"
     if met:
-        least = "with the least loss of r50" if search.price == HALO else "at the least cost"
-        return f"{now}; met {least}{within} by {met[0].candidate.text}"
-    known, every = sum(search.value(each) is not None for each in search.trials[1:]), len(search.trials) - 1
-    some = f"the {known} measured of {every}" if known < every else str(every)
-    return f"{now}, and none of {some} candidates meets the target{within}"
+        if search.price == HALO:
+            return f"{now}; met with the least loss of r50{within} by {met[0].candidate.text}"
+        is_least = search.is_settled and not any(map(search.is_open, search.tested))
+        least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
+        return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
+    known, best, tested = sum(search.value(each) is not None for each in search.trials[1:]), search.best, ""
+    measured = f"; {known} of them are measured" if known < every else ""
+    if best is not search.own:
+        tested = f"; the best of {len(search.tested)} tested: {best.candidate.text}, {_number(search, best)}{cells}"
+    if search.verdict == "not met":
+        some = f"the {known} measured of {every}" if known < every else str(every)
+        return f"{now}, and none of {some} candidates meets the target{within}{tested}"
+    when = "in this time" if _is_cut(search) else f"by {LOOKS[-1]} draws"
+    return f"{now}; not decided {when} whether any of {every} candidates meets the target{within}{measured}{tested}"
+
+
+def _is_cut(search: Search) -> bool:
+    """Whether more time would give the candidates that are open more draws."""
+    left = [len(each.among(DECIDING)) for each in search.tested if search.is_open(each)]
+    return min(left, default=0) < LOOKS[-1]
+
+
+def _number(search: Search, trial: Trial) -> str:
+    """What the target is about of a candidate, with its error; about that of fewer than four draws."""
+    return _halo(trial.costs[HALO]) if search.price == HALO else _measured(search, trial)
+
+
+def _measured(search: Search, trial: Trial) -> str:
+    value, error = search.measured(trial)
+    return f"{'≈ ' if value is not None and error == ALL else ''}{with_error(value, error)}"
 
 
 def _is_length(search: Search) -> bool:
@@ -67,12 +95,12 @@ def _warnings(search: Search, structure: Structure) -> Iterator[str]:
 
 
 def ranked(search: Search) -> list[Trial]:
-    """The model as it is, the first candidates that meet the target, then of the others those of the front, those with
-    most first; of smaller halos all, the smallest first."""
+    """The model as it is, the first candidates that meet the target, then others that were tested, then those of the
+    front, those with most first; of smaller halos all, the smallest first."""
     if search.price == HALO:
         others = sorted((each for each in search.trials if each.costs[HALO] is not None), key=lambda each: each.price)
     else:
-        others = sorted(search.front, key=lambda each: -each.mean)
+        others = [*search.tested, *sorted(search.front, key=lambda each: -each.mean)]
     found = dict.fromkeys((*search.met(), *others))
     return [search.own, *[each for each in found if each is not search.own][:MANY]]
 
@@ -81,14 +109,16 @@ def search_table(search: Search, trials: Sequence[Trial]) -> Table:
     """The candidates with what they change."""
     best, own, is_halo = {*map(id, search.front)}, search.own, search.price == HALO
     names = [*(["halo"] if is_halo else []), search.measure, f"Δ{search.measure}", "ΔGMACs", "Δparams", "Δmemory"]
-    names += ["target", "front", "draws", *(["on the\nweights"] if search.on_weights else [])]
+    names += ["target", *(["on the\nweights"] if search.on_weights else [])]
     places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
     for each in trials:
-        cells = [places.get(id(each), "").removeprefix("0"), each.candidate.text]
+        mark = "*" if id(each) in best else ""
+        cells = [places.get(id(each), "").removeprefix("0") + mark, each.candidate.text]
         cells += [_halo(each.costs[HALO])] if is_halo else []
-        cells += [number(abs(each.mean)) if each.values else DASH, _difference(search, each)]
+        cells += [_measured(search, each), _difference(search, each)]
         cells += [_change(each, own, name) for name in ("gmacs", "params", "memory")]
-        cells += ["met" if search.meets(each) else "", "yes" if id(each) in best else "", str(len(each.values))]
+        is_tested = is_halo or each in search.tested
+        cells += [TARGET[search.verdict_on(each)] if is_tested and search.is_allowed(each) else ""]
         if search.on_weights:
             cells.append(with_error(*search.on_weights.get(each.candidate.text, (None, None))))
         rows.append(cells)
@@ -100,8 +130,8 @@ def _difference(search: Search, trial: Trial) -> str:
     """The measure minus that of the model as it is; with too few draws for an error it is about that."""
     if trial is search.own or not trial.values:
         return DASH
-    change, error = difference(trial, search.own)
-    text = with_error(search.sign * change, error)
+    change, error = search.change(trial)
+    text = with_error(change, error)
     return f"{'' if error < ALL else '≈ '}{'' if text.startswith('-') else '+'}{text}"
 
 
@@ -114,19 +144,32 @@ def _change(trial: Trial, own: Trial, name: str) -> str:
     found, before = trial.costs[name], own.costs[name]
     if found is None or not before or trial is own:
         return DASH
-    return "0" if found == before else f"{100 * (found / before - 1):+.3g} %"
+    change = 100 * (found / before - 1)
+    return "0" if found == before else f"{change:+.{0 if abs(change) >= 10 else 1}f} %"
 
 
 def _search_notes(search: Search, rest: int) -> Iterator[str]:
     draws = sum(len(each.values) for each in search.trials)
     of = "images and weights" if search.draws_weights else "images"
+    if search.price != HALO:
+        yield (
+            "target: met or no where the interval of the mean lies on that side (Student's t, wrong in at most 5 % of"
+            " searches), over draws that chose nothing; else open"
+        )
+        yield (
+            "numbers of the candidates tested are of further draws, which neither chose nor decided; the others' are of"
+            " the draws that choose, which flatter the best"
+        )
     yield (
-        f"± standard error of the difference over paired draws of {of}; front: no candidate with less"
+        f"± standard error over draws of {of}, of Δ paired; *: the front, no candidate with less"
         f" {'halo' if search.price == HALO else 'GMACs'} has as much {search.measure}, differences below 1 % aside"
     )
     if not search.is_settled:
-        why = f"after {MOST_DRAWS} draws" if max(map(len, (t.values for t in search.trials))) >= MOST_DRAWS else "yet"
+        most = max(len(each.among(CHOOSING)) for each in search.trials)
+        why = f"after {MOST_DRAWS} draws" if most >= MOST_DRAWS else "yet"
         yield f"the front is not settled {why}: give more --time, and go on with --resume"
+    elif search.verdict == "not decided" and _is_cut(search):
+        yield "the target is not decided yet: give more --time, and go on with --resume"
     yield f"{draws} draws in all" + (f"; {rest} more candidates: --all shows them" if rest > 0 else "")
     failed = [each for each in search.trials if each.failure]
     if failed:
@@ -139,7 +182,7 @@ def search_json(search: Search) -> dict[str, Any]:
     best = {*map(id, search.front)}
     rows = []
     for each in search.trials:
-        change, error = difference(each, search.own)
+        (value, error), (change, change_error) = search.measured(each), search.change(each)
         rows.append(
             {
                 "edit": each.candidate.text,
@@ -150,15 +193,18 @@ def search_json(search: Search) -> dict[str, Any]:
                 "rank": shown.get(id(each)),
                 "on_front": id(each) in best,
                 "meets_target": search.meets(each),
+                "verdict": search.verdict_on(each),
                 **each.costs,
-                "values": {str(draw): abs(value) for draw, value in sorted(each.values.items())},
-                "difference": search.sign * change if each.values else None,
-                "se": error if each.values and error < ALL else None,
+                "value": value,
+                "value_se": error,
+                "difference": change,
+                "se": change_error,
+                "values": {str(draw): search.sign * found for draw, found in sorted(each.values.items())},
                 "failure": each.failure or None,
             }
         )
     head = {name: fields(search)[name] for name in ("layer", "measure", "price", "is_settled", "draws_weights")}
-    target = {"target": search.target.text, "budget": [each.text for each in search.budget]}
+    target = {"target": search.target.text, "verdict": search.verdict, "budget": [each.text for each in search.budget]}
     document: dict[str, Any] = plain({**target, **head, "on_weights": dict(search.on_weights), "candidates": rows})
     return document
 
@@ -170,12 +216,12 @@ def search_figure(search: Search) -> Any:
     best, points, shown = {*map(id, search.front)}, [], ranked(search)
     places = {id(each): str(place) for place, each in enumerate(shown)}
     for each in (each for each in search.trials if each.values and each.price < ALL):
-        error = 0.0 if each is search.own else difference(each, search.own)[1]
+        (value, _), error = search.measured(each), 0.0 if each is search.own else search.change(each)[1]
         points.append(
             Point(
                 label=places.get(id(each), ""),
                 price=each.price,
-                value=search.sign * each.mean,
+                value=value or 0.0,
                 error=error if error < ALL else 0.0,
                 on_front=id(each) in best,
                 is_own=each is search.own,

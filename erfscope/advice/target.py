@@ -34,8 +34,11 @@ class Bound:
         """Whether a candidate's number meets it; unknown numbers do not."""
         if found is None or (self.is_factor and own is None):
             return False
-        limit = self.limit(own or 0.0)
-        return found <= limit if self.is_most else found >= limit
+        return self.margin(found, own or 0.0) >= 0
+
+    def margin(self, found: float, own: float) -> float:
+        """How far a candidate's number lies beyond the limit; negative where it does not meet it."""
+        return (self.limit(own) - found) * (1 if self.is_most else -1)
 
 
 def parse_target(text: str) -> Bound:

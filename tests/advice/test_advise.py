@@ -13,7 +13,10 @@ from torch import nn
 import erfscope
 from erfscope.advice import search as search_module
 from erfscope.advice.candidates import Candidate, joined, narrower, parts_of, wider
+from erfscope.advice.halving import CHOOSING
+from erfscope.advice.search import draw_seed
 from erfscope.advice.target import parse_budget, parse_target
+from erfscope.advice.verdict import FRESH
 from erfscope.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -95,7 +98,9 @@ def test_a_live_module_is_left_as_it_was_found(calls, ends):
 
 def test_a_target_that_the_model_meets_ends_the_search_after_its_own_draws(calls):
     search = erfscope.advise(stack(), target="r50>=0.5", **OPTIONS).search
-    assert calls.seen == [(24, draw) for draw in range(4)]
+    # Four draws, then as many that decide, and that report.
+    draws = [*CHOOSING[:4], *FRESH[:8]]
+    assert calls.seen == [(24, draw_seed(0, draw)) for draw in draws]
     assert (len(search.trials), search.is_settled, search.meets(search.own)) == (1, True, True)
     assert search.front == [search.own]
 
@@ -139,6 +144,23 @@ def test_a_killed_search_measures_the_rest_alone_and_ends_as_one_in_one_go(calls
         assert values(again.search) == values(whole.search)
         assert again.to_json() == whole.to_json()
         assert str(again) == str(whole)
+
+
+@pytest.mark.slow
+def test_a_search_killed_while_it_decides_measures_no_draw_twice_and_ends_as_one_in_one_go(calls, tmp_path):
+    module, asked = stack(), {"target": "r50>=3.2", "budget": "gmacs<=+0%", **OPTIONS}
+    whole = erfscope.advise(module, **asked)
+    in_one_go, calls.seen = calls.seen, []
+    fresh = {draw_seed(0, draw) for draw in FRESH}
+    assert in_one_go[-1][-1] in fresh
+    calls.most = len(in_one_go) - 3
+    with pytest.raises(KeyboardInterrupt):
+        erfscope.advise(module, keep_in=tmp_path, **asked)
+    calls.most = 10_000
+    again = erfscope.advise(module, keep_in=tmp_path, resume=tmp_path, **asked)
+    assert calls.seen == in_one_go
+    assert len({*calls.seen}) == len(calls.seen)
+    assert again.to_json() == whole.to_json()
 
 
 @pytest.mark.slow
@@ -191,9 +213,9 @@ def test_draws_of_a_spec_have_weights_of_their_own_and_a_checkpoint_is_measured_
     (best, *_) = [each for each in search.trials if search.meets(each)]
     for each in (search.own, best):
         for draw, value in each.values.items():
-            model = erfscope.adapters.load(spec, weights="random", seed=draw, input_size=24)
+            model = erfscope.adapters.load(spec, weights="random", seed=draw_seed(0, draw), input_size=24)
             model = erfscope.edited(model, "0: dilation=2", *each.candidate.edits)
-            found = erfscope.analyze(model, samples=2, seed=draw, measures=["r50"])
+            found = erfscope.analyze(model, samples=2, seed=draw_seed(0, draw), measures=["r50"])
             assert found["r50"].value == pytest.approx(value)
     # On the trained weights, edits that keep them usable.
     assert {*search.on_weights} == {each.candidate.text for each in search.front if each.candidate.keeps_weights}

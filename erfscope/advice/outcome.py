@@ -1,0 +1,141 @@
+"""What a search of a design found: the candidates, their numbers, and which of them reach the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from erfscope.advice.halving import CHOOSING, ENOUGH, FIRST_DRAWS, Trial, difference, front, mean_and_error
+from erfscope.advice.target import HALO, Bound
+from erfscope.advice.verdict import DECIDING, FINALISTS, REPORTING, Verdict, margins, verdict
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Search:
+    """What a search found: the candidates, their costs and what was measured of them."""
+
+    target: Bound
+    budget: tuple[Bound, ...]
+    layer: str
+    #: The measure, and the cost that it is weighed against: "gmacs", or "halo" where that is to be small.
+    measure: str
+    price: str
+    #: The model as it is, then the candidates.
+    trials: tuple[Trial, ...]
+    #: Whether every candidate of the front is known to be there, at one standard error.
+    is_settled: bool
+    #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
+    draws_weights: bool
+    #: The model as commands name it, "" of a live module; the edits that it was given with, and its size.
+    spec: str
+    base: tuple[str, ...]
+    input_size: tuple[int, ...]
+    #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
+    on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Trial:
+        """The model as it is."""
+        return self.trials[0]
+
+    @property
+    def front(self) -> list[Trial]:
+        """The candidates that no other beats, the cheapest first, of those with draws enough for an error."""
+        return front([each for each in self.trials if len(each.among(CHOOSING)) >= FIRST_DRAWS])
+
+    @property
+    def sign(self) -> int:
+        """-1 where the measure is to be small: candidates have it with its sign changed."""
+        return -1 if self.target.is_most and self.price != HALO else 1
+
+    def command(self, trial: Trial) -> str:
+        """What measures a candidate, under a draw more; of a live module its edits alone."""
+        edits = " ".join(f'--insert "{each}"' for each in (*self.base, *trial.candidate.edits))
+        if not self.spec:
+            return edits
+        size = "x".join(map(str, trial.candidate.size or self.input_size))
+        return f"erfscope analyze {self.spec} --input-size {size} --layer {self.layer} --weights random {edits}".strip()
+
+    def draws(self, trial: Trial) -> range:
+        """The draws that a candidate's numbers are shown of: of those tested the ones that report, of others those that
+        choose."""
+        return REPORTING if trial in self.tested else CHOOSING
+
+    def value(self, trial: Trial) -> float | None:
+        """The number of a candidate that the target is about; None where it is unknown."""
+        return trial.costs[HALO] if self.target.name == HALO else self.measured(trial)[0]
+
+    def measured(self, trial: Trial) -> tuple[float | None, float]:
+        """The measure of a candidate and its error, infinite for fewer than four draws; None where it is unknown."""
+        mean, error = mean_and_error([*trial.among(self.draws(trial)).values()])
+        return self.sign * mean if trial.values else None, error
+
+    def change(self, trial: Trial) -> tuple[float | None, float]:
+        """The measure of a candidate minus that of the model as it is, and the error over paired draws."""
+        change, error = difference(trial, self.own, self.draws(trial))
+        return self.sign * change if trial.values else None, error
+
+    def met(self) -> list[Trial]:
+        """The candidates that reach the target, the cheapest first; of smaller halos those first that keep most of the
+        measure, with fewer edits and the larger halo of those that keep as much."""
+        found = [each for each in self.trials if self.meets(each)]
+        if self.price != HALO:
+            return sorted(found, key=lambda each: (each.price, each.order))
+        least = ENOUGH * abs(self.own.mean) if self.own.values else 1.0
+        return sorted(
+            found, key=lambda e: (-round(e.mean / least) if e.values else 0, len(e.candidate.edits), -e.price)
+        )
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a candidate reaches the target, and keeps the budget."""
+        return self.is_allowed(trial) and self.verdict_on(trial) == "met"
+
+    def verdict_on(self, trial: Trial) -> Verdict:
+        """Whether a candidate reaches the target; halos are exact."""
+        if self.price == HALO:
+            return "met" if self.target.holds(trial.costs[HALO], self.own.costs[HALO]) else "not met"
+        return verdict(trial, self.own, self.target, len(self.tested))
+
+    @property
+    def tested(self) -> list[Trial]:
+        """The candidates with fresh draws."""
+        return [each for each in self.trials if not each.values.keys().isdisjoint(REPORTING)]
+
+    @property
+    def best(self) -> Trial:
+        """Of the candidates tested and allowed, the one that lies furthest beyond the target, by the draws that decide,
+        so that those that report do not choose; the model as it is where none is."""
+        means = {e: mean_and_error(margins(e, self.own, self.target, DECIDING))[0] for e in self.tested}
+        return max(filter(self.is_allowed, means), key=means.__getitem__, default=self.own)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether any candidate reaches the target; not, where all were measured, and all finalists miss it."""
+        if any(map(self.meets, self.trials)):
+            return "met"
+        if self.price == HALO:
+            return "not met"
+        allowed = [*filter(self.is_allowed, self.trials)]
+        missed = [self.verdict_on(each) == "not met" for each in self.tested if each in allowed]
+        is_whole = all(each.values for each in allowed) and len(missed) >= min(FINALISTS, len(allowed))
+        return "not met" if is_whole and all(missed) else "not decided"
+
+    def is_open(self, trial: Trial) -> bool:
+        """Whether more draws of a candidate may change the answer: it is not decided, and no cheaper one is met."""
+        met = min((each.price for each in self.trials if self.meets(each)), default=float("inf"))
+        return self.is_allowed(trial) and trial.price <= met and self.verdict_on(trial) == "not decided"
+
+    def seems_met(self, trial: Trial) -> bool:
+        """Whether a candidate reaches the target by an error, over the draws that choose."""
+        if self.price == HALO:
+            return self.meets(trial)
+        mean, error = mean_and_error(margins(trial, self.own, self.target, CHOOSING))
+        return self.is_allowed(trial) and mean >= error
+
+    def is_allowed(self, trial: Trial) -> bool:
+        """Whether a candidate can be made, and keeps the budget."""
+        return not trial.failure and self.keeps_budget(trial)
+
+    def keeps_budget(self, trial: Trial) -> bool:
+        """Whether a candidate costs no more than is allowed."""
+        return all(each.holds(trial.costs[each.name], self.own.costs[each.name]) for each in self.budget)
