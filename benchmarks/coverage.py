@@ -35,7 +35,7 @@ IMAGES, RUNS, POOL = (5, 10, 20, 50), 1000, 1200
 #: Shares of truths within one and within two errors that count as right.
 WITHIN = (62, 74), (92, 98)
 #: Of runs that end at an error.
-TARGETS, UNTIL_RUNS, UNTIL_WITHIN = (0.05, 0.03, 0.01), 300, ((64, 72), (93, 97))
+TARGETS, UNTIL_RUNS, UNTIL_WITHIN = (0.05, 0.03, 0.01), 500, ((64, 72), (93, 97))
 LIMIT = 4000
 
 
