@@ -166,7 +166,7 @@ def coverage(name: str) -> list[str]:
     other = [*pools][1]
     rows: dict[str, list[str]] = {}
     for images in IMAGES:
-        rng, offs = np.random.default_rng(images), dict[str, list[tuple[float, float | None]]]()
+        rng, offs = np.random.default_rng([images, [*NETS].index(name)]), dict[str, list[tuple[float, float | None]]]()
         shares = {each: per_image(pool, images) for each, pool in pools.items()}
         true = {each: truths(each, own) for each, own in shares.items()}
         for _ in range(RUNS):
@@ -187,7 +187,7 @@ def until(name: str) -> list[str]:
     shares = per_image(contributions(name), LIMIT)
     true, cells = truths(name, shares)["r50"], []
     for target in TARGETS:
-        rng, offs, counts = np.random.default_rng(1), [], []
+        rng, offs, counts = np.random.default_rng([int(100 * target), [*NETS].index(name)]), [], []
         for _ in range(UNTIL_RUNS):
             r50, count = ended(name, shares, target, rng)
             offs.append((float(r50) - true, r50.se))
