@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import fx
 
 from erfscope.errors import MeasurementError
 from erfscope.geometry.names import INPUT, OUTPUT
-from erfscope.graph.ends import LOCAL
+from erfscope.graph.ends import FREE, LOCAL
+from erfscope.graph.field import SOFTMAX
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import NamedTensor
 from erfscope.graph.recording import Recording
+from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import COPIES, Dims, Whole, call_of
+
+#: Operations that multiply tensors.
+PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 
 
 def default_layer(recording: Recording, spec: str) -> str:
@@ -23,10 +29,12 @@ def default_layer(recording: Recording, spec: str) -> str:
 
     It is the last module, in the order of execution, that runs once and gives a map of more than one position. A
     LayerNorm's output, whose channel sum has no gradient at all, stands back behind the layer that the norm was applied
-    to. Where the model's first output has no positions, a layer beside the trunk, which everything passes through,
-    counts only if it looks further than the last layer of the trunk: keys and weights of attention do not. Of several
-    maps that the model returns in a container, the last counts where they come from one another, see
-    :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a branch.
+    to, and keys, values and weights of attention are no layers. Where the model's first output has no positions, a
+    layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
+    trunk; what mixes all positions counts where the trunk goes on behind it, as where blocks add their residuals in a
+    ``forward``. Of several maps that the model returns in a container, the last counts where they come from one
+    another, see :func:`separate_outputs`. It goes before the deepest module if it looks further, or if that is in a
+    branch. :func:`deeper_map` tells what of the trunk is left out.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
@@ -38,25 +46,20 @@ def default_layer(recording: Recording, spec: str) -> str:
     """
     seen = {name: each for name, each in recording.modules.items() if not name.endswith(INPUT)}
     usable = [name for name in seen if not name.startswith(f"{OUTPUT}[") and _is_usable(recording, seen[name])]
+    stream = _main_stream(recording)
+    usable = [name for name in usable if seen[name].node in stream.reached] or usable
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
-    returned = {name: each for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
-    # A loss reads the image beside all layers, so that none of them would be on the trunk.
-    outputs = {name: each.node for name, each in returned.items() if each.shape or len(returned) == 1}
-    separate = separate_outputs(recording)
-    meant = next(iter(separate or outputs), None)
-    found = _below_output(recording, _without_final_norms(recording, named), meant)
-    trunk = _trunk(recording, list(outputs.values()))
-    dense = meant is not None and recording.reading_of_tensor(seen[meant]).layout is not None
-    chosen = _choose_layer(recording, found, trunk, dense=dense)
-    items = [name for name in outputs if name.startswith(f"{OUTPUT}[")]
-    chosen = _item_beyond(recording, chosen, separate[:1] or items) or chosen
+    found = _without_parts_of_attention(recording, _without_final_norms(recording, named))
+    chosen = _choose_layer(recording, found, stream)
+    chosen = _item_beyond(recording, chosen, stream.items) or chosen
     unplaced = [
         name
         for name, each in seen.items()
         if recording.reading_of_tensor(each).layout is None and _is_live(recording, each) and _looks_spatial(each.shape)
-        if (each.node in trunk or name == meant) and (chosen is None or each.order > seen[chosen].order)
+        if name == stream.output or (each.node in stream.trunk and each.node in stream.reached)
+        if chosen is None or each.order > seen[chosen].order
     ]
     if unplaced:
         deepest = unplaced[-1]
@@ -72,6 +75,69 @@ def default_layer(recording: Recording, spec: str) -> str:
     return chosen
 
 
+#: What a default layer leaves out: see :func:`deeper_map`.
+LeftOut = tuple[Literal["branch", "deeper", "several"], fx.Node | None]
+
+
+class Stream(NamedTuple):
+    """The main stream of a model: what its output is computed from."""
+
+    #: Name of the output that counts; None where nothing is returned.
+    output: str | None
+    #: Whether that is a map.
+    is_dense: bool
+    #: Maps in a container that the model returns, the one that counts first.
+    items: list[str]
+    #: Every node that the output is computed from.
+    reached: set[fx.Node]
+    #: The nodes that every path from the image to an output passes through.
+    trunk: set[fx.Node]
+    #: The last map on the trunk before the output that counts, with a name or without.
+    deepest: NamedTensor | None
+
+
+def _main_stream(recording: Recording) -> Stream:
+    """The main stream of a model."""
+    seen, positions = recording.modules, recording.positions
+    returned = {name: each for name, each in seen.items() if _is_output(name) and _is_live(recording, each)}
+    # A loss reads the image beside all layers, so that none of them would be on the trunk.
+    outputs = {name: each.node for name, each in returned.items() if each.shape or len(returned) == 1}
+    separate = separate_outputs(recording)
+    output = next(iter(separate or outputs), None)
+    trunk = _trunk(recording, list(outputs.values()))
+    reached = positions.ancestors(outputs[output]) if output is not None else set(positions.edges)
+    on_trunk = sorted((trunk & reached) - {positions.image}, key=positions.order.__getitem__, reverse=True)
+    tensors = (NamedTensor(node=node, shape=shape_of(node), stage=False, order=0, calls=1) for node in on_trunk)
+    return Stream(
+        output=output,
+        is_dense=output is not None and recording.reading_of_tensor(seen[output]).layout is not None,
+        items=separate[:1] or [name for name in outputs if name.startswith(f"{OUTPUT}[")],
+        reached=reached,
+        trunk=trunk,
+        deepest=next((each for each in tensors if _is_usable(recording, each)), None),
+    )
+
+
+def deeper_map(
+    recording: Recording, chosen: str
+) -> tuple[Literal["branch", "deeper", "several"], fx.Node | None] | None:
+    """What of the main stream a default layer leaves out, for want of a name: None for nothing.
+
+    Returns:
+        "branch" and the map of the main stream that the layer is added to; "deeper" and a map of it that looks further
+        than the layer; or "several" where the layer is one of several maps through none of which all paths lead.
+    """
+    last, stream = recording.modules.get(chosen), _main_stream(recording)
+    if last is None or stream.is_dense or _is_output(chosen) or not _is_live(recording, last):
+        return None
+    deepest = stream.deepest
+    if deepest is not None and last.node in recording.positions.ancestors(deepest.node):
+        if last.node in stream.trunk:
+            return ("deeper", deepest.node) if _looks_further(recording, deepest, last, FREE) else None
+        return "branch", deepest.node
+    return None if last.node in stream.trunk else ("several", None)
+
+
 def separate_outputs(recording: Recording) -> list[str]:
     """The maps in a container that the model returns from which no other of them is computed, the one of fewest
     positions first.
@@ -85,6 +151,9 @@ def separate_outputs(recording: Recording) -> list[str]:
     maps = [name for name in outputs if _is_usable(recording, seen[name])]
     if not maps or maps[0] != outputs[0]:
         return []
+    spans = {name: _span(recording, seen[name]) for name in maps}
+    # The state of a recurrence, which stands where the last steps do, is no level.
+    maps = [name for name in maps if spans[name] >= max(spans.values()) / 2]
     order = recording.positions.order
     # A stage may be returned through a norm or in another order of dimensions, which the next one does not see; of
     # those that are the same but for this, the first computed counts.
@@ -190,13 +259,45 @@ def _without_final_norms(recording: Recording, names: Sequence[str]) -> list[str
     return [name for name in names if not has_other(name)]
 
 
-def _below_output(recording: Recording, names: list[str], output: str | None) -> list[str]:
-    """Those layers that one output of the model is computed from: others serve another output, such as an auxiliary
-    classifier."""
-    if output is None:
-        return names
-    reached = recording.positions.ancestors(recording.modules[output].node)
-    return [name for name in names if recording.modules[name].node in reached] or names
+def _without_parts_of_attention(recording: Recording, names: Sequence[str]) -> list[str]:
+    """The layers without keys, values and weights of attention: what only products of two tensors read, and a softmax
+    made, or operations that leave every position where it is from another layer."""
+    edges, readers = recording.positions.edges, defaultdict[fx.Node, list[fx.Node]](list)
+    for reader, read in edges.items():
+        for source in dict.fromkeys(edge.source for edge in read):
+            readers[source].append(reader)
+    bare = {_skip_moves(recording, recording.modules[name].node): name for name in names}
+
+    def is_part(name: str) -> bool:
+        node = recording.modules[name].node
+        if not _feeds_attention_alone(recording, node, readers):
+            return False
+        while len(above := edges.get(node, [])) == 1:
+            if name_of(node) in SOFTMAX:
+                return True
+            node = above[0].source
+            if bare.get(_skip_moves(recording, node), name) != name:
+                return True
+        return False
+
+    return [name for name in names if not is_part(name)]
+
+
+def _feeds_attention_alone(recording: Recording, node: fx.Node, readers: Mapping[fx.Node, Sequence[fx.Node]]) -> bool:
+    """Whether all operations on several tensors that a tensor, or what is made of it alone, goes into are products, and
+    one of these is attention."""
+    mixings, stack = set[str](), [node]
+    while stack:
+        for reader in readers.get(stack.pop(), []):
+            edges = recording.positions.edges[reader]
+            found = {edge.mixing for edge in edges} & {ATTENTION}
+            if found or name_of(reader) in PRODUCTS:
+                mixings |= found
+            elif len(edges) == 1:
+                stack.append(reader)
+            else:
+                return False
+    return ATTENTION in mixings
 
 
 def _trunk(recording: Recording, outputs: Sequence[fx.Node]) -> set[fx.Node]:
@@ -220,15 +321,24 @@ def _trunk(recording: Recording, outputs: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _choose_layer(recording: Recording, found: Sequence[str], trunk: set[fx.Node], *, dense: bool) -> str | None:
+def _choose_layer(recording: Recording, found: Sequence[str], stream: Stream) -> str | None:
     """The deepest of some layers."""
     if not found:
         return None
-    seen, last = recording.modules, found[-1]
-    on_trunk = [name for name in found if seen[name].node in trunk]
-    if dense or seen[last].node in trunk or not on_trunk:
+    seen, last, deepest = recording.modules, found[-1], stream.deepest
+    on_trunk = [name for name in found if seen[name].node in stream.trunk]
+    if stream.is_dense or seen[last].node in stream.trunk or not on_trunk:
         return last
-    return last if _looks_further(recording, seen[last], seen[on_trunk[-1]]) else on_trunk[-1]
+    trunk = on_trunk[-1]
+    if _looks_further(recording, seen[last], seen[trunk]):
+        return last
+    if deepest is None or not _looks_further(recording, deepest, seen[trunk], FREE):
+        return trunk
+    below = recording.positions.ancestors(deepest.node)
+    branches = [name for name in found[found.index(trunk) + 1 :] if seen[name].node in below]
+    return next(
+        (name for name in reversed(branches) if _looks_further(recording, seen[name], seen[trunk], FREE)), trunk
+    )
 
 
 def _item_beyond(recording: Recording, chosen: str | None, items: Sequence[str]) -> str | None:
@@ -246,8 +356,9 @@ def _item_beyond(recording: Recording, chosen: str | None, items: Sequence[str])
     return None
 
 
-def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) -> bool:
-    """Whether a unit of a layer reads more than one cell of another layer, with what mixes all positions left out."""
+def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor, ends: slice = LOCAL) -> bool:
+    """Whether a unit of a layer reads more than one cell of another layer, by default with what mixes all positions
+    left out."""
     mine, theirs = recording.reading_of_tensor(seen).layout, recording.reading_of_tensor(other).layout
     if mine is None or theirs is None:
         return False
@@ -255,8 +366,15 @@ def _looks_further(recording: Recording, seen: NamedTensor, other: NamedTensor) 
     fields = recording.fields(other.node, theirs, "a layer")
     if seen.node not in fields:
         return False
-    found = [ends[LOCAL] for ends in fields.ends(seen.node, mine.unit_box(seen.shape, unit))]
-    return all(ends[0] < np.inf for ends in found) and any(ends[0] + ends[1] != 0 for ends in found)
+    found = [each[ends] for each in fields.ends(seen.node, mine.unit_box(seen.shape, unit))]
+    return all(first < np.inf for first, _ in found) and any(first + last != 0 for first, last in found)
+
+
+def _span(recording: Recording, seen: NamedTensor) -> float:
+    """The share of the image, along all axes, that the units of a map stand in."""
+    places = recording.positions.places(seen.node)[:-1]
+    sides = zip(places, recording.positions.space, strict=True)
+    return math.prod((np.ptp(place.table) + abs(place.slope)) / side for place, side in sides if len(place.table) > 1)
 
 
 def _looks_spatial(shape: Sequence[int]) -> bool:

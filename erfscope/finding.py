@@ -48,6 +48,7 @@ CODES = {
     "clipped": Code("map"),
     "dead_attention": Code("model"),
     "dead_images": Code("pictures"),
+    "earlier_layer": Code("model"),
     "fewer_images": Code("model"),
     "gradient_disagrees": Code("map"),
     "gradient_unproved": Code("model", "notice"),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from erfscope.adapter import Adapter
-from erfscope.default_layer import passed_over, separate_outputs
+from erfscope.default_layer import deeper_map, passed_over, separate_outputs
 from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
+from erfscope.graph.places import describe
 from erfscope.graph.rules.reading import call_of
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
@@ -209,6 +210,16 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         )
         hint = f"name one call with --layer, such as {names[0]}@{recording.calls(names[0]) - 1}"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+    elif (left_out := deeper_map(recording, layer)) is not None:
+        kind, node = left_out
+        end = "" if node is None else f" ({describe(node)})"
+        text = {
+            "branch": f"{layer} is a branch: the model's last map, which it is added to{end}, has no name",
+            "deeper": f"the model's last map{end} looks further than {layer} and has no name",
+            "several": f"{layer} is one of several maps, none of which all paths pass through",
+        }[kind]
+        hint = "--layer takes another, erfscope.wrap(model, forward=...) any tensor that it returns"
+        yield Finding(code="earlier_layer", text=f"{text}; {hint}")
     if not any(path[:1] == (RETURNED,) for path in recording.graph.returned):
         text = f"no tensor is found in what the model returns, so that {layer} inside it is measured"
         hint = "let erfscope.wrap(model, forward=lambda m, x: m(x).NAME) return the tensor"
