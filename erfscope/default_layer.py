@@ -268,16 +268,23 @@ def _without_parts_of_attention(recording: Recording, names: Sequence[str]) -> l
             readers[source].append(reader)
     bare = {_skip_moves(recording, recording.modules[name].node): name for name in names}
 
+    def _is_of_one(node: fx.Node) -> bool:
+        return len(edges.get(node, [])) == 1 or name_of(node) == "cat"
+
     def is_part(name: str) -> bool:
         node = recording.modules[name].node
         if not _feeds_attention_alone(recording, node, readers):
             return False
-        while len(above := edges.get(node, [])) == 1:
-            if name_of(node) in SOFTMAX:
+        stack = [node]
+        while stack:
+            here = stack.pop()
+            # Keys are often of class tokens beside the map.
+            sources = [edge.source for edge in edges.get(here, [])] if _is_of_one(here) else []
+            if name_of(here) in SOFTMAX or any(
+                bare.get(_skip_moves(recording, each), name) != name for each in sources
+            ):
                 return True
-            node = above[0].source
-            if bare.get(_skip_moves(recording, node), name) != name:
-                return True
+            stack += sources
         return False
 
     return [name for name in names if not is_part(name)]

@@ -71,6 +71,7 @@ CODES = {
     "own_resizing": Code("model"),
     "reactivated": Code("model", "notice"),
     "repeated_layers": Code("model"),
+    "sees_all": Code("map", "notice"),
     "several_outputs": Code("model"),
     "shard": Code("pictures"),
     "smaller_batches": Code("model"),

@@ -91,8 +91,13 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         yield Finding(code="own_cell_dominated", text=text)
     if trf is not None and trf.is_global:
         clipped = _outside(trf, erf.axes)
+    is_clipped = False
     if isinstance(clipped, float) and clipped > CUT_OFF:
-        yield _cut(erf, clipped)
+        yield (cut := _cut(erf, clipped))
+        is_clipped = cut.code == "clipped"
+    if trf is not None and trf.is_global and not is_clipped:
+        text = f"the unit sees the whole input, by {trf.global_by}: a larger input may give larger sizes"
+        yield Finding(code="sees_all", text=text)
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
@@ -116,6 +121,10 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     if growth is None or growth > MOVED:
         text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%}, {ESTIMATED}"
         return Finding(code="clipped", text=text)
+    unseen = 0.0 if erf.measured.trf is None else max(erf.measured.trf.unseen_share, default=0.0)
+    if unseen > CUT_OFF:
+        shown = f"of the paths to the unit {unseen:.0%} leave it where the map does not show it"
+        return Finding(code="clipped", text=f"input too small: sizes may be underestimates; {outside}, and {shown}")
     return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%}, {ESTIMATED})")
 
 
