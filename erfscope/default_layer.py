@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from torch import fx
@@ -20,10 +22,25 @@ from erfscope.graph.recording import Recording
 from erfscope.graph.rules.products import ATTENTION
 from erfscope.graph.rules.reading import COPIES, Dims, Whole, call_of
 
+P, T = ParamSpec("P"), TypeVar("T")
 #: Operations that multiply tensors.
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 
 
+def _kept(find: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
+    """Keep what a function finds of a recording as long as that."""
+    found: WeakKeyDictionary[Recording, T] = WeakKeyDictionary()
+
+    @functools.wraps(find)
+    def look_up(recording: Recording, *args: P.args, **kwargs: P.kwargs) -> T:
+        if recording not in found:
+            found[recording] = find(recording, *args, **kwargs)
+        return found[recording]
+
+    return look_up
+
+
+@_kept
 def default_layer(recording: Recording, spec: str) -> str:
     """The deepest layer of a model whose positions are known.
 
@@ -96,6 +113,7 @@ class Stream(NamedTuple):
     deepest: NamedTensor | None
 
 
+@_kept
 def _main_stream(recording: Recording) -> Stream:
     """The main stream of a model."""
     seen, positions = recording.modules, recording.positions

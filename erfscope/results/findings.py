@@ -121,7 +121,8 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     if growth is None or growth > MOVED:
         text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%}, {ESTIMATED}"
         return Finding(code="clipped", text=text)
-    unseen = 0.0 if erf.measured.trf is None else max(erf.measured.trf.unseen_share, default=0.0)
+    shares = () if erf.measured.trf is None else erf.measured.trf.unseen_share
+    unseen = 1 - math.prod(1 - share for share in shares)
     if unseen > CUT_OFF:
         shown = f"of the paths to the unit {unseen:.0%} leave it where the map does not show it"
         return Finding(code="clipped", text=f"input too small: sizes may be underestimates; {outside}, and {shown}")
