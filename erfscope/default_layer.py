@@ -18,9 +18,10 @@ from erfscope.graph.ends import FREE, LOCAL
 from erfscope.graph.field import SOFTMAX
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import NamedTensor
+from erfscope.graph.places import Place
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.products import ATTENTION
-from erfscope.graph.rules.reading import COPIES, Dims, Whole, call_of
+from erfscope.graph.rules.reading import COPIES, Dims, Step, Taps, Whole, call_of
 
 P, T = ParamSpec("P"), TypeVar("T")
 #: Operations that multiply tensors.
@@ -279,26 +280,21 @@ def _without_final_norms(recording: Recording, names: Sequence[str]) -> list[str
 
 def _without_parts_of_attention(recording: Recording, names: Sequence[str]) -> list[str]:
     """The layers without keys, values and weights of attention: what only products of two tensors read, and a softmax
-    made, or operations that leave every position where it is from another layer."""
-    edges, readers = recording.positions.edges, defaultdict[fx.Node, list[fx.Node]](list)
-    for reader, read in edges.items():
-        for source in dict.fromkeys(edge.source for edge in read):
+    made, or operations that leave every position where it is from another layer, maybe beside class tokens."""
+    seen, readers = recording.modules, defaultdict[fx.Node, list[fx.Node]](list)
+    for reader, edges in recording.positions.edges.items():
+        for source in dict.fromkeys(edge.source for edge in edges):
             readers[source].append(reader)
-    bare = {_skip_moves(recording, recording.modules[name].node): name for name in names}
-
-    def _is_of_one(node: fx.Node) -> bool:
-        return len(edges.get(node, [])) == 1 or name_of(node) == "cat"
+    bare = {_skip_moves(recording, seen[name].node): name for name in names}
 
     def is_part(name: str) -> bool:
-        node = recording.modules[name].node
-        if not _feeds_attention_alone(recording, node, readers):
+        if not _feeds_attention_alone(recording, seen[name].node, readers):
             return False
-        stack = [node]
+        stack = [seen[name].node]
         while stack:
-            here = stack.pop()
-            # Keys are often of class tokens beside the map.
-            sources = [edge.source for edge in edges.get(here, [])] if _is_of_one(here) else []
-            if name_of(here) in SOFTMAX or any(
+            node = stack.pop()
+            sources = _sources_in_place(recording, node)
+            if name_of(node) in SOFTMAX or any(
                 bare.get(_skip_moves(recording, each), name) != name for each in sources
             ):
                 return True
@@ -306,6 +302,25 @@ def _without_parts_of_attention(recording: Recording, names: Sequence[str]) -> l
         return False
 
     return [name for name in names if not is_part(name)]
+
+
+def _sources_in_place(recording: Recording, node: fx.Node) -> list[fx.Node]:
+    """What a tensor was made from alone, or from others put behind each other, if every position stays where it is."""
+    positions = recording.positions
+    edges = positions.edges.get(node, [])
+    if len(edges) > 1 and name_of(node) != "cat":
+        return []
+
+    def moves(step: Step, places: Sequence[Place]) -> bool:
+        reads = enumerate(step.reads if isinstance(step, Dims) else ())
+        varying = [read for dim, read in reads if any(place.varies_along(dim) for place in places[:-1])]
+        return any(
+            read.unbounded.shape[1] > 1 if isinstance(read, Taps) else isinstance(read, Whole) and read.same is None
+            for read in varying
+        )
+
+    pairs = zip(edges, positions.before.get(node, []), strict=True)
+    return [edge.source for edge, before in pairs if not any(map(moves, edge.steps, before))]
 
 
 def _feeds_attention_alone(recording: Recording, node: fx.Node, readers: Mapping[fx.Node, Sequence[fx.Node]]) -> bool:
