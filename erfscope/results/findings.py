@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from erfscope.adapter import Adapter
-from erfscope.default_layer import deeper_map, passed_over, separate_outputs
+from erfscope.default_layer import deeper_map, passed_over
 from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import is_input
@@ -18,6 +18,7 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe
 from erfscope.graph.rules.reading import call_of
+from erfscope.main_stream import separate_outputs
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
