@@ -59,10 +59,10 @@ def default_layer(recording: Recording, spec: str) -> str:
     seen = {name: each for name, each in recording.modules.items() if not name.endswith(INPUT)}
     usable = [name for name in seen if not name.startswith(f"{OUTPUT}[") and is_usable(recording, seen[name])]
     stream = main_stream(recording)
-    usable = [name for name in usable if seen[name].node in stream.reached] or usable
     # Of a container the only map counts; where there are several, none is the layer's.
     maps = Counter(name.partition("[")[0] for name in usable)
     named = [name for name in usable if "[" not in name or maps[name.partition("[")[0]] == 1]
+    named = [name for name in named if seen[name].node in stream.reached] or named
     found = _without_parts_of_attention(recording, _without_final_norms(recording, named))
     chosen = _choose_layer(recording, found, stream)
     chosen = _item_beyond(recording, chosen, stream.items) or chosen
@@ -91,9 +91,7 @@ def default_layer(recording: Recording, spec: str) -> str:
 LeftOut = tuple[Literal["branch", "deeper", "several"], fx.Node | None]
 
 
-def deeper_map(
-    recording: Recording, chosen: str
-) -> tuple[Literal["branch", "deeper", "several"], fx.Node | None] | None:
+def deeper_map(recording: Recording, chosen: str) -> LeftOut | None:
     """What of the main stream a default layer leaves out, for want of a name: None for nothing.
 
     Returns:
@@ -184,10 +182,12 @@ def _sources_in_place(recording: Recording, node: fx.Node) -> list[fx.Node]:
 
 def _feeds_attention_alone(recording: Recording, node: fx.Node, readers: Mapping[fx.Node, Sequence[fx.Node]]) -> bool:
     """Whether all operations on several tensors that a tensor, or what is made of it alone, goes into are products, and
-    one of these is attention."""
-    mixings, stack = set[str](), [node]
+    one of these is attention; it is not returned itself."""
+    mixings, stack, returned = set[str](), [node], {*recording.graph.returned.values()}
     while stack:
-        for reader in readers.get(stack.pop(), []):
+        if (here := stack.pop()) in returned:
+            return False
+        for reader in readers.get(here, []):
             edges = recording.positions.edges[reader]
             found = {edge.mixing for edge in edges} & {ATTENTION}
             if found or name_of(reader) in PRODUCTS:

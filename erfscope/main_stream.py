@@ -194,4 +194,6 @@ def _span(recording: Recording, seen: NamedTensor) -> float:
     """The share of the image, along all axes, that the units of a map stand in."""
     places = recording.positions.places(seen.node)[:-1]
     sides = zip(places, recording.positions.space, strict=True)
-    return math.prod((np.ptp(place.table) + abs(place.slope)) / side for place, side in sides if len(place.table) > 1)
+    return math.prod(
+        float(np.ptp(place.table) + abs(place.slope)) / side for place, side in sides if len(place.table) > 1
+    )

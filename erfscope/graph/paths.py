@@ -11,22 +11,26 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import fx
 
 from erfscope.geometry.layout import Layout
 from erfscope.graph.field import Fields, number_cells
 from erfscope.graph.graph import shape_of
 from erfscope.graph.places import Place, reshape_numbers
-from erfscope.graph.rules.reading import ABSENT, Dims, Edge, FloatArray, IntArray, Reshape, Step, Taps, Whole
+from erfscope.graph.rules.reading import ABSENT, Dims, Edge, IntArray, Reshape, Step, Taps, Whole
+
+
+Shares = NDArray[np.float64]
 
 
 class PathShares(NamedTuple):
     """Where the paths from a unit end along one axis of a reference; shares of those that are known."""
 
     #: (cells,): at each cell.
-    inside: FloatArray
+    inside: Shares
     #: (2,): before the first cell, and behind the last.
-    outside: FloatArray
+    outside: Shares
 
 
 def path_shares(fields: Fields, node: fx.Node, layout: Layout, unit: Sequence[int], axis: int) -> PathShares | None:
@@ -65,7 +69,7 @@ def path_shares(fields: Fields, node: fx.Node, layout: Layout, unit: Sequence[in
     return PathShares(inside / known, outside / known) if known > 0 else None
 
 
-def _start(place: Place, node: fx.Node, layout: Layout, unit: Sequence[int]) -> FloatArray:
+def _start(place: Place, node: fx.Node, layout: Layout, unit: Sequence[int]) -> Shares:
     """All paths at one unit, along the dimension of an axis."""
     if place.dim is None:
         return np.ones(1)
@@ -106,7 +110,7 @@ class _Way(NamedTuple):
         is_last = number == len(self.edge.steps) - 1
         return goes_on and not (is_last and step.goals[place.dim] != self.place.dim and len(self.place.table) > 1)
 
-    def cover(self) -> FloatArray:
+    def cover(self) -> Shares:
         """The share of the output's elements that read this input, along the dimension of the axis."""
         found = np.ones(1)
         for number, step in enumerate(self.edge.steps):
@@ -117,7 +121,7 @@ class _Way(NamedTuple):
                     found = found * (reads if is_line and len(reads) > 1 else reads.mean())
         return found
 
-    def back(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def back(self, share: Shares) -> tuple[Shares, Shares]:
         """The shares at the input's elements, and what is lost on both sides."""
         lost, shape = np.zeros(2), shape_of(self.edge.source)
         shapes = [shape, *(step.shape for step in self.edge.steps)]
@@ -133,30 +137,28 @@ class _Way(NamedTuple):
             elif read is None:
                 spots = _spots(place, line, old, step.shape)
                 share, _ = _back_through_taps(share, spots, spots, old[place.dim])
-        if len(share) == 1 and self.edge.steps:
-            share = np.broadcast_to(share, 1)
         return share, lost
 
 
 def _spots(place: Place, line: Place, old: Sequence[int], new: Sequence[int]) -> IntArray:
     """(outputs, inputs): the indices of a dimension that each index of one of a reshaped tensor holds."""
     assert place.dim is not None
-    numbers = np.arange(old[place.dim]).reshape([1, *(-1 if dim == place.dim else 1 for dim in range(len(old)))])
+    numbers = np.arange(old[place.dim], dtype=float).reshape(
+        [1, *(-1 if dim == place.dim else 1 for dim in range(len(old)))]
+    )
     made = reshape_numbers(numbers, tuple(old), tuple(new))[0]
     made = made[np.newaxis] if line.dim is None else np.moveaxis(made, line.dim, 0)
     found: IntArray = made.reshape(len(made), -1).astype(np.intp)
     return found
 
 
-def _back_through_taps(
-    share: FloatArray, unbounded: IntArray, inside: IntArray, size: int
-) -> tuple[FloatArray, FloatArray]:
+def _back_through_taps(share: Shares, unbounded: IntArray, inside: IntArray, size: int) -> tuple[Shares, Shares]:
     """The shares of outputs, given to what they read in equal parts: at each of so many inputs, and on both sides."""
     count = len(unbounded)
     share = np.full(count, share.sum() / count) if len(share) != count else share
     reads = unbounded != ABSENT
     parts = np.where(reads, (share / np.maximum(reads.sum(1), 1))[:, np.newaxis], 0.0)
     there = inside >= 0
-    back = np.bincount(inside[there], parts[there], size)
+    back: Shares = np.bincount(inside[there], parts[there], size)
     gone = parts * ~there
     return back, np.array([gone[unbounded < 0].sum(), gone[unbounded >= 0].sum()])
