@@ -18,7 +18,8 @@ from erfscope.graph.named import NamedTensor
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import COPIES, Dims, Whole, call_of
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def kept(find: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:

@@ -20,7 +20,6 @@ from erfscope.graph.graph import shape_of
 from erfscope.graph.places import Place, reshape_numbers
 from erfscope.graph.rules.reading import ABSENT, Dims, Edge, IntArray, Reshape, Step, Taps, Whole
 
-
 Shares = NDArray[np.float64]
 
 
