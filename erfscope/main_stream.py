@@ -27,7 +27,7 @@ def kept(find: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[R
     found: WeakKeyDictionary[Recording, T] = WeakKeyDictionary()
 
     @functools.wraps(find)
-    def look_up(recording: Recording, *args: P.args, **kwargs: P.kwargs) -> T:
+    def look_up(recording: Recording, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if recording not in found:
             found[recording] = find(recording, *args, **kwargs)
         return found[recording]

@@ -158,6 +158,6 @@ def _back_through_taps(share: Shares, unbounded: IntArray, inside: IntArray, siz
     reads = unbounded != ABSENT
     parts = np.where(reads, (share / np.maximum(reads.sum(1), 1))[:, np.newaxis], 0.0)
     there = inside >= 0
-    back: Shares = np.bincount(inside[there], parts[there], size)
+    back = np.bincount(inside[there], parts[there], size).astype(np.float64)
     gone = parts * ~there
     return back, np.array([gone[unbounded < 0].sum(), gone[unbounded >= 0].sum()])
