@@ -45,8 +45,8 @@ def default_layer(recording: Recording, spec: str) -> str:
     layer beside the trunk, which everything passes through, counts only if it looks further than the last layer of the
     trunk; what mixes all positions counts where the trunk goes on behind it, as where blocks add their residuals in a
     ``forward``. Of several maps that the model returns in a container, the last counts where they come from one
-    another, see :func:`~erfscope.main_stream.separate_outputs`. It goes before the deepest module if it looks further, or if that is in a
-    branch. :func:`deeper_map` tells what of the trunk is left out.
+    another, see :func:`~erfscope.main_stream.separate_outputs`. It goes before the deepest module if it looks further,
+    or if that is in a branch. :func:`deeper_map` tells what of the trunk is left out.
 
     Args:
         recording: One recorded pass of a model that declares no stages.
