@@ -25,6 +25,7 @@ from erfscope.graph.record import UNRECORDED
 from erfscope.maps.accumulator import MapAccumulator
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MeasureValue, with_errors
+from erfscope.measures.border import unseen_share
 from erfscope.model_facts import Weights
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
@@ -53,9 +54,22 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
         return None
 
 
+def trf_of(plan: Plan, number: int) -> Trf:
+    """The theoretical receptive field of a unit, with what of its paths leaves the reference unseen."""
+    trf, question = plan.trfs[number], plan.question
+    boxes = zip(trf.local_box_px if trf.is_global else trf.box_px, trf.reference_px, strict=True)
+    if not trf.center_px or all(first >= 0 and last < size for (first, last), size in boxes):
+        return trf
+    shares = plan.model.recording.path_shares(question.layer, question.units[number].index, question.wrt)
+    unseen = [
+        0.0 if each is None else unseen_share(trf, each.inside, each.outside, axis) for axis, each in enumerate(shares)
+    ]
+    return replace(trf, unseen_share=tuple(unseen))
+
+
 def pending_result(plan: Plan, number: int) -> Result:
     """The result of one unit before the first image."""
-    trf, unit, settings, adapter = plan.trfs[number], plan.question.units[number], plan.settings, plan.model.adapter
+    trf, unit, settings, adapter = trf_of(plan, number), plan.question.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     layer, kind = split_kind(plan.question.layer)
     record = UnitRecord(

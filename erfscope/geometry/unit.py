@@ -241,6 +241,9 @@ class Trf:
     #: the box clipped to the reference, if strides do not divide a size or borders wrap around. Default: the clipped
     #: box.
     clipped_box_px: tuple[tuple[int, int], ...] = ()
+    #: Of the paths to the unit, the share that leaves the reference along each axis where the fall-off of the others
+    #: does not show it, as of branches of which all taps lie outside; () where that was not asked for.
+    unseen_share: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def is_global(self) -> bool:

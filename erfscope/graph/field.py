@@ -94,7 +94,7 @@ class Fields(UnitCenters):
         """Number the cells of the reference."""
         places = self.positions.places(self.reference) if self.reference in self.positions else ()
         known = self.reference is self.positions.image or (places and all(places[axis].exists for axis in self.axes))
-        cells = [_numbered(shape_of(self.reference), self.layout, axis) for axis in self.axes]
+        cells = [number_cells(shape_of(self.reference), self.layout, axis) for axis in self.axes]
         # Whole numbers of cells are exact in half the memory.
         found = [np.concatenate([each, np.where(np.isinf(each), np.inf, -each)] * (ROWS // 2)) for each in cells]
         self.every_end[self.reference] = tuple(each.astype(np.float32) for each in found)
@@ -258,7 +258,7 @@ def _sizes(boxes: Sequence[tuple[int, int] | None]) -> tuple[int, ...]:
     return tuple(last - first + 1 for first, last in filter(None, boxes))
 
 
-def _numbered(shape: Shape, layout: Layout, axis: int) -> FloatArray:
+def number_cells(shape: Shape, layout: Layout, axis: int) -> FloatArray:
     """(1, *dimensions): the cell of each element of a tensor along an axis, last the images; infinity for none."""
     dims = layout.space_dims(len(shape))
     is_batch = axis == len(layout.space(shape))

@@ -18,6 +18,7 @@ from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
 from erfscope.graph.layouts import Reading, varying_dim
 from erfscope.graph.named import NamedTensor, Pass
+from erfscope.graph.paths import PathShares, path_shares
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
 from erfscope.graph.run import Crop, Wanted, crop
@@ -251,6 +252,15 @@ class Recording(Pass):
             center_exact=False,
             center_inexact_reason="it was recorded with random numbers, and may be elsewhere with others",
         )
+
+    def path_shares(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> list[PathShares | None]:
+        """Where the paths from a unit of a map end along each axis of the reference; None where that is not known.
+
+        Raises:
+            ErfscopeError: as :meth:`trf`.
+        """
+        (seen, layout), fields = self._layer(layer), self._fields_of(layer, self._layer(layer)[0].node, wrt)
+        return [path_shares(fields, seen.node, layout, unit, axis) for axis in range(len(fields.sizes))]
 
     def default_unit(self, layer: str, wrt: str = IMAGE, at: Sequence[float] | None = None) -> tuple[int, ...]:
         """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis, or to another

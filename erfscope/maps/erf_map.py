@@ -126,6 +126,7 @@ def plane_of(values: FloatArray) -> FloatArray:
 PER_AXIS: dict[str, Any] = {
     **dict.fromkeys(("size_px", "local_size_px", "reference_px"), 1),
     "stride_px": 1.0,
+    "unseen_share": 0.0,
     "center_px": 0.0,
     "offset_px": 0.0,
     **dict.fromkeys(("box_px", "local_box_px", "clipped_box_px"), (0, 0)),

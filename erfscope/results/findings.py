@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from erfscope.adapter import Adapter
-from erfscope.default_layer import passed_over, separate_outputs
+from erfscope.default_layer import deeper_map, passed_over
 from erfscope.finding import SWITCHED_ON, Finding
 from erfscope.geometry.axes import TIME, Axes
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Trf
 from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
+from erfscope.graph.places import describe
 from erfscope.graph.rules.reading import call_of
+from erfscope.main_stream import separate_outputs
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
@@ -90,8 +92,13 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         yield Finding(code="own_cell_dominated", text=text)
     if trf is not None and trf.is_global:
         clipped = _outside(trf, erf.axes)
+    is_clipped = False
     if isinstance(clipped, float) and clipped > CUT_OFF:
-        yield _cut(erf, clipped)
+        yield (cut := _cut(erf, clipped))
+        is_clipped = cut.code == "clipped"
+    if trf is not None and trf.is_global and not is_clipped:
+        text = f"the unit sees the whole input, by {trf.global_by}: a larger input may give larger sizes"
+        yield Finding(code="sees_all", text=text)
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
@@ -115,6 +122,11 @@ def _cut(erf: ErfMap, clipped: float) -> Finding:
     if growth is None or growth > MOVED:
         text = f"input too small: sizes are underestimates; {outside}, and of the ERF {lost:.0%}, {ESTIMATED}"
         return Finding(code="clipped", text=text)
+    shares = () if erf.measured.trf is None else erf.measured.trf.unseen_share
+    unseen = 1 - math.prod(1 - share for share in shares)
+    if unseen > CUT_OFF:
+        shown = f"of the paths to the unit {unseen:.0%} leave it where the map does not show it"
+        return Finding(code="clipped", text=f"input too small: sizes may be underestimates; {outside}, and {shown}")
     return Finding(code="trf_cut", text=f"{outside}, but hardly any of the ERF ({lost:.1%}, {ESTIMATED})")
 
 
@@ -209,6 +221,16 @@ def layer_choice_findings(recording: Recording, layer: str) -> Iterator[Finding]
         )
         hint = f"name one call with --layer, such as {names[0]}@{recording.calls(names[0]) - 1}"
         yield Finding(code="repeated_layers", text=f"{text}; {hint}")
+    elif (left_out := deeper_map(recording, layer)) is not None:
+        kind, node = left_out
+        end = "" if node is None else f" ({describe(node)})"
+        text = {
+            "branch": f"{layer} is a branch: the model's last map, which it is added to{end}, has no name",
+            "deeper": f"the model's last map{end} looks further than {layer} and has no name",
+            "several": f"{layer} is one of several maps, none of which all paths pass through",
+        }[kind]
+        hint = "--layer takes another, erfscope.wrap(model, forward=...) any tensor that it returns"
+        yield Finding(code="earlier_layer", text=f"{text}; {hint}")
     if not any(path[:1] == (RETURNED,) for path in recording.graph.returned):
         text = f"no tensor is found in what the model returns, so that {layer} inside it is measured"
         hint = "let erfscope.wrap(model, forward=lambda m, x: m(x).NAME) return the tensor"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import erfscope
 from erfscope.measures.border import lost_at_borders, stands_at_border
@@ -71,3 +71,55 @@ def test_a_sequence_has_two_borders():
     net = nn.Sequential(*(nn.Conv1d(1, 1, 3, padding=1) for _ in range(20))).eval()
     erf = erfscope.analyze(net, input_size=(10,), in_chans=1, samples=1, measures="r50", convention="luo").map
     assert lost_at_borders(erf)[0] > 0
+
+
+class Dilated(nn.Module):
+    """A stem of stride 8, then dilated branches beside a plain one."""
+
+    def __init__(self, rates: tuple[int, ...]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(*(m for c in (3, 8, 8) for m in (nn.Conv2d(c, 8, 3, stride=2, padding=1), nn.ReLU())))
+        self.branches = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=rate, dilation=rate) for rate in rates)
+        self.plain = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return torch.cat([self.plain(x), *(branch(x) for branch in self.branches)], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rates", "small", "large"), [((12, 24), 96, 512), ((20,), 96, 448), ((2, 3), 96, 192)])
+def test_branches_of_which_all_taps_lie_outside_are_not_promised_to_hold(rates, small, large):
+    found, more = (
+        erfscope.analyze(Dilated(rates).eval(), input_size=side, samples=4, measures="r50") for side in (small, large)
+    )
+    grows = more["r50"].value / found["r50"].value - 1 > 0.5
+    assert grows == (rates != (2, 3))
+    assert ("clipped" in codes(found)) == grows
+    assert not codes(more)
+    if grows:
+        # The fall-off inside shows nothing of it.
+        assert lost_at_borders(found.map)[0] < 0.01
+        assert sum(found.trf.unseen_share) > 0.3
+
+
+@pytest.mark.parametrize(("depth", "size"), [(12, 12), (12, 15), (20, 15), (20, 18), (40, 24), (40, 36)])
+def test_stacks_of_convolutions_have_no_unseen_paths(depth, size):
+    assert sum(measured(depth, size).trf.unseen_share) < 0.1
+
+
+def test_a_unit_that_sees_the_whole_input_is_said_to_grow_with_it():
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), Mixed())
+    torch.manual_seed(0)
+    small, large = (erfscope.analyze(net.eval(), input_size=side, samples=2, measures="r50") for side in (32, 96))
+    assert "sees_all" in {finding.code for finding in small.findings}
+    assert large["r50"].value > 1.5 * small["r50"].value
+    assert "sees_all" not in {finding.code for finding in measured(12, 12).findings}
+
+
+class Mixed(nn.Module):
+    """The mean of all positions beside each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 3 * x.mean((2, 3), keepdim=True) * x.shape[2]
