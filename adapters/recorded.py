@@ -131,7 +131,7 @@ def _recorded_with_its_channels(adapter: RecordableModel) -> Recording:
         except ErfscopeError as error:
             text = str(error)
             continue
-        note = f"its input has {channels} channels: it fails on {guessed.channels}, the guess by its first convolution"
+        note = f"its input has {channels} channels: it fails on {guessed.channels}, which were a guess"
         adapter.notes = (*adapter.notes, note)
         return recording
     adapter.preprocess = guessed

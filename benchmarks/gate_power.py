@@ -21,7 +21,7 @@ import erfscope
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.engine.running_sums import RunningSums, on_box
 from erfscope.gate import BaselineEntry, BaselineMeasure, Verdict, compare, entry_of
-from erfscope.gate.looks import LIMIT, is_enough, more_images, sizes
+from erfscope.gate.sample_sizes import LIMIT, is_enough, more_images, sizes
 from erfscope.maps.accumulator import GROUPS, MapAccumulator
 from erfscope.measures.values import with_errors
 from erfscope.results.result import Result

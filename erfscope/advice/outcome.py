@@ -24,6 +24,8 @@ class Search:
     trials: tuple[Trial, ...]
     #: Whether every candidate of the front is known to be there, at one standard error.
     is_settled: bool
+    #: Whether choosing ended by itself, the best put together where none seemed to reach the target; not by the time.
+    is_complete: bool = False
     #: Whether each draw has random weights of its own; else they are the model's, and draws differ in the images.
     draws_weights: bool
     #: The model as commands name it, "" of a live module; the edits that it was given with, and its size.
@@ -110,14 +112,16 @@ class Search:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether any candidate reaches the target; not, where all were measured, and all finalists miss it."""
+        """Whether any candidate reaches the target: not, where choosing was complete, all have draws enough, and all
+        finalists miss it."""
         if any(map(self.meets, self.trials)):
             return "met"
         if self.price == HALO:
             return "not met"
         allowed = [*filter(self.is_allowed, self.trials)]
         missed = [self.verdict_on(each) == "not met" for each in self.tested if each in allowed]
-        is_whole = all(each.values for each in allowed) and len(missed) >= min(FINALISTS, len(allowed))
+        counts = [len((each.values.keys() | each.missing) & {*CHOOSING}) for each in allowed]
+        is_whole = self.is_complete and min(counts) >= FIRST_DRAWS and len(missed) >= min(FINALISTS, len(allowed))
         return "not met" if is_whole and all(missed) else "not decided"
 
     def is_open(self, trial: Trial) -> bool:

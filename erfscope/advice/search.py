@@ -96,7 +96,7 @@ class SearchRun:
         return self._is_late() or (self.search.price != HALO and clock.monotonic() > self.chosen)
 
     def run(self, structure: Structure) -> Search:
-        """Try the candidates, and pairs of the best of them where none reaches the target."""
+        """Try the candidates, and the best of them put together where none reaches the target."""
         # What cannot be measured is refused.
         if not self.known.get(Candidate().text):
             self._measure(Candidate(), 0)
@@ -113,12 +113,13 @@ class SearchRun:
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
             settled = settle(wanted, self._measure, stop=self._is_chosen)
             found = replace(found, is_settled=settled)
-            if number == ROUNDS or not settled or any(found.seems_met(e) and e.candidate.edits for e in wanted):
+            if number == ROUNDS or self._is_chosen() or any(found.seems_met(e) and e.candidate.edits for e in wanted):
                 break
             chosen = [each.candidate for each in self._best(found) if each.candidate.edits]
             known = {each.candidate for each in found.trials}
             more = [each for each in joined(chosen[-JOINED:], first) if each not in known]
             found = replace(found, trials=(*found.trials, *self._trials(more)))
+        found = replace(found, is_complete=not self._is_chosen())
         if found.price != HALO:
             allowed = [*filter(found.is_allowed, found.trials)]
             self._decide(found, finalists(allowed, found.own, found.target), stop=self._is_late)

@@ -157,8 +157,8 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
             " searches), over draws that chose nothing; else open"
         )
         yield (
-            "numbers of the candidates tested are of further draws, which neither chose nor decided; the others' are of"
-            " the draws that choose, which flatter the best"
+            "numbers of the candidates tested are of further draws, which chose nothing; the others' are of the draws"
+            " that choose, which flatter the best; ≈: of fewer than four draws"
         )
     yield (
         f"± standard error over draws of {of}, of Δ paired; *: the front, no candidate with less"

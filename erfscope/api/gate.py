@@ -20,7 +20,7 @@ from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
 from erfscope.gate.compare import compare
 from erfscope.gate.judge import Tolerance, tolerances
-from erfscope.gate.looks import growth_notice, is_enough, more_images, sizes
+from erfscope.gate.sample_sizes import growth_notice, is_enough, more_images, sizes
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
 from erfscope.options.settings import Options

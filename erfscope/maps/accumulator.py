@@ -149,8 +149,7 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
 
     Args:
         leave_one_out: The g values, two at least.
-        period: For a cyclic quantity, after how much it is the same again (an axis' angle: 180 degrees); values are
-            then taken relative to their circular mean.
+        period: For a cyclic quantity, after how much it is the same again (an axis' angle: 180 degrees).
 
     Returns:
         The standard error, in the values' unit.
@@ -162,11 +161,7 @@ def jackknife_se(leave_one_out: Sequence[float], *, period: float | None = None)
     """
     if len(leave_one_out) < 2:
         raise ValueError(f"a jackknife needs two groups at least, not {len(leave_one_out)}")
-    values = np.asarray(leave_one_out, dtype=np.float64)
-    if period is not None:
-        values = _unwrap_cyclic(values, period)
-    groups = len(values)
-    return math.sqrt((groups - 1) / groups * float(np.sum((values - values.mean()) ** 2)))
+    return math.sqrt(jackknife(leave_one_out[0], leave_one_out, period=period)[0])
 
 
 def error_bar(value: float, leave_one_out: Sequence[float], *, period: float | None = None) -> float:
@@ -227,13 +222,6 @@ def signed_noise_floor(images: int) -> float:
 def wrap_cyclic(difference: float, period: float) -> float:
     """A cyclic difference in [-period / 2, period / 2)."""
     return (difference + period / 2) % period - period / 2
-
-
-def _unwrap_cyclic(values: FloatArray, period: float) -> FloatArray:
-    """Cyclic values as differences from their circular mean."""
-    turns = 2 * math.pi * values / period
-    mean = math.atan2(float(np.sin(turns).mean()), float(np.cos(turns).mean())) * period / (2 * math.pi)
-    return np.array([wrap_cyclic(float(value) - mean, period) for value in values])
 
 
 class MapAccumulator:

@@ -127,7 +127,7 @@ class Settings:
     until_se: Annotated[
         float | None,
         Option(
-            "Add images until the standard error of r50 is below this share of it, e.g. 2%.",
+            "Add images until the error of r50 is below this share of it, e.g. 2%; first look after 40.",
             IMAGES,
             metavar="PERCENT",
             read=percent,

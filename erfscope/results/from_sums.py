@@ -81,7 +81,7 @@ def _of_areas(result: Result) -> Iterator[Finding]:
     areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
     if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
         noun = result.input.noun if result.se_over == "images" else "draw"
-        text = f"nearly every {noun} has cells of its own, so that {' and '.join(names)} count {noun}s: take more"
+        text = f"nearly every {noun} has cells of its own: what {' and '.join(names)} counts is {noun}s; take more"
         yield Finding(code="too_few_images", text=text)
 
 

@@ -97,7 +97,7 @@ def test_a_recurrent_cell_sees_the_frames_before_its_own():
 def test_a_corrected_guess_is_said_and_a_stated_number_is_no_guess():
     module = Before(with_coordinates, 5)
     result = erfscope.analyze(module, layer="output", samples=1, input_size=SIZE, measures="r50")
-    text = "its input has 3 channels: it fails on 5, the guess by its first convolution"
+    text = "its input has 3 channels: it fails on 5, which were a guess"
     assert text in [each.text for each in result.findings]
     for stated in ({"in_chans": 5}, {"mean": (0.0,) * 5}):
         with pytest.raises(MeasurementError, match=r"got 7 channels") as error:

@@ -12,7 +12,7 @@ from torch import nn
 
 import erfscope
 from erfscope import gate
-from erfscope.gate.looks import LIMIT, is_enough, sizes
+from erfscope.gate.sample_sizes import LIMIT, is_enough, sizes
 from erfscope.maps.accumulator import jackknife_se
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
