@@ -183,6 +183,12 @@ def test_verdicts_are_shown_as_they_were(golden):
     golden("check", CheckReport(verdicts=tuple(verdicts), baseline=Path("erf-baseline.json")).text + "\n")
 
 
+def test_measures_that_are_asked_for_stand_beside_the_map():
+    measures = {name: made_up.measured(name, 5.0, 0.5) for name in ("r50", "gaussian_sigma_row")}
+    lines = shown(draw_result(made_up.result(measures=measures)), 100)
+    assert any("gaussian_sigma_row 5.0 ± 0.5 px" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", ["four", "stages", "host_and_block", "fallback"])
 def test_the_four_sizes_stand_in_the_first_table_with_their_errors_at_80_columns(name):
     report = VIEWS[name]()

@@ -34,6 +34,8 @@ from erfscope.view.terminal.table import TerminalTable
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
 #: Width of text outside a terminal, where COLUMNS is not set.
 PLAIN_WIDTH = 110
+#: Of so many measures all stand beside the map of a single result.
+FEW = 8
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
@@ -170,16 +172,19 @@ def _side(result: Result) -> Iterator[str]:
 
 
 def _sizes(sizes: tuple[Size, ...]) -> Text:
-    """The rows beside the heat map: value, share of the input's side, and what it means."""
-    rows = [size for size in sizes if size.gloss]
+    """The rows beside the heat map: value, share of the input's side, and what it means; of many measures those that
+    every report has."""
+    rows = [size for size in sizes if size.gloss or len(sizes) <= FEW]
     width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
+    names = max([13, *(len(size.name) + 1 for size in rows)])
     text = Text(no_wrap=True)
     for size in rows:
         ratio = "" if size.of_input.value is None else f"{size.of_input} of {'area' if 'area' in size.name else 'side'}"
-        text.append(f"{size.name:<13}", style="bold")
+        text.append(f"{size.name:<{names}}", style="bold")
         text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
         text.append(f"  {ratio}\n", style="dim")
-        text.append(f"  {size.gloss}\n", style="dim")
+        if size.gloss:
+            text.append(f"  {size.gloss}\n", style="dim")
     return text
 
 
