@@ -111,6 +111,17 @@ class Search:
         return max(filter(self.is_allowed, means), key=means.__getitem__, default=self.own)
 
     @property
+    def known_front(self) -> list[Trial]:
+        """The front, once every candidate allowed has draws enough to be on it."""
+        return self.front if self.all_counted else []
+
+    @property
+    def all_counted(self) -> bool:
+        """Whether every candidate allowed has draws enough for an error."""
+        allowed = filter(self.is_allowed, self.trials)
+        return all(len((each.values.keys() | each.missing) & {*CHOOSING}) >= FIRST_DRAWS for each in allowed)
+
+    @property
     def verdict(self) -> Verdict:
         """Whether any candidate reaches the target: not, where choosing was complete, all have draws enough, and all
         finalists miss it."""
@@ -120,8 +131,7 @@ class Search:
             return "not met"
         allowed = [*filter(self.is_allowed, self.trials)]
         missed = [self.verdict_on(each) == "not met" for each in self.tested if each in allowed]
-        counts = [len((each.values.keys() | each.missing) & {*CHOOSING}) for each in allowed]
-        is_whole = self.is_complete and min(counts) >= FIRST_DRAWS and len(missed) >= min(FINALISTS, len(allowed))
+        is_whole = self.is_complete and self.all_counted and len(missed) >= min(FINALISTS, len(allowed))
         return "not met" if is_whole and all(missed) else "not decided"
 
     def is_open(self, trial: Trial) -> bool:

@@ -107,7 +107,7 @@ def ranked(search: Search) -> list[Trial]:
 
 def search_table(search: Search, trials: Sequence[Trial]) -> Table:
     """The candidates with what they change."""
-    best, own, is_halo = {*map(id, search.front)}, search.own, search.price == HALO
+    best, own, is_halo = {*map(id, search.known_front)}, search.own, search.price == HALO
     names = [*(["halo"] if is_halo else []), search.measure, f"Δ{search.measure}", "ΔGMACs", "Δparams", "Δmemory"]
     names += ["target", *(["on the\nweights"] if search.on_weights else [])]
     places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
@@ -179,7 +179,7 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
 def search_json(search: Search) -> dict[str, Any]:
     """A search as JSON values."""
     shown = {id(each): rank for rank, each in enumerate(ranked(search))}
-    best = {*map(id, search.front)}
+    best = {*map(id, search.known_front)}
     rows = []
     for each in search.trials:
         (value, error), (change, change_error) = search.measured(each), search.change(each)
@@ -213,7 +213,7 @@ def search_figure(search: Search) -> Any:
     """The candidates of a search as a figure."""
     from erfscope.figures.front import Point, front_figure
 
-    best, points, shown = {*map(id, search.front)}, [], ranked(search)
+    best, points, shown = {*map(id, search.known_front)}, [], ranked(search)
     places = {id(each): str(place) for place, each in enumerate(shown)}
     for each in (each for each in search.trials if each.values and each.price < ALL):
         (value, _), error = search.measured(each), 0.0 if each is search.own else search.change(each)[1]
