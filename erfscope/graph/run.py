@@ -159,8 +159,7 @@ class Forward:
             last = {"memory_format": torch.channels_last}
             self._derived = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._derived.items()}
         self._device = image.device
-        source = plan.graph.inputs[0]
-        reference = image
+        source, reference = plan.graph.inputs[0], image
         if source in plan.parts:
             hull = (*(np.arange(side) for side in image.shape[:2]), *(np.arange(*side) for side in plan.image))
             found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
@@ -169,8 +168,9 @@ class Forward:
                 out = self._make(step, found)
             if out.shape != tuple(map(len, step.part)):
                 # Another part would be taken for this one.
-                size = "x".join(map(str, out.shape))
-                raise MeasurementError(f"{describe(step.node)} makes {size} of a part; use --plain (plain=True)")
+                raise MeasurementError(
+                    f"{describe(step.node)} makes {'x'.join(map(str, out.shape))} of a part; use --plain (plain=True)"
+                )
             for each in done:
                 found.pop(each, None)
             if step.node is plan.reference.node:

@@ -135,7 +135,7 @@ def with_errors(
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
     return {
-        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf, spread)
+        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf, spread=spread)
         for entry in chosen
     }
 
@@ -170,7 +170,7 @@ def value_of(entry: Measure, erf: Prepared) -> Value:
 
 
 def _with_error(
-    entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, erf: ErfMap, spread: float
+    entry: Measure, value: Value, without: Sequence[Value], geometry: Geometry, erf: ErfMap, *, spread: float
 ) -> MeasureValue:
     numbers = tuple(number for number in without if isinstance(number, float))
     if numbers and spread != 1 and entry.kind != "angle":

@@ -246,11 +246,11 @@ def run_tiled(
     run = CropModel(model, plan)
     count = TileCount(resume, run.module, x, plan, jobs)
     with run.ready():
-        return _run_jobs(run, x, count, out, batch_size, called)
+        return _run_jobs(run, x, count, out, batch_size, called=called)
 
 
 def _run_jobs(
-    run: CropModel, x: Any, count: TileCount, out: Any, batch_size: int, called: Callable[[int, int], object] | None
+    run: CropModel, x: Any, count: TileCount, out: Any, batch_size: int, *, called: Callable[[int, int], object] | None
 ) -> Any:
     """Run the tiles that ``out`` does not hold yet, and write them to it."""
     plan, jobs, rank = count.plan, count.jobs, len(count.plan.axes)

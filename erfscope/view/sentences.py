@@ -377,8 +377,8 @@ RATIOS = (
     " from the middle to the borders."
 )
 ERRORS = (
-    f"± is the {JACKKNIFE} over at most ten groups of inputs, or of draws for up to three inputs: q sqrt(v + b^2), with"
-    " the variance v = (g - 1) / g sum (x_i - mean x)^2 and the bias b = (g - 1) (mean x - x) of a value x, x_i without"
+    f"± is the {JACKKNIFE} over at most ten groups of inputs, or of draws for up to three inputs: q √(v + b²), with"
+    " the variance v = (g - 1) / g sum (x_i - mean x)² and the bias b = (g - 1) (mean x - x) of a value x, x_i without"
     " group i of g; q is Student's 95 % quantile over the normal's, 1.11 for ten groups. One error holds the value of"
     " infinitely many inputs in about 70 of 100 runs, two in 95. Fewer than four groups give no errors. Differences are"
     " paired: they are taken over the same inputs, group by group."

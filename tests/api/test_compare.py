@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 from torch import nn
 
 import erfscope
@@ -190,10 +191,14 @@ def compared() -> Report:
 
 
 def paired_error(ours: object, theirs: object) -> float:
-    """The jackknife of the difference, written out."""
+    """The error of the difference, written out: the jackknife's variance and bias, widened by Student's t."""
     gaps = [b - a for a, b in zip(ours.leave_one_out, theirs.leave_one_out, strict=True)]
-    mean = sum(gaps) / len(gaps)
-    return math.sqrt((len(gaps) - 1) / len(gaps) * sum((gap - mean) ** 2 for gap in gaps))
+    mean, free = sum(gaps) / len(gaps), len(gaps) - 1
+    variance, bias = (
+        free / len(gaps) * sum((gap - mean) ** 2 for gap in gaps),
+        free * (mean - theirs.value + ours.value),
+    )
+    return stats.t.ppf(0.95, free) / stats.norm.ppf(0.95) * math.sqrt(variance + bias**2)
 
 
 @pytest.mark.slow

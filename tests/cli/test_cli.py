@@ -247,7 +247,7 @@ NOT_STARTED = {
     "until-se": (["analyze", "test_resnet", "--until-se", "200%"], "until-se", "between 0 and 100 %"),
     "until-se in words": (["analyze", "test_resnet", "--until-se", "soon"], "--until-se", "2%"),
     "endless mean": (["analyze", "nets.py:tiny", "--mean", "nan"], "mean", "finite"),
-    "two means": (["analyze", "nets.py:tiny", "--mean", "0.5,0.4"], "2 values", "3 channels"),
+    "two means": (["analyze", "test_resnet", "--weights", "random", "--mean", "0.5,0.4"], "2 values", "3 channels"),
     "image for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
     "no folder for -o": (["analyze", "test_resnet", "-o", "gone/erf"], "gone", "does not exist", "create it first"),
     "existing -o": (["analyze", "test_resnet", "-o", "good.png"], "good.png exists already", "--force"),

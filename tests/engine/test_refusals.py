@@ -169,7 +169,7 @@ def test_one_number_is_a_square_and_a_tuple_of_one_a_length_for_a_model_without_
 @pytest.mark.slow
 def test_a_sequence_model_that_fails_shows_its_failure_at_the_sequence_not_at_a_picture() -> None:
     net = Tagger(5)
-    result = erfscope.analyze(net, input_size=(64,), samples=1, errors="row")
+    result = erfscope.analyze(net, input_size=(64,), in_chans=3, samples=1, errors="row")
     with pytest.raises(RuntimeError) as own:
         net(torch.zeros(1, 3, 64))
     assert f"on an input of 3 channels at 64: {own.value}" in (result.error or "")
@@ -325,7 +325,7 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
         None,
         16,
         "9 channels",
-        "channels instead",
+        "its 3 channels are a guess, by its first convolution if it has one: in_chans= (--in-chans) gives others",
     ),
 }
 

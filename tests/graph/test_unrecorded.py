@@ -37,6 +37,4 @@ def test_a_model_that_fails_is_told_so():
             raise ValueError("no")
 
     (row,) = erfscope.sweep(Failing(), input_size=32)
-    what, _, channels = row.error.partition("; ")
-    assert what == "fails on an input of 3 channels at 32x32: ValueError: no"
-    assert channels.startswith("its 3 channels are a guess")
+    assert row.error == "fails on an input of 3 channels at 32x32: ValueError: no"
