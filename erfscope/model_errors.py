@@ -106,7 +106,7 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
     if (passed or adapter.preprocess.parts) and (not hint or any(word in hint for word in _OF_ONE_INPUT)):
         as_given = ", ".join(f"{input_name(name)}, {what}" for name, what in passed.items())
         hint = "look at the example inputs" + (f"; passed through as given: {as_given}" if as_given else "")
-    if "axes" in adapter.preprocess.assumed and adapter.preprocess.channels == 3 and not hint and re.search("channels|size|shape", str(error)):
+    if "axes" in adapter.preprocess.assumed and adapter.preprocess.channels == 3 and not hint:
         hint = "if it takes (B, T, C, H, W), frames before channels: axes='btchw' (--axes btchw)"
     if adapter.preprocess.with_channels is not None and not hint and re.search("channels|size|shape", str(error)):
         guess = f"its {adapter.preprocess.channels} channels are a guess, by its first convolution if it has one"
