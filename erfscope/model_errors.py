@@ -110,7 +110,7 @@ def model_failed(label: str, adapter: GivenModel, error: BaseException) -> Measu
         hint = "if it takes (B, T, C, H, W), frames before channels: axes='btchw' (--axes btchw)"
     if adapter.preprocess.with_channels is not None and not hint and re.search("channels|size|shape", str(error)):
         guess = f"its {adapter.preprocess.channels} channels are a guess, by its first convolution if it has one"
-        hint = f"{hint}; {guess}: in_chans= (--in-chans) gives others".removeprefix("; ")
+        hint = f"{guess}: in_chans= (--in-chans) gives others"
     text = f"fails on {_inputs_text(adapter)}: {first_line(error)}"
     return MeasurementError(f"{text}; {hint}" if hint else text, model=label)
 
