@@ -102,7 +102,7 @@ def check_output(
         holding: As for :func:`check_directory`.
 
     Raises:
-        ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
+        ErfscopeError: it exists already, its folder cannot be written to, or its suffix is unknown.
     """
     target = Path(path)
     refuse_broken_link(target)
@@ -148,7 +148,7 @@ def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a file that exists, or whose folder does not exist; called before anything is measured.
+    """Refuse a file that exists, or whose folder cannot be written to; called before anything is measured.
 
     Raises:
         ErfscopeError: the file cannot be written.
@@ -199,13 +199,13 @@ def check_directory(
 
 
 def _try_folder(folder: Path, name: str) -> None:
-    """Refuse a folder in which no file can be made; tried with a file without a name."""
-    if not folder.is_dir():
-        raise ErfscopeError(f"the folder {folder} for {name} does not exist; create it first")
+    """Refuse a folder in which no file can be made; tried with a file without a name. Of a folder that is not there
+    yet, which is made with the output, the nearest one above it that is there is tried."""
+    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     try:
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        text = f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
+        text = f"the folder {there} cannot be written to ({error.strerror or error}); choose another place for {name}"
         raise ErfscopeError(text) from error
 
 
@@ -225,13 +225,14 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all, and make the folders above it.
 
     Raises:
         ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
     """
     check_target(path, force=force)
     with _one_line(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -258,6 +259,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
     check_directory(path, force=force, holding=holding)
     with _one_line(path):
         path = path.resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
         in_place = _is_filled_in_place(path, holding)
         temporary = Path(tempfile.mkdtemp(dir=path if in_place else path.parent, prefix=f".{path.name[:40]}."))
         try:

@@ -58,6 +58,7 @@ def run_file(
         first = run_tiled(model, x[(..., *map(slice, map(min, plan.crop, space)))], plan)
         shape = (*first.shape[: -len(size)], *size)
         mark.unlink(missing_ok=True)
+        filled.parent.mkdir(parents=True, exist_ok=True)
         output = np.lib.format.open_memmap(filled, mode="w+", dtype=first.dtype, shape=shape)
     run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:

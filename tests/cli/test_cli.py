@@ -249,7 +249,7 @@ NOT_STARTED = {
     "endless mean": (["analyze", "nets.py:tiny", "--mean", "nan"], "mean", "finite"),
     "two means": (["analyze", "test_resnet", "--weights", "random", "--mean", "0.5,0.4"], "2 values", "3 channels"),
     "image for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
-    "no folder for -o": (["analyze", "test_resnet", "-o", "gone/erf"], "gone", "does not exist", "create it first"),
+    "no folder above -o": (["analyze", "test_resnet", "-o", "good.png/erf"], "the folder good.png", "choose another"),
     "existing -o": (["analyze", "test_resnet", "-o", "good.png"], "good.png exists already", "--force"),
     "foreign folder": (["analyze", "test_resnet", "-o", "full", "--force"], "full", "not an erfscope report"),
     "suffix of -o": (["analyze", "test_resnet", "-o", "erf.docx"], "erf.docx", ".json, .csv"),

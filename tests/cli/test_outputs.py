@@ -71,6 +71,26 @@ def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     assert Path("image.npy").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("writer", "name"),
+    [
+        *((writer, "out/1/") for writer in ("analyze", "merge", "study")),
+        *(("analyze", f"out/1/erf{suffix}") for suffix in FORMATS),
+        *(("tile", "out/1/plan.json"), ("tile --run", "out/1/out.npy"), ("explore", "out/1/page.html")),
+    ],
+)
+def test_folders_above_an_output_are_made(writer: str, name: str) -> None:
+    code, _, said = command(*WRITERS[writer], "-o", name)
+    assert code == 0, said
+    assert Path(name).exists()
+    assert "Traceback" not in said
+
+
+def test_no_folder_is_made_for_a_run_that_fails() -> None:
+    assert command("analyze", "nets.py:tiny", *QUICK, "--layer", "gone", "-o", "out/1/")[0] == 2
+    assert not Path("out").exists()
+
+
 #: Every way to name a file that is read: the words before its name, and those after it.
 READERS = {
     "image": (("analyze", "nets.py:tiny", *QUICK, "--quiet", "--image"), ()),
