@@ -65,7 +65,8 @@ def _markdown(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tupl
 
 def shown_measures() -> str:
     """The measures that every table shows, with their formulas."""
-    rows = [(f"`{name}`", f"`{MEASURES[name].formula}`", UNITS[MEASURES[name].unit]) for name in SHOWN]
+    formulas = {name: MEASURES[name].formula.replace("|", "\\|") for name in SHOWN}
+    rows = [(f"`{name}`", f"`{text}`", UNITS[MEASURES[name].unit]) for name, text in formulas.items()]
     return _markdown(("measure", "formula", "unit"), rows)
 
 
@@ -102,7 +103,7 @@ def _first_sentence(name: str) -> str:
     else:
         text = inspect.getdoc(value) or ""
     whole = " ".join(without_roles(text).split("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s", whole)[0].rstrip(":").replace("|", "\\|")
+    return re.split(r"(?<=[.:])\s(?=[A-Z])", whole)[0].rstrip(":").replace("|", "\\|")
 
 
 def conventions() -> str:

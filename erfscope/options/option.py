@@ -133,7 +133,7 @@ class Choices(TypedDict, total=False):
             flags=("--image", "--images"),
             is_file=True,
             is_repeatable=True,
-            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor (B, C_in, *space).",
+            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor, such as (B, C, H, W).",
         ),
     ]
     image: Annotated[Any, Option("Another name of images.")]

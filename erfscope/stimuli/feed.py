@@ -157,7 +157,7 @@ class TensorFeed:
     def __post_init__(self) -> None:
         if self.tensor.ndim < 3 or self.tensor.ndim > 5 or not self.tensor.is_floating_point() or len(self.tensor) == 0:
             raise ErfscopeError(
-                "a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not"
+                "a ready tensor is floating, (B, C, H, W) for images, with one to three axes behind the channels, not"
                 f" {self.tensor.dtype} of shape {tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H,"
                 " W, 3), token ids with erfscope.wrap(model, inputs={...}), an example of them"
             )

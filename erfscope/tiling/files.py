@@ -74,7 +74,9 @@ def _image(source: str | Path) -> Any:
             raise ErfscopeError(
                 f"{source} is an archive of arrays; np.save the one that is the image as .npy"
             ) from error
-        raise ErfscopeError(f"cannot read {source} ({first_line(error)}); name a .npy file of (C, *space)") from error
+        raise ErfscopeError(
+            f"cannot read {source} ({first_line(error)}); name a .npy file of an array such as (C, H, W)"
+        ) from error
 
 
 def _begun(filled: Path) -> NDArray[Any]:
