@@ -58,6 +58,13 @@ def expected() -> dict[Path, str]:
     return pages | {DOCS / "tables" / f"{name}.csv": written(rows()) for name, rows in TABLES.items()}
 
 
+def write() -> None:
+    """Write them."""
+    for path, text in expected().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def _markdown(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows))
@@ -293,6 +300,4 @@ TABLES: dict[str, Callable[[], Rows]] = {
 
 
 if __name__ == "__main__":
-    for path, text in expected().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write()
