@@ -290,7 +290,7 @@ def check_image(x: Any, rank: int) -> None:
     shape = tuple(x.shape)
     if len(shape) - rank not in (1, 2):
         raise ErfscopeError(
-            f"the plan is for an image with {rank} axes behind its channels, or a batch of them; x has shape {shape}"
+            f"the plan is for images, such as (C, H, W), or batches of them, of {rank} axes; x has shape {shape}"
         )
     if 0 in shape:
         raise ErfscopeError(f"x has shape {shape}, which holds no numbers; give an image, such as (C, H, W)")
