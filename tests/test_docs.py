@@ -300,6 +300,7 @@ def generated():
         sys.path.remove(str(ROOT / "docs" / "hooks"))
 
 
+@pytest.mark.slow
 def test_generated_parts_of_pages_and_tables_are_those_of_the_code(generated, request):
     expected = generated.expected()
     if request.config.getoption("--update-golden"):
