@@ -267,7 +267,7 @@ def _weights(weights: Weights) -> str:
         "checkpoint": f"weights of the checkpoint{origin}",
         "random": f"random weights, seed {weights.seed}{switched}",
         "random-raw": f"random weights as initialised, seed {weights.seed}",
-        "factory": "weights as its factory makes them",
+        "factory": "weights as the function that builds it makes them",
         "exported": "weights as exported",
         "given": "weights as provided",
     }

@@ -424,7 +424,7 @@ def errors_over(result: Result) -> str:
     if result.se_over == "images":
         return f"± over {images} {noun}s"
     of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
-    return f"± over {draws} random readouts of {of} not in it: add --samples 8"
+    return f"± over {draws} draws of random signs for {of} not in it: add --samples 8"
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:
