@@ -255,6 +255,14 @@ def test_commands_that_are_not_run_or_stand_in_a_sentence_are_understood(page, f
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_that_a_page_names_exist(page):
+    known = {text for command in cli.commands.values() for each in command.params for text in each.opts}
+    spans = re.findall(r"`(--[a-z][\w-]*)", re.sub(FENCE, "", page.read_text(encoding="utf-8")))
+    of_others = {"--help", "--help-all", "--update-golden", "--force-regen"}  # the last two are pytest's
+    assert {*spans} - known - of_others == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_scripts_and_tests_that_a_page_names_exist(page):
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"\b(?:python|pytest) ((?:benchmarks|docs|examples|tests)/[\w/]+\.py)", text)
@@ -327,7 +335,7 @@ def table(name: str) -> list[dict[str, str]]:
 def test_the_page_on_python_has_every_public_name_and_what_it_is_and_the_table_of_options_every_keyword():
     text = page("api")
     named = re.findall(r"^::: erfscope\.([\w.]+)", text, flags=re.MULTILINE)
-    assert {*erfscope.__all__} - {"Options"} <= {*named}
+    assert {*erfscope.__all__} - {"Options"} <= {name.rpartition(".")[2] for name in named}
     assert {*re.findall(r"\(#erfscope\.([\w.]+)\) \| \w", text)} == {*named}
     said = {row["keyword"]: row["what it does"] for row in table("options")}
     assert all(said[keyword] for keyword in (*Options.__annotations__, *Building.__annotations__))

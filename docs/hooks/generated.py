@@ -101,7 +101,7 @@ def _short(name: str) -> str:
 
 def _first_sentence(name: str) -> str:
     value, last = erfscope, name.rpartition(".")[2]
-    for part in name.split("."):
+    for part in _short(name).split("."):
         value = getattr(value, part)
     if isinstance(value, dict):
         owner = inspect.getmodule(next(iter(value.values())))

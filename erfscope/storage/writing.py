@@ -39,7 +39,7 @@ _TABLE, _FIGURE = "a table for a page or a paper (booktabs)", "the figure"
 FORMATS = {
     row.suffix: row
     for row in (
-        FileFormat(suffix=".html", content="page", holds="the page: see [Figures and reports](reports.md)"),
+        FileFormat(suffix=".html", content="page", holds="a page to look at: maps, sizes, findings"),
         FileFormat(suffix=".json", content="report", holds="the report without its maps"),
         FileFormat(
             suffix=".csv",
