@@ -218,7 +218,7 @@ def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undraw
             for words in commands(code):
                 expected = promised(words, folder)
                 if words[0] == "explore":  # a page of fewer units
-                    words += ["--grid", "4"]
+                    words += ["--grid", "2"]
                 with monkeypatch.context() as patch:
                     if HAS_ITS_SIZE in words:
                         patch.delenv("ERFSCOPE_INPUT_SIZE")

@@ -18,7 +18,6 @@ from typing import Any
 
 import rich_click as click
 from field_comments import comment_above, without_roles
-from rich_click.rich_panel import construct_panels
 
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
@@ -144,14 +143,6 @@ def commands() -> str:
     return _markdown(("command", "what it does"), rows)
 
 
-def _options_of(command: click.Command, context: click.Context) -> Iterator[click.Option]:
-    """The options of a command, in the order of its help."""
-    names = {text: each for each in command.get_params(context) if isinstance(each, click.Option) for text in each.opts}
-    names |= {str(option.name): option for option in names.values()}
-    for panel in construct_panels(command, context, context.make_formatter()):
-        yield from (names[text] for text in panel.objects if text in names)
-
-
 def _option(option: click.Option, context: click.Context) -> str:
     """The names of an option and its value, as they are written."""
     names = ", ".join((*option.opts, *option.secondary_opts))
@@ -183,7 +174,7 @@ def _uses() -> dict[str, list[tuple[str, ...]]]:
     commands_of: dict[tuple[str, str, str], list[str]] = {}
     for command_name, command in cli.commands.items():
         context = click.RichContext(command, info_name=f"erfscope {command_name}")
-        for option in _options_of(command, context):
+        for option in (each for each in command.params if isinstance(each, click.Option)):
             written = _option(option, context)
             is_keyword = f"--{option.name}".replace("_", "-") in option.opts and option.name in OPTIONS
             key = (str(option.name) if is_keyword else written, written, _said(option, context))
