@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.lettering import TEXT
 from erfscope.geometry.names import is_input
-from erfscope.maps.drawn import averaged, brightness, shares
+from erfscope.maps.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell, share_text
+from erfscope.view.windows import Windowed, bar_is_right, inset_corner
 from erfscope.view.words import conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -129,6 +130,8 @@ CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0
 HIDDEN, TICK, TICK_GAP = 5.0, 2.5, 1.0
 #: Width of such marks' lines, as a share of how far they reach.
 THIN = 0.3
+#: Side of a close-up in the corner of a map, of the panel's.
+INSET = 0.42
 #: How much of an image the strongest part of a map hides.
 COVER = 0.92
 
@@ -152,20 +155,29 @@ class Look:
 
 
 def draw_map(
-    ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True
+    ax: Axes,
+    result: Result,
+    view: FloatArray,
+    look: Look,
+    *,
+    picture: FloatArray | None = None,
+    bar: bool = True,
+    part: CloseUp | None = None,
 ) -> None:
     """Draw one result's map.
 
     Args:
-        ax: Where, as :func:`frame_map` leaves them, with their size.
+        ax: Where, with their size.
         result: The result; it has a map.
         view: (H, W), the values as shown.
         look: Colours.
         picture: (H', W') grey in [0, 1] to show under the map, which is transparent where it is weak.
         bar: Whether to draw a scale bar.
+        part: The part that the map is of a larger one, for how much its panel shows; None for just the map.
     """
     assert result.map is not None
     plane = result.map.plane
+    part = part or close_up(plane)
     height, width = plane.values.shape
     # A one-dimensional map is one row, drawn as high as its panel.
     shared: dict[str, Any] = {
@@ -191,22 +203,33 @@ def draw_map(
         # Whole on the map's edge too.
         ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
-        _scale_bar(ax, plane)
-    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+        _scale_bar(ax, plane, part)
+    ax.set(xlim=part.limits(1), ylim=part.limits(0)[::-1])
+
+
+def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
+    """A close-up of a map that is drawn, in the corner where neither its unit nor its scale bar is."""
+    part, close = shown.part, shown.close
+    assert close is not None
+    (top, bottom), (left, right) = close.inside(part)
+    is_right, is_low = inset_corner(shown)
+    at = (is_right * (1 - INSET), (not is_low) * (1 - INSET))
+    inset = ax.inset_axes((*at, INSET, INSET), gid="close-up")
+    inset.set_axis_off()
+    draw_map(inset, replace(result, map=close.erf, sums=None), display(close.erf, look.scale), look, bar=False)
+    edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
+    inset.add_patch(Rectangle((0, 0), 1, 1, transform=inset.transAxes, clip_on=False, **edge))
+    ax.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, gid="close-up", **edge))
+    text: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "ha": "center"}
+    place, words = (at[0] + INSET / 2, INSET if is_low else 1 - INSET), shown.close_text
+    offset = (0, 3 if is_low else -3)
+    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)
 
 
 def cover_of(view: FloatArray, look: Look) -> FloatArray:
     """How much of the image under it each cell of a map hides."""
     return np.asarray(COVER * np.clip(np.abs(view) / look.peak, 0, 1), dtype=np.float64)
-
-
-def frame_map(ax: Axes, *, part: float | None = None) -> None:
-    """Axes without ticks for a map whose width is such a part of the panel's, or all of it."""
-    ax.set_axis_off()
-    ax.set_anchor("N")
-    if part is not None:
-        ax.set_anchor("W")
-        ax.set_axes_locator(lambda ax, _: ax.get_position(original=True).shrunk(part, 1.0))
 
 
 def marks(result: Result, look: Look) -> set[str]:
@@ -237,6 +260,12 @@ def outline(ax: Axes, regions: FloatArray, contours: Sequence[float]) -> None:
     lines = ax.contour(regions, levels=levels, **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
+    text: dict[str, Any] = {"color": CONTOUR["colors"], "fontsize": TEXT, "path_effects": EDGE, "annotation_clip": True}
+    for number, (level, path) in enumerate(zip(lines.levels, lines.get_paths(), strict=True)):
+        if len(path.vertices) and ax.transData.transform(path.vertices)[:, 1].ptp() > 2 * TEXT / 72 * ax.figure.dpi:
+            # In turn at the upper and the lower end, so that they stand apart.
+            end = path.vertices[:, 1].argmax() if number % 2 else path.vertices[:, 1].argmin()
+            ax.annotate(f"{100 * level:g} %", path.vertices[end], ha="center", va="center", **text)
 
 
 def outline_note(contours: Sequence[float]) -> list[str]:
@@ -251,15 +280,13 @@ def grey(picture: Any) -> FloatArray:
     return np.asarray(np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255, dtype=np.float64)
 
 
-def keys(drawn: set[str]) -> list[Line2D]:
-    """The marks for a legend, in the order of ``MARKS``, and the outlines."""
+def keys(drawn: set[str], contours: Sequence[float] = ()) -> list[Line2D]:
+    """The marks for a legend, in the order of ``MARKS``, and the outlines with their per cents."""
     found = [Line2D([], [], label=name, **_style(name)) for name in MARKS if name in drawn]
     if "contours" in drawn:
-        found.append(
-            Line2D(
-                [], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]
-            )
-        )
+        label = f"contours {', '.join(f'{each:g}' for each in contours)} %"
+        look: dict[str, Any] = {"path_effects": EDGE, "color": CONTOUR["colors"], "linewidth": CONTOUR["linewidths"]}
+        found.append(Line2D([], [], label=label, **look))
     return found
 
 
@@ -352,13 +379,12 @@ def bar_length(plane: ErfMap, part: float) -> tuple[float, str]:
     return length / step, f"{length:g} {unit}"
 
 
-def _scale_bar(ax: Axes, plane: ErfMap) -> None:
+def _scale_bar(ax: Axes, plane: ErfMap, part: CloseUp) -> None:
     """A bar of a round length, at most three tenths of the map, in the lower left corner, or where the unit is not."""
     height, width = plane.values.shape
-    row, col = plane.center_px or (0.0, width / 2)
     length, text = bar_length(plane, 0.3)
-    left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
-    level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
+    left = (0.95 * width - length if bar_is_right(part) else 0.05 * width) - 0.5
+    level = (0.12 if plane.center_px and plane.center_px[0] > 0.65 * height else 0.95) * height - 0.5
     edge = [withStroke(linewidth=3.2, foreground=DARK)]
     ax.plot(
         [left, left + length],

@@ -22,8 +22,8 @@ from erfscope.figures.maps import (
     colour_map,
     common_peak,
     display,
+    draw_inset,
     draw_map,
-    frame_map,
     keys,
     marks,
     outline_note,
@@ -32,12 +32,15 @@ from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
+from erfscope.view.windows import Windowed
 from erfscope.view.words import error_words
 
 #: Inches: width of the colour bar, and its length at most.
 BAR, LONGEST = 0.09, 2.6
-#: Inches: the narrowest panel with lines of words under it.
-PANEL = 1.6
+#: Inches: a panel with lines of words under it, and the narrowest one, where wider ones would leave places empty.
+PANEL, NARROW = 1.6, 1.05
+#: As large a part of a sheet may stay empty.
+EMPTY = 0.25
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -64,8 +67,8 @@ class Tile:
     below: tuple[str, ...] = ()
     #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
-    #: Width of the map as a share of the panel's, where all maps have one scale of lengths; None fills the panel.
-    part: float | None = None
+    #: What of the map is drawn, and what in a corner of it; None for all of it.
+    shown: Windowed | None = None
     #: Whether the map has a scale bar of its own.
     bar: bool = True
 
@@ -99,7 +102,7 @@ def mosaic(
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
     for ((row, _), tile), plane in zip(placed, planes, strict=True):
-        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape) * cell_ratio(plane)
+        ratio = np.divide(*(tile.shown.part.frame if tile.shown else plane.values.shape)) * cell_ratio(plane)
         ratios[row] = min(max(ratios[row], ratio), TALLEST)
     figure = sheet(width)
     if heading:
@@ -107,9 +110,10 @@ def mosaic(
     bars = [BAR * columns / width] * has_bar
     grid = figure.add_gridspec(rows, columns + has_bar, height_ratios=ratios, width_ratios=[*[1.0] * columns, *bars])
     panels = [figure.add_subplot(grid[place]) for place, _ in placed]
-    for ax, tile in zip(panels, present, strict=True):
-        frame_map(ax, part=tile.part)
-    bar = _bar(figure.add_subplot(grid[:, -1]), looks[0]) if has_bar else None
+    for ax in panels:
+        ax.set_axis_off()
+        ax.set_anchor("N")
+    bar = colour_bar(figure.add_subplot(grid[:, -1]), looks[0]) if has_bar else None
     lay_out(figure)
     side = inches(panels[0])[0]
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
@@ -122,11 +126,20 @@ def mosaic(
     notes = [*notes, *_notes(present, views, looks, style.scale), TRF, *outline_note(style.outlined)]
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
     heights = [side * ratio for ratio in ratios]
-    finish(figure, [*first.values()], heights, words=notes * style.conditions, handles=keys(drawn), handlelength=1.8)
+    finish(
+        figure,
+        [*first.values()],
+        heights,
+        words=notes * style.conditions,
+        handles=keys(drawn, style.outlined),
+        handlelength=1.8,
+    )
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
-        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
+        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=tile.shown and tile.shown.part)
+        if tile.shown is not None and tile.shown.close is not None:
+            draw_inset(ax, tile.result, tile.shown, look)
     if bar is not None:
-        _shorten(bar)
+        shorten(bar)
     return Drawn(figure=figure, words=notes)
 
 
@@ -155,11 +168,12 @@ def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[L
 
 
 def columns_for(count: int, style: FigureStyle) -> int:
-    """Panels per row for so many panels; two at most where the figure is as wide as a column."""
-    most = style.side_by_side(PANEL)
-    if count <= min(most, 4):
-        return count
-    return min(most, 3 if count in (5, 6, 9) else 4)
+    """Panels per row for so many panels: as wide ones as do not leave much of the sheet empty."""
+    if style.columns is not None:
+        return min(style.columns, count)
+    wide = min(style.side_by_side(PANEL), count if count <= 4 else 3 if count in (5, 6, 9) else 4)
+    empty = (-count % wide) / (count + -count % wide)
+    return wide + (empty >= EMPTY and wide < style.side_by_side(NARROW))
 
 
 def _needed(columns: int) -> float:
@@ -167,7 +181,7 @@ def _needed(columns: int) -> float:
     return {1: ONE_COLUMN, 2: ONE_TEXT}.get(columns, TWO_COLUMNS)
 
 
-def _bar(ax: Axes, look: Look) -> Colorbar:
+def colour_bar(ax: Axes, look: Look) -> Colorbar:
     """The colour bar of all maps."""
     bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed)), cax=ax)
     bar.outline.set_linewidth(0.5)
@@ -184,7 +198,7 @@ def _bar(ax: Axes, look: Look) -> Colorbar:
     return bar
 
 
-def _shorten(bar: Colorbar) -> None:
+def shorten(bar: Colorbar) -> None:
     """Keep a bar beside high maps short, in the middle of what it belongs to, and its label within a flat one."""
     width, length = inches(bar.ax)
     if length > LONGEST:

@@ -23,6 +23,7 @@ from erfscope.figures.panels import with_unit
 from erfscope.figures.spaces import arranged
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
+from erfscope.options.values import AUTO, WHOLE
 from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
@@ -64,7 +65,9 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
-    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
+    # Units stand at their places on the whole input.
+    zoom = WHOLE if style.zoom == AUTO else style.zoom
+    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0], zoom=zoom)
 
 
 def _index(result: Result) -> tuple[int, ...]:

@@ -60,9 +60,9 @@ def by_gid(home, name):
 def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 0.5), units=("mm",) * 3, cell="voxels")
     result = made((6, 8, 10), axes)
-    values, panels = result.map.values, figure_of([result], "panel").axes
+    values, (*panels, bar) = result.map.values, figure_of([result], "panel").axes
     expected = [values[3] * 6, values[:, 4] * 8, values[:, :, 5] * 10]
-    assert len(panels) == 3
+    assert (len(panels), bar.get_ylabel()) == (3, "share of the ERF")
     for ax, plane, kept in zip(panels, expected, [(1, 2), (0, 2), (0, 1)], strict=True):
         assert np.array_equal(slice_of(result.map, kept).values, plane)
         assert ax.images[0].get_array().shape == plane.shape
