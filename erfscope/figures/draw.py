@@ -38,7 +38,7 @@ from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
 from erfscope.view.drawings import Drawing, Drawings, Inset, Ring, Shown
 from erfscope.view.tables import latex_figure
-from erfscope.view.windows import Windowed, inset_corner, windows
+from erfscope.view.windows import Windowed, inset_corner, window_notes, windows
 from erfscope.view.words import radii
 
 #: The file that a folder's captions stand in.
@@ -212,6 +212,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         scales=tuple(SCALES),
         scale=style.scale,
         span=style.colours,
+        shown="; ".join(window_notes(windows(results, style.zoom))),
     )
 
 

@@ -189,6 +189,7 @@ def draw_map(
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
         cover = cover_of(view, look)
     ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
+    ax.set(xlim=part.limits(1), ylim=part.limits(0)[::-1])
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
     if look.contours:
         outline(ax, region_shares(np.abs(plane.values)), look.contours)
@@ -204,7 +205,6 @@ def draw_map(
         ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
         _scale_bar(ax, plane, part)
-    ax.set(xlim=part.limits(1), ylim=part.limits(0)[::-1])
 
 
 def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
@@ -216,12 +216,18 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
     at = (is_right * (1 - INSET), (not is_low) * (1 - INSET))
     inset = ax.inset_axes((*at, INSET, INSET), gid="close-up")
     inset.set_axis_off()
-    draw_map(inset, replace(result, map=close.erf, sums=None), display(close.erf, look.scale), look, bar=False)
+    values, plain = display(close.erf, look.scale), replace(look, contours=())
+    draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, bar=False)
     edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
     inset.add_patch(Rectangle((0, 0), 1, 1, transform=inset.transAxes, clip_on=False, **edge))
     ax.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, gid="close-up", **edge))
-    text: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "ha": "center"}
-    place, words = (at[0] + INSET / 2, INSET if is_low else 1 - INSET), shown.close_text
+    text: dict[str, Any] = {
+        "color": "white",
+        "fontsize": TEXT,
+        "path_effects": EDGE,
+        "ha": "right" if is_right else "left",
+    }
+    place, words = (float(is_right), INSET if is_low else 1 - INSET), shown.close_text
     offset = (0, 3 if is_low else -3)
     where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
     ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)
@@ -260,9 +266,10 @@ def outline(ax: Axes, regions: FloatArray, contours: Sequence[float]) -> None:
     lines = ax.contour(regions, levels=levels, **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
-    text: dict[str, Any] = {"color": CONTOUR["colors"], "fontsize": TEXT, "path_effects": EDGE, "annotation_clip": True}
+    text: dict[str, Any] = {"color": CONTOUR["colors"], "fontsize": TEXT, "annotation_clip": True}
+    text["bbox"] = {"facecolor": "#000000c0", "edgecolor": "none", "pad": 0.6}
     for number, (level, path) in enumerate(zip(lines.levels, lines.get_paths(), strict=True)):
-        if len(path.vertices) and ax.transData.transform(path.vertices)[:, 1].ptp() > 2 * TEXT / 72 * ax.figure.dpi:
+        if len(path.vertices) and np.ptp(ax.transData.transform(path.vertices)[:, 1]) > 2 * TEXT / 72 * ax.figure.dpi:
             # In turn at the upper and the lower end, so that they stand apart.
             end = path.vertices[:, 1].argmax() if number % 2 else path.vertices[:, 1].argmin()
             ax.annotate(f"{100 * level:g} %", path.vertices[end], ha="center", va="center", **text)
@@ -395,8 +402,10 @@ def _scale_bar(ax: Axes, plane: ErfMap, part: CloseUp) -> None:
         path_effects=edge,
         gid="scale bar",
     )
-    style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
-    ax.annotate(text, (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
+    style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom"}
+    # From the outer end on, so that it stays on the map.
+    end, side = (left + length, "right") if bar_is_right(part) else (left, "left")
+    ax.annotate(text, (end, level), (0, 2.5), textcoords="offset points", ha=side, **style)
 
 
 def round_length(most: float) -> float:

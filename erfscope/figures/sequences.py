@@ -18,7 +18,6 @@ from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, FigureStyle
 from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.view.windows import Windowed
 from erfscope.view.words import error_words, lengths, radii
 
 #: Inches: heights of the curve of one result, of those of several, and of a line under them.
@@ -40,7 +39,7 @@ LINES = ("lines below the curves: r50 thick, r90 thin, TRF pale", "tick: unit, d
 
 def sequences(
     tiles: Sequence[Tile],
-    parts: Sequence[Windowed],
+    parts: Sequence[CloseUp],
     *,
     style: FigureStyle,
     heading: str = "",
@@ -73,7 +72,7 @@ def sequences(
     else:
         _shade(ax, results[0])
         _filled(ax, maps[0])
-    ends = [np.subtract(_ends(each.part, erf), zero) for each, erf, zero in zip(parts, maps, zeros, strict=True)]
+    ends = [np.subtract(_ends(each, erf), zero) for each, erf, zero in zip(parts, maps, zeros, strict=True)]
     ax.set_xlim(min(first for first, _ in ends) * step, max(last for _, last in ends) * step)
     since = " from the unit" if is_relative else ""
     panels[-1].set_xlabel(f"{maps[0].axes.names[0]}{since} ({lengths(results)})", labelpad=2)

@@ -51,10 +51,10 @@ def arranged(
     is_solid = all(DEPTH in each.names for each in axes)
     is_line = all(each.names == (TIME,) and each.units == axes[0].units for each in axes)
     found = windows([tile.result for tile in present], zoom, solid=is_solid or is_line)
-    parts = [each for each in found if each is not None]
-    same["notes"] = [*notes, *window_notes(found)]
+    parts = [replace(each, close=None) if is_line else each for each in found if each is not None]
+    same["notes"] = [*notes, *window_notes(parts)]
     if is_line:
-        return sequences(present, parts, **same)
+        return sequences(present, [each.part for each in parts], **same)
     if is_solid:
         return volumes(present, parts, **same)
     if len(present) == 1 and len(axes[0].names) == 3 and present[0].picture is None:

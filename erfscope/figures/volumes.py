@@ -78,8 +78,13 @@ def volumes(
 ) -> Drawn:
     """Three slices of each volume, in a row; a millimetre is as long in all slices of all volumes.
 
-    ``parts`` are what of each is shown, the other arguments those of :func:`erfscope.figures.spaces.arranged`."""
-    every = [_sliced(tile, each.part, style.scale) for tile, each in zip(tiles, parts, strict=True)]
+    ``parts`` are what of each is shown, close-ups in a row of their own; the other arguments are those of
+    :func:`erfscope.figures.spaces.arranged`."""
+    every = []
+    for tile, each in zip(tiles, parts, strict=True):
+        every.append(_sliced(tile, each.part, style.scale))
+        if each.close is not None:
+            every.append(_sliced(replace(tile, above=("close-up",), below=()), each.close, style.scale))
     looks = _looks(every, style)
     longest = np.max([each.sides for each in every], axis=0)
     is_flat = bool(longest[0] < FLAT * longest[1])
@@ -87,12 +92,12 @@ def volumes(
     if heading:
         write_title(figure, heading)
     has_bar = len(set(looks)) == 1
-    rows, beside = _places(figure, len(tiles), longest, is_flat=is_flat, has_bar=has_bar)
+    rows, beside = _places(figure, len(every), longest, is_flat=is_flat, has_bar=has_bar)
     bar = None if beside is None else colour_bar(beside, looks[0])
     lay_out(figure)
     side, wide = inches(rows[0][0])[0], sum(inches(ax)[0] for ax in rows[0][: 2 if is_flat else 3])
     for number, (axes, each, look) in enumerate(zip(rows, every, looks, strict=True)):
-        title = f"{letter(number)}\u00a0{each.tile.title}" if len(tiles) > 1 else each.tile.title
+        title = f"{letter(number)}\u00a0{each.tile.title}" if len(every) > 1 else each.tile.title
         colours = [f"colours to {look.peak:.3g}"] * (len(set(looks)) > 1)
         words = [*each.tile.above, *each.part.words, *each.tile.below, *colours]
         write_over(axes[0], name_lines(figure, title, wide), wrapped(figure, words, wide))

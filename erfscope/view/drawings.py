@@ -112,6 +112,8 @@ class Drawings:
     scale: str
     #: The range of colours that a page opens with.
     span: str
+    #: What panels show, in words.
+    shown: str = ""
 
     @property
     def has_units(self) -> bool:

@@ -17,7 +17,11 @@ from erfscope.view.words import radii
 LARGEST = 1 / 4
 #: Close-ups stand beside maps whose ERFs, or the windows that these need, differ by more than ``APART`` times, where
 #: the ERF needs at most this part of the common window.
-APART, SMALL = 10.0, 1 / 4
+APART, SMALL = 10.0, 1 / 5
+
+
+#: The note on panels that show all of their input.
+WHOLE_SHOWN = "shown: the whole input"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,9 @@ def window_notes(found: Sequence[Windowed | None]) -> list[str]:
     """What panels show, for captions."""
     present = [each for each in found if each is not None]
     sides = list(dict.fromkeys(each.part.side_text for each in present))
-    named = [f"a window of {side} around the unit" if side else "the whole input" for side in sides]
-    notes = [f"each panel shows {' or '.join(named)}"]
+    notes = [f"shown: a window of {side} around the unit" if side else WHOLE_SHOWN for side in sides]
     if any(each.part.frame != tuple(each.part.erf.values.shape) for each in present):
         notes.append("one scale of lengths for all inputs")
     if closest := list(dict.fromkeys(each.close.side_text for each in present if each.close is not None)):
-        notes.append(f"insets: close-ups of {', '.join(closest)} where the ERF would be a dot")
+        notes.append(f"close-ups of {', '.join(closest)} where the ERF would be a dot")
     return notes

@@ -22,7 +22,7 @@ from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightnes
 from erfscope.maps.erf_map import FloatArray
 from erfscope.options.values import AUTO
 from erfscope.results.result import Result
-from erfscope.view.windows import windows
+from erfscope.view.windows import WHOLE_SHOWN, window_notes, windows
 from erfscope.view.words import IN_PLANE, distinctions
 
 #: Shades from dark to bright.
@@ -164,8 +164,8 @@ class Gallery:
 
     def _panels(self) -> Iterator[tuple[Result, CloseUp, list[str]]]:
         """The maps that are shown and, after each, its close-up where it has one, with the facts in its label."""
-        shown = windows(self.results, self.zoom)
-        for result, differences, each in list(zip(self.results, distinctions(self.results), shown, strict=True))[:MOST]:
+        shown = windows(self.results, self.zoom)[:MOST]
+        for result, differences, each in zip(self.results, distinctions(self.results), shown, strict=False):
             assert each is not None
             # The layer has its reference beside it.
             reference = [] if is_input(result.wrt) or "layer" in differences else [f"wrt {result.wrt}"]
@@ -182,8 +182,9 @@ class Gallery:
         return Text("\n").join(lines)
 
     def _legend(self, key: str) -> str:
-        """The key to shades and marks, a warning of different scales, and the number of maps left out."""
-        parts = [key]
+        """What is shown, the key to it, a warning of different scales, and the number of maps left out."""
+        notes = window_notes(windows(self.results, self.zoom))
+        parts = [*(notes if notes != [WHOLE_SHOWN] else []), key]
         if len({(result.wrt, result.axes.units) for result in self.results}) > 1:
             parts.append("maps are not to one scale")
         if any(result.is_in_plane for result in self.results):
