@@ -19,7 +19,7 @@ from matplotlib.patheffects import Normal, Stroke, withStroke
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from erfscope.figures.lettering import TEXT
+from erfscope.figures.lettering import TEXT, text_width
 from erfscope.geometry.names import is_input
 from erfscope.maps.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
@@ -228,6 +228,8 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
         "ha": "right" if is_right else "left",
     }
     place, words = (float(is_right), INSET if is_low else 1 - INSET), shown.close_text
+    if text_width(ax.figure, words) > INSET * ax.bbox.width / ax.figure.dpi:
+        words = close.side_text
     offset = (0, 3 if is_low else -3)
     where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
     ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)

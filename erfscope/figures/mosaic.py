@@ -11,6 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
@@ -39,6 +41,8 @@ from erfscope.view.words import error_words
 BAR, LONGEST = 0.09, 2.6
 #: Inches: a panel with lines of words under it, and the narrowest one, where wider ones would leave places empty.
 PANEL, NARROW = 1.6, 1.05
+#: Inches: colour bars lie below panels that have less than this each.
+ROOMY = 1.2
 #: As large a part of a sheet may stay empty.
 EMPTY = 0.25
 #: Panels are drawn at most this much higher or flatter than wide.
@@ -107,13 +111,12 @@ def mosaic(
     figure = sheet(width)
     if heading:
         write_title(figure, heading)
-    bars = [BAR * columns / width] * has_bar
-    grid = figure.add_gridspec(rows, columns + has_bar, height_ratios=ratios, width_ratios=[*[1.0] * columns, *bars])
+    grid, beside = panel_grid(figure, ratios, columns, has_bar=has_bar)
     panels = [figure.add_subplot(grid[place]) for place, _ in placed]
     for ax in panels:
         ax.set_axis_off()
         ax.set_anchor("N")
-    bar = colour_bar(figure.add_subplot(grid[:, -1]), looks[0]) if has_bar else None
+    bar = None if beside is None else colour_bar(beside, looks[0])
     lay_out(figure)
     side = inches(panels[0])[0]
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
@@ -125,10 +128,12 @@ def mosaic(
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
     notes = [*notes, *_notes(present, views, looks, style.scale), TRF, *outline_note(style.outlined)]
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
-    heights = [side * ratio for ratio in ratios]
+    heights, firsts = [side * ratio for ratio in ratios], [*first.values()]
+    if bar is not None and is_flat(bar.ax):
+        heights, firsts = [*heights, BAR], [*firsts, bar.ax]
     finish(
         figure,
-        [*first.values()],
+        firsts,
         heights,
         words=notes * style.conditions,
         handles=keys(drawn, style.outlined),
@@ -181,9 +186,29 @@ def _needed(columns: int) -> float:
     return {1: ONE_COLUMN, 2: ONE_TEXT}.get(columns, TWO_COLUMNS)
 
 
+def panel_grid(figure: Figure, ratios: Sequence[float], columns: int, *, has_bar: bool) -> tuple[GridSpec, Axes | None]:
+    """Places for rows of panels, whose heights are such ratios of their widths, and axes for a colour bar: beside them,
+    or below panels that are too narrow to leave it room."""
+    relative = BAR * columns / figure.get_figwidth()
+    is_below = has_bar and bool(figure.get_figwidth() < ROOMY * columns)
+    bars = [relative] * (has_bar and not is_below)
+    heights = [*ratios, *[relative] * is_below]
+    grid = figure.add_gridspec(
+        len(heights), columns + len(bars), height_ratios=heights, width_ratios=[*[1.0] * columns, *bars]
+    )
+    return grid, figure.add_subplot(grid[-1, :] if is_below else grid[:, -1]) if has_bar else None
+
+
+def is_flat(ax: Axes) -> bool:
+    """Whether a colour bar lies below the panels."""
+    spec = ax.get_subplotspec()
+    return spec is not None and len(spec.colspan) > 1
+
+
 def colour_bar(ax: Axes, look: Look) -> Colorbar:
     """The colour bar of all maps."""
-    bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed)), cax=ax)
+    colours = ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed))
+    bar = ax.figure.colorbar(colours, cax=ax, orientation="horizontal" if is_flat(ax) else "vertical")
     bar.outline.set_linewidth(0.5)
     bar.set_label((SIGNED_SHORT if look.signed else SHORT)[look.scale], labelpad=2)
     if look.scale == "share":
@@ -200,6 +225,8 @@ def colour_bar(ax: Axes, look: Look) -> Colorbar:
 
 def shorten(bar: Colorbar) -> None:
     """Keep a bar beside high maps short, in the middle of what it belongs to, and its label within a flat one."""
+    if is_flat(bar.ax):
+        return
     width, length = inches(bar.ax)
     if length > LONGEST:
         bar.ax.set_box_aspect(LONGEST / width)
