@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
+from matplotlib.gridspec import GridSpec, SubplotSpec
 
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
@@ -116,7 +116,7 @@ def mosaic(
     for ax in panels:
         ax.set_axis_off()
         ax.set_anchor("N")
-    bar = None if beside is None else colour_bar(beside, looks[0])
+    bar = None if beside is None else colour_bar(figure.add_subplot(beside), looks[0])
     lay_out(figure)
     side = inches(panels[0])[0]
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
@@ -186,9 +186,11 @@ def _needed(columns: int) -> float:
     return {1: ONE_COLUMN, 2: ONE_TEXT}.get(columns, TWO_COLUMNS)
 
 
-def panel_grid(figure: Figure, ratios: Sequence[float], columns: int, *, has_bar: bool) -> tuple[GridSpec, Axes | None]:
-    """Places for rows of panels, whose heights are such ratios of their widths, and axes for a colour bar: beside them,
-    or below panels that are too narrow to leave it room."""
+def panel_grid(
+    figure: Figure, ratios: Sequence[float], columns: int, *, has_bar: bool
+) -> tuple[GridSpec, SubplotSpec | None]:
+    """Places for rows of panels, whose heights are such ratios of their widths, and for a colour bar: beside them, or
+    below panels that are too narrow to leave it room."""
     relative = BAR * columns / figure.get_figwidth()
     is_below = has_bar and bool(figure.get_figwidth() < ROOMY * columns)
     bars = [relative] * (has_bar and not is_below)
@@ -196,7 +198,7 @@ def panel_grid(figure: Figure, ratios: Sequence[float], columns: int, *, has_bar
     grid = figure.add_gridspec(
         len(heights), columns + len(bars), height_ratios=heights, width_ratios=[*[1.0] * columns, *bars]
     )
-    return grid, figure.add_subplot(grid[-1, :] if is_below else grid[:, -1]) if has_bar else None
+    return grid, (grid[-1, :] if is_below else grid[:, -1]) if has_bar else None
 
 
 def is_flat(ax: Axes) -> bool:

@@ -118,6 +118,7 @@ class FigureStyle:
             ErfscopeError: an unknown scale, range of colours, colour map, zoom, width or font, less than one column, or
                 contours that are no per cents between 0 and 100.
         """
+        zoom_side(self.zoom)
         for name, each in declared(FigureStyle).items():
             each.option.refuse(name, getattr(self, name))
         if self.cmap not in (None, *COLOUR_MAPS):
@@ -125,7 +126,6 @@ class FigureStyle:
 
             if self.cmap not in colormaps:
                 raise unknown("colour map", str(self.cmap), colormaps)
-        zoom_side(self.zoom)
         if not isinstance(self.columns, int | None):
             raise ErfscopeError(f"columns is a whole number, such as 3, not {self.columns!r}")
         if self.width is not None:

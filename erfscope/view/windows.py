@@ -13,7 +13,7 @@ from erfscope.options.values import AUTO, zoom_side
 from erfscope.results.result import Result
 from erfscope.view.words import radii
 
-#: The whole input is drawn where a window would be larger than this part of its longest side.
+#: The whole input is drawn where a window would be larger than this part of its shortest side.
 LARGEST = 1 / 4
 #: Close-ups stand beside maps whose ERFs, or the windows that these need, differ by more than ``APART`` times, where
 #: the ERF needs at most this part of the common window.
@@ -64,14 +64,14 @@ def windows(results: Sequence[Result], zoom: str | float = AUTO, *, solid: bool 
 
 def _together(results: Sequence[Result], maps: Sequence[ErfMap], zoom: str | float) -> list[Windowed]:
     """The windows of maps that share a scale of lengths."""
-    longest = max(float(np.multiply(erf.values.shape, erf.axes.spacing).max()) for erf in maps)
+    sides = [[n * step for n, step in zip(erf.values.shape, erf.axes.spacing, strict=True) if n > 1] for erf in maps]
     side, needs = zoom_side(zoom), [needed_side(erf) for erf in maps]
-    if zoom == AUTO and max(needs) <= LARGEST * longest:
+    if zoom == AUTO and max(needs) <= LARGEST * max(min(each, default=0.0) for each in sides):
         side = max(needs)
     parts = [close_up(erf, side) for erf in maps]
     shown = np.max([np.multiply(part.erf.values.shape, part.erf.axes.spacing) for part in parts], axis=0)
     frames = [tuple(map(float, shown / erf.axes.spacing)) for erf in maps]
-    whole = longest if side is None else side
+    whole = max(max(each, default=0.0) for each in sides) if side is None else side
     sizes = [float(radii(result).get("r50", 0.0)) for result in results]
     differ = max(sizes) > APART * min(sizes) > 0 or whole > APART * min(needs)
     small = [zoom == AUTO and differ and len(maps) > 1 and need <= SMALL * whole for need in needs]
