@@ -207,7 +207,7 @@ def draw_map(
         _scale_bar(ax, plane, part)
 
 
-def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
+def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture: FloatArray | None = None) -> None:
     """A close-up of a map that is drawn, in the corner where neither its unit nor its scale bar is."""
     part, close = shown.part, shown.close
     assert close is not None
@@ -217,7 +217,7 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look) -> None:
     inset = ax.inset_axes((*at, INSET, INSET), gid="close-up")
     inset.set_axis_off()
     values, plain = display(close.erf, look.scale), replace(look, contours=())
-    draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, bar=False)
+    draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, picture=picture, bar=False)
     edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
     inset.add_patch(Rectangle((0, 0), 1, 1, transform=inset.transAxes, clip_on=False, **edge))
     ax.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, gid="close-up", **edge))

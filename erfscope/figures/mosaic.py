@@ -71,8 +71,9 @@ class Tile:
     below: tuple[str, ...] = ()
     #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
-    #: What of the map is drawn, and what in a corner of it; None for all of it.
+    #: What of the map is drawn, and what in a corner of it; None for all of it. The corner has a picture too.
     shown: Windowed | None = None
+    close_picture: FloatArray | None = None
     #: Whether the map has a scale bar of its own.
     bar: bool = True
 
@@ -142,7 +143,7 @@ def mosaic(
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
         draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=tile.shown and tile.shown.part)
         if tile.shown is not None and tile.shown.close is not None:
-            draw_inset(ax, tile.result, tile.shown, look)
+            draw_inset(ax, tile.result, tile.shown, look, picture=tile.close_picture)
     if bar is not None:
         shorten(bar)
     return Drawn(figure=figure, words=notes)

@@ -13,7 +13,7 @@ from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import TEXT
 from erfscope.figures.maps import Look, cell_ratio, colour_map, common_peak, display, draw_map, keys, marks
-from erfscope.figures.mosaic import Tile, colour_notes, mosaic
+from erfscope.figures.mosaic import BAR, Tile, colour_bar, colour_notes, mosaic
 from erfscope.figures.sequences import sequences
 from erfscope.figures.style import ONE_COLUMN, FigureStyle
 from erfscope.figures.volumes import volumes
@@ -68,9 +68,10 @@ def close_tile(tile: Tile, shown: Windowed) -> Tile:
     """The panel of a part of a map's plane."""
     part = shown.part
     flat = tile.picture if tile.picture is None or tile.picture.ndim == 2 else tile.picture.mean(axis=0)
-    picture = None if flat is None else part.of(flat)
+    picture, close = (None if flat is None or each is None else each.of(flat) for each in (part, shown.close))
     result = replace(tile.result, map=part.erf, sums=None)
-    return replace(tile, result=result, above=(*tile.above, *part.words), picture=picture, shown=shown)
+    words = (*tile.above, *part.words)
+    return replace(tile, result=result, above=words, picture=picture, shown=shown, close_picture=close)
 
 
 def _clip(tile: Tile, shown: Windowed, style: FigureStyle, notes: Sequence[str]) -> Drawn:
@@ -89,7 +90,8 @@ def _clip(tile: Tile, shown: Windowed, style: FigureStyle, notes: Sequence[str])
     figure = sheet(style.inches(ONE_COLUMN))
     write_title(figure, tile.title)
     ratio = float(np.divide(*plane.values.shape)) * cell_ratio(plane)
-    grid = figure.add_gridspec(2, len(frames), height_ratios=[ratio / len(frames), ratio])
+    heights = [ratio / len(frames), ratio, BAR / figure.get_figwidth()]
+    grid = figure.add_gridspec(3, len(frames), height_ratios=heights)
     strip = [figure.add_subplot(grid[0, number]) for number in range(len(frames))]
     below = figure.add_subplot(grid[1, :])
     for ax in (*strip, below):
@@ -102,6 +104,7 @@ def _clip(tile: Tile, shown: Windowed, style: FigureStyle, notes: Sequence[str])
             lines.append(f"{frame * erf.axes.spacing[0]:g} ms")
         # Over, and not as a title: constrained layout leaves titles the room they need.
         ax.set_title("\n".join(lines), fontsize=TEXT, fontweight="bold" if frame == round(own) else "normal", pad=2)
+    bar = colour_bar(figure.add_subplot(grid[2, :]), whole)
     lay_out(figure)
     what = "frames around the unit's own, then their sum; frames share one linear scale"
     said = [*notes, what, *colour_notes([tile], style)]
@@ -110,8 +113,8 @@ def _clip(tile: Tile, shown: Windowed, style: FigureStyle, notes: Sequence[str])
     drawn = marks(flat.result, whole)
     finish(
         figure,
-        [strip[0], below],
-        [wide * ratio, side * ratio],
+        [strip[0], below, bar.ax],
+        [wide * ratio, side * ratio, BAR],
         words=words,
         handles=keys(drawn, style.outlined),
         handlelength=1.8,

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import drawing, finish, sheet, write_title
 from erfscope.figures.lettering import write_over
-from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
+from erfscope.figures.lines import COLOURS, ROUND, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
 from erfscope.printable import listed
@@ -181,7 +181,7 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
         keys.append(Line2D([], [], label=f"tolerance {tolerance:g}", **TOLERANCE))
     scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",
@@ -206,7 +206,7 @@ def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[
         keys.append(Line2D([], [], label="RMS error, predicted from the shares", **PREDICTED))
     bottom = max(ROUNDING, 0.5 * min(curves["RMS"]))
     scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",

@@ -16,7 +16,7 @@ from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.lines import COLOURS as LINES
-from erfscope.figures.lines import scale_axis, tidy
+from erfscope.figures.lines import ROUND, scale_axis, tidy
 from erfscope.figures.maps import EDGE, shared, size_lines
 from erfscope.figures.mosaic import Tile
 from erfscope.figures.panels import with_unit
@@ -159,8 +159,8 @@ def _panel(ax: Axes, result: Result, found: Positions, name: str, scale: str) ->
     ax.set_ylabel(f"row of the unit's centre ({unit})", labelpad=2)
     ax.tick_params(length=2, pad=2)
     # Equal axes get equal ticks.
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(5, **ROUND))
+    ax.yaxis.set_major_locator(MaxNLocator(5, **ROUND))
     _outline(ax, result, found)
 
 

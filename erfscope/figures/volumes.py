@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import LINE, letter, name_lines, wrapped, write_over
+from erfscope.figures.lines import ROUND
 from erfscope.figures.maps import (
     MARKS,
     Look,
@@ -201,9 +202,7 @@ def _draw(axes: Sequence[Axes], each: Sliced, look: Look) -> None:
 
 def _round_ticks(first: float, last: float) -> list[float]:
     """A few round places from the first to the last."""
-    return [
-        float(tick) for tick in MaxNLocator(3, steps=[1, 2, 5, 10]).tick_values(first, last) if first <= tick <= last
-    ]
+    return [float(tick) for tick in MaxNLocator(3, **ROUND).tick_values(first, last) if first <= tick <= last]
 
 
 def _draw_slice(ax: Axes, plane: ErfMap, view: FloatArray, look: Look, picture: FloatArray | None) -> None:
