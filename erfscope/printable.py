@@ -99,8 +99,10 @@ def with_error(value: float | str | None, se: float | None) -> str:
 def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
     """Return a number and its error as text, both with the decimals of the error's last digit; None for a number
     without an error, and for an error that is too small to be seen at four digits of the number."""
-    if value is None or isinstance(value, str) or se is None or not math.isfinite(se) or se <= 0:
+    if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
         return number(value), None
+    if se <= 0:
+        return number(value), "0"
     places = decimals(value, se)
     return fixed(value, places), fixed(se, places) if round(se, places) > 0 else None
 

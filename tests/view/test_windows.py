@@ -139,4 +139,4 @@ def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
     ]
     assert [brief(-0.0), number(-0.0)] == ["0", "0"]
     assert [plus(text) for text in ("0.00", "0.01", "-0.01", "–", "10")] == ["", "+", "", "", "+"]
-    assert with_error(12.34, 0.0) == "12.3"
+    assert with_error(12.34, 0.0) == "12.3 ± 0"
