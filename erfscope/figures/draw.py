@@ -15,10 +15,10 @@ from PIL import Image
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
+from erfscope.figures.insets import INSET
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import (
     COVER,
-    INSET,
     bar_length,
     cell_ratio,
     colour_map,

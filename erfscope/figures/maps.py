@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,13 @@ from matplotlib.patheffects import Normal, Stroke, withStroke
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from erfscope.figures.lettering import TEXT, text_width
+from erfscope.figures.lettering import TEXT
 from erfscope.geometry.names import is_input
 from erfscope.maps.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell, share_text
-from erfscope.view.windows import Windowed, bar_is_right, inset_corner
+from erfscope.view.windows import bar_is_right
 from erfscope.view.words import conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -130,8 +130,6 @@ CASING = [Stroke(linewidth=2.2, foreground="#000000b0", dashes={"dash_offset": 0
 HIDDEN, TICK, TICK_GAP = 5.0, 2.5, 1.0
 #: Width of such marks' lines, as a share of how far they reach.
 THIN = 0.3
-#: Side of a close-up in the corner of a map, of the panel's.
-INSET = 0.42
 #: How much of an image the strongest part of a map hides.
 COVER = 0.92
 
@@ -207,34 +205,6 @@ def draw_map(
         _scale_bar(ax, plane, part)
 
 
-def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture: FloatArray | None = None) -> None:
-    """A close-up of a map that is drawn, in the corner where neither its unit nor its scale bar is."""
-    part, close = shown.part, shown.close
-    assert close is not None
-    (top, bottom), (left, right) = close.inside(part)
-    is_right, is_low = inset_corner(shown)
-    at = (is_right * (1 - INSET), (not is_low) * (1 - INSET))
-    inset = ax.inset_axes((*at, INSET, INSET), gid="close-up")
-    inset.set_axis_off()
-    values, plain = display(close.erf, look.scale), replace(look, contours=())
-    draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, picture=picture, bar=False)
-    edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
-    inset.add_patch(Rectangle((0, 0), 1, 1, transform=inset.transAxes, clip_on=False, **edge))
-    ax.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, gid="close-up", **edge))
-    text: dict[str, Any] = {
-        "color": "white",
-        "fontsize": TEXT,
-        "path_effects": EDGE,
-        "ha": "right" if is_right else "left",
-    }
-    place, words = (float(is_right), INSET if is_low else 1 - INSET), shown.close_text
-    if text_width(ax.figure, words) > INSET * ax.bbox.width / ax.figure.dpi:
-        words = close.side_text
-    offset = (0, 3 if is_low else -3)
-    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)
-
-
 def cover_of(view: FloatArray, look: Look) -> FloatArray:
     """How much of the image under it each cell of a map hides."""
     return np.asarray(COVER * np.clip(np.abs(view) / look.peak, 0, 1), dtype=np.float64)
@@ -271,10 +241,11 @@ def outline(ax: Axes, regions: FloatArray, contours: Sequence[float]) -> None:
     text: dict[str, Any] = {"color": CONTOUR["colors"], "fontsize": TEXT, "annotation_clip": True}
     text["bbox"] = {"facecolor": "#000000c0", "edgecolor": "none", "pad": 0.6}
     for number, (level, path) in enumerate(zip(lines.levels, lines.get_paths(), strict=True)):
-        if len(path.vertices) and np.ptp(ax.transData.transform(path.vertices)[:, 1]) > 2 * TEXT / 72 * ax.figure.dpi:
+        points = np.asarray(path.vertices)
+        if len(points) and np.ptp(ax.transData.transform(points)[:, 1]) > 2 * TEXT / 72 * ax.figure.dpi:
             # In turn at the upper and the lower end, so that they stand apart.
-            end = path.vertices[:, 1].argmax() if number % 2 else path.vertices[:, 1].argmin()
-            ax.annotate(f"{100 * level:g} %", path.vertices[end], ha="center", va="center", **text)
+            end = points[points[:, 1].argmax() if number % 2 else points[:, 1].argmin()]
+            ax.annotate(f"{100 * level:g} %", (end[0], end[1]), ha="center", va="center", **text)
 
 
 def outline_note(contours: Sequence[float]) -> list[str]:

@@ -16,6 +16,7 @@ from matplotlib.gridspec import GridSpec, SubplotSpec
 
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
+from erfscope.figures.insets import draw_inset
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
 from erfscope.figures.maps import (
@@ -24,7 +25,6 @@ from erfscope.figures.maps import (
     colour_map,
     common_peak,
     display,
-    draw_inset,
     draw_map,
     keys,
     marks,
@@ -141,7 +141,8 @@ def mosaic(
         handlelength=1.8,
     )
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
-        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=tile.shown and tile.shown.part)
+        part = None if tile.shown is None else tile.shown.part
+        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=part)
         if tile.shown is not None and tile.shown.close is not None:
             draw_inset(ax, tile.result, tile.shown, look, picture=tile.close_picture)
     if bar is not None:

@@ -82,10 +82,10 @@ def volumes(
     ``parts`` are what of each is shown, close-ups in a row of their own; the other arguments are those of
     :func:`erfscope.figures.spaces.arranged`."""
     every = []
-    for tile, each in zip(tiles, parts, strict=True):
-        every.append(_sliced(tile, each.part, style.scale))
-        if each.close is not None:
-            every.append(_sliced(replace(tile, above=("close-up",), below=()), each.close, style.scale))
+    for tile, shown in zip(tiles, parts, strict=True):
+        every.append(_sliced(tile, shown.part, style.scale))
+        if shown.close is not None:
+            every.append(_sliced(replace(tile, above=("close-up",), below=()), shown.close, style.scale))
     looks = _looks(every, style)
     longest = np.max([each.sides for each in every], axis=0)
     is_flat = bool(longest[0] < FLAT * longest[1])

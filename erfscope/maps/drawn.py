@@ -70,8 +70,8 @@ def brightness(weights: FloatArray) -> FloatArray:
     return np.asarray(np.interp(shares(weights), SHARES, BRIGHTNESS), dtype=np.float64)
 
 
-#: A window holds this share of every ERF and this many cells along each axis.
-HELD, FEWEST = 0.999, 8
+#: A window holds this share of every ERF, a fifth of its reach more for the rings, and this many cells along each axis.
+HELD, FEWEST = 0.999, 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +121,18 @@ class CloseUp:
 
 
 def needed_side(erf: ErfMap) -> float:
-    """Side of the smallest window around the unit that holds its ERF, in the unit of the axes; infinite where the unit
+    """Side of the window around the unit that its ERF needs, in the unit of the axes; infinite where the unit
     has no place, or the map is zero."""
     weights = erf.magnitude
     if not erf.center_px or not weights.any():
         return math.inf
     step = max(erf.axes.spacing)
-    places = zip(np.indices(weights.shape, sparse=True), erf.center_px, erf.axes.spacing, strict=True)
+    places: Any = zip(np.indices(weights.shape, sparse=True), erf.center_px, erf.axes.spacing, strict=True)
     distances = [np.abs(index - center) * spacing / step for index, center, spacing in places]
     farthest = np.ceil(np.broadcast_to(reduce(np.maximum, distances), weights.shape)).astype(int)
     enclosed = np.cumsum(np.bincount(farthest.ravel(), weights.ravel()))
-    return step * max(2 * int(np.searchsorted(enclosed, HELD)) + 1, FEWEST)
+    reach = int(np.searchsorted(enclosed, HELD))
+    return step * max(2 * (reach + -(-reach // 5)) + 1, FEWEST)
 
 
 def close_up(erf: ErfMap, side: float | None = None) -> CloseUp:
