@@ -79,7 +79,7 @@ def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
 def test_clip_is_seven_frames_on_one_scale_and_their_sum():
     axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
     result = made((9, 12, 12), axes)
-    *frames, whole = figure_of([result], "panel").axes
+    *frames, whole, _ = figure_of([result], "panel").axes
     values = result.map.values
     assert len({ax.images[0].get_clim() for ax in frames}) == 1
     for ax, frame in zip(frames, range(1, 8), strict=True):
@@ -134,8 +134,9 @@ def test_scale_bars_and_cells_follow_the_spacing():
 def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
     results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
-    panels = figure_of(results, "panel", contours=(50,)).axes
-    assert [ax.get_xlabel() for ax in panels] == [*["col (mm)", "col (mm)", "row (mm)"] * 2, ""]
+    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
+    assert bar.get_ylabel() == "share of the ERF"
+    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
     assert len({ax.images[0].get_clim() for ax in panels}) == 1
     assert all(by_gid(ax, "contours") for ax in panels)
 
