@@ -11,7 +11,7 @@ from erfscope.advice.outcome import Search
 from erfscope.advice.structure import ALL, Structure
 from erfscope.advice.target import HALO
 from erfscope.advice.verdict import DECIDING, LOOKS
-from erfscope.printable import brief, listed_up_to, with_error
+from erfscope.printable import brief, fixed, listed_up_to, plus, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.view.table import DASH, Column, Note, Table, rows_of
 
@@ -132,7 +132,7 @@ def _difference(search: Search, trial: Trial) -> str:
         return DASH
     change, error = search.change(trial)
     text = with_error(change, error)
-    return f"{'' if error < ALL else '≈ '}{'' if text.startswith('-') else '+'}{text}"
+    return f"{'' if error < ALL else '≈ '}{plus(text)}{text}"
 
 
 def _halo(side: float | None) -> str:
@@ -145,7 +145,8 @@ def _change(trial: Trial, own: Trial, name: str) -> str:
     if found is None or not before or trial is own:
         return DASH
     change = 100 * (found / before - 1)
-    return "0" if found == before else f"{change:+.{0 if abs(change) >= 10 else 1}f} %"
+    text = fixed(change, 0 if abs(change) >= 10 else 1)
+    return "0" if found == before else f"{plus(text)}{text} %"
 
 
 def _search_notes(search: Search, rest: int) -> Iterator[str]:

@@ -286,7 +286,24 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
         name = label or name_of(given if isinstance(given, str | Path) else model)
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
-    return _without_shards(entries)
+    return _told_apart(_without_shards(entries))
+
+
+def _told_apart(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Stored reports with rows that are called as those of another entry have their folders in the labels of rows."""
+    labels = [{row.label for row in entry} if isinstance(entry, Report) else {label} for label, entry in entries]
+    alike = [any(own & other for other in labels if other is not own) for own in labels]
+    paths = [Path(label).parts for (label, _), is_alike in zip(entries, alike, strict=True) if is_alike]
+    # As much of the ends of paths as differs in all of them.
+    longest = max(map(len, paths), default=0)
+    kept = next((n for n in range(1, longest) if len({path[-n:] for path in paths}) == len(paths)), longest)
+    told = []
+    for (label, entry), is_alike in zip(entries, alike, strict=True):
+        if is_alike and isinstance(entry, Report):
+            folder = one_line(str(Path(*Path(label).parts[-kept:])))
+            entry = replace(entry, results=tuple(replace(row, label=f"{row.label} ({folder})") for row in entry))
+        told.append((label, entry))
+    return told
 
 
 def _named(text: str) -> list[tuple[str | None, str]]:

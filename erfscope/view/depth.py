@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import SupportsFloat
 
 from erfscope.geometry.names import is_input
-from erfscope.printable import number, rounded
+from erfscope.printable import number, plus, rounded
 from erfscope.results.depth import Depth, DepthStep, Difference, covered, depth_of, in_depth
 from erfscope.results.result import Result
 from erfscope.view import words
@@ -60,8 +60,7 @@ def _change(change: Difference) -> Cell:
     """A difference with its sign; no document has it."""
     value, se = change
     text, error = rounded(value, se)
-    sign = "+" if value is not None and value > 0 else ""
-    return Cell(text=f"{sign}{text}", value=value, error=None if error is None else Cell(text=error, value=se))
+    return Cell(text=f"{plus(text)}{text}", value=value, error=None if error is None else Cell(text=error, value=se))
 
 
 def depth_sentences(results: Sequence[Result]) -> list[str]:

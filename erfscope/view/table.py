@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from erfscope.errors import unknown
-from erfscope.printable import one_line, printable
+from erfscope.printable import one_line, plus, printable
 from erfscope.results.json_values import plain as as_json
 
 DASH = "–"
@@ -51,7 +51,7 @@ class Cell:
     @property
     def full(self) -> str:
         """The number as JSON has it."""
-        value = as_json(self.value)
+        value = as_json(self.value + 0.0 if isinstance(self.value, float) else self.value)
         return "" if value is None else value if isinstance(value, str) else repr(value)
 
     @property
@@ -64,7 +64,7 @@ class Cell:
     @property
     def signed(self) -> str:
         """A difference, its sign before it."""
-        return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
+        return f"{plus(self.text)}{self}"
 
 
 MISSING = Cell(text=DASH, is_missing=True)

@@ -16,6 +16,7 @@ from rich.text import Text
 from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.unit import size_text
 from erfscope.measures import INPUT_SHARE, SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
@@ -29,6 +30,7 @@ from erfscope.view.table import DASH, Cell, Column, Table, TableRow
 from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 from erfscope.view.terminal.table import TerminalTable
+from erfscope.view.windows import windows
 
 #: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
@@ -43,14 +45,14 @@ def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
     return draw_report(Report(results=(result,), environment={}), maps=maps)
 
 
-def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
-    """Several results: one row each, their maps, if ``maps``, then findings and notes."""
+def draw_report(report: Report, *, maps: bool = True, zoom: str | float = AUTO) -> RenderableType:
+    """Several results: one row each, their maps, if ``maps``, then findings and notes; ``zoom`` as for figures."""
     view = report_view(report)
     if len(report) < 2:
         place = [Text(view.pixel_note, style="dim")] if view.pixel_note else []
-        return Group(*_single(view.rows[0], maps=maps), *place) if len(report) else Text("no results")
+        return Group(*_single(view.rows[0], maps=maps, zoom=zoom), *place) if len(report) else Text("no results")
     lines: list[RenderableType] = [Text(text, style="bold yellow") for text in view.shouts]
-    lines += [ComparisonTable(view), *([Gallery(report.results)] if maps else [])]
+    lines += [ComparisonTable(view), *([Gallery(report.results, zoom=zoom)] if maps else [])]
     lines += [Text(f"{row.name}: {_extra(extra)}") for row in view.rows for extra in row.extras]
     for note in view.notes:
         failed = note.code == "failed"
@@ -80,7 +82,7 @@ def as_html(text: str) -> str:
     return f'<pre style="line-height: 1.2">{html.escape(text)}</pre>'
 
 
-def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
+def _single(row: Row, *, maps: bool, zoom: str | float) -> Iterator[RenderableType]:
     result, findings = row.result, row.result.findings
     yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
@@ -94,7 +96,7 @@ def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
     yield from (Text(f.text + ("" if known else _larger(result))) for f in findings if f.code == "clipped")
     yield Text()
     # A stored result may lack its map.
-    yield _MapAndSizes(row) if maps and result.map is not None else _sizes(row.sizes)
+    yield _MapAndSizes(row, zoom) if maps and result.map is not None else _sizes(row.sizes)
     if note := words.plane_note([result]):
         yield Text(note, style="dim")
     yield from (Text(_extra(extra)) for extra in row.extras)
@@ -142,15 +144,18 @@ class _MapAndSizes:
     """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the
     terminal is narrow."""
 
-    def __init__(self, row: Row) -> None:
-        self.row = row
+    def __init__(self, row: Row, zoom: str | float) -> None:
+        self.row, self.zoom = row, zoom
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.row.result
+        (shown,) = windows([result], self.zoom)
+        assert shown is not None
         sizes, picture, width = _sizes(self.row.sizes), result.picture, options.max_width
         room = width - GAP - max(map(cell_len, sizes.plain.splitlines()), default=0)
         is_beside = room >= NARROWEST
-        heat = HeatMap(result, min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE))))
+        columns = min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE)))
+        heat = HeatMap(result, columns, shown.part)
         drawn = heat.drawn(console)
         grid = Grid.grid(padding=(0, GAP, 0, 0))
         if picture is not None and room >= 2 * heat.shape[1] + GAP:
