@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, BaselineMeasure
-from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
+from erfscope.gate.judge import MeasureVerdict, shown_word, signed_difference
 from erfscope.gate.structure import StructureChange
+from erfscope.gate.tolerance import DEFAULT, SAME_WEIGHTS, unit_of
 from erfscope.geometry.axes import Axes
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
@@ -115,7 +116,7 @@ class Verdict:
         open_measures = [measure for measure in self.measures if measure.word == "cannot tell"]
         has_other_cause = bool(self.reason) or any(change.verdict == "cannot tell" for change in self.structure)
         is_open = self.word == "cannot tell" and not has_other_cause
-        return is_open and all(measure.se is not None for measure in open_measures)
+        return is_open and all(measure.se for measure in open_measures)
 
     @property
     def needed(self) -> int | None:
@@ -142,7 +143,7 @@ class Verdict:
     def _notes(self) -> Iterator[Note]:
         for change in self.structure:
             if change.first_layer and change.verdict != "notice":
-                yield Note(label="fact", text=f"the first layer whose TRF differs is {change.first_layer}")
+                yield Note(label="fact", text=change.where)
         reasons = filter(None, (self.reason, *(each.reason for each in self.measures)))
         yield from (Note(label="reason", text=text) for text in reasons)
         if self.cause == SETTINGS_CHANGED:
@@ -163,11 +164,25 @@ class Verdict:
         if self.accept:
             yield Note(label="accept", text=f"to accept: {self.accept}")
 
+    @property
+    def head(self) -> Line:
+        """The verdict and its cause."""
+        # Names come from outside: a line break in one would make a line of its own.
+        return Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
+
+    @property
+    def in_one_line(self) -> Line:
+        """The verdict, its cause, and why it does not pass, in a few words: ``TRF 103 -> 71``."""
+        why = [change.brief for change in self.structure if change.verdict != "notice"]
+        why += [change.brief for change in self.structure if change.is_operation]
+        why += [measure.brief for measure in self.measures if measure.word == "fail"]
+        why += filter(None, [self.reason, *(measure.reason for measure in self.measures if measure.is_open)])
+        return self.head._replace(text=printable(": ".join(filter(None, [self.head.text, "; ".join(why)]))))
+
     def lines(self) -> Iterator[Line]:
         """What changed, everything that was compared, and the notes, line by line."""
         table = self.table
-        # Names come from outside: a line break in one would make a line of its own.
-        yield Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
+        yield self.head
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
         words = ["", *(str(row.cells[-1]) for row in table.rows)]
