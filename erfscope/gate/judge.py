@@ -87,8 +87,6 @@ def judge(
     if (text := pointless(name, tolerance, expected)) and not tolerance.relative:
         return replace(blank, reason=text)
     difference, se = _difference(name, obtained, expected)
-    if rounding is not None:
-        se = 0.0
     if se is None:
         text = (
             f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not"
@@ -100,7 +98,7 @@ def judge(
     tails: Literal[1, 2] = 2 if tolerance.side == "both" or wider is None else 1
     noise = noise_of(se, groups, tails=tails, measures=measures, looks=looks)
     if rounding is not None:
-        noise = replace(noise, of_any=rounded_off(name, expected.value, rounding))
+        se, noise = 0.0, Noise(of_any=rounded_off(name, expected.value, rounding), of_one=0.0)
     word = decide(tolerance.move(difference, wider), limit, noise)
     found = replace(blank, word=word, limit=limit, difference=difference, se=se)
     if word == "pass":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from erfscope.geometry.axes import Axes
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
-from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, aligned, markdown, markdown_text, rows_of
+from erfscope.view.fit import aligned
+from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, markdown, markdown_text, rows_of
 from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
@@ -24,7 +26,12 @@ Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
 SCHEMA = "erfscope.check/1"
 #: The columns of everything that is compared.
+RANKS = {"difference": 1, "tolerance": 2}
 COMPARED = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
+#: The same; the reason of a failure has the tolerance and the difference, too.
+COLUMNS = tuple(
+    Column(name=name, folds=name in ("what", "obtained", "expected"), rank=RANKS.get(name, 0)) for name in COMPARED
+)
 #: Verdicts that no table sets in bold.
 QUIET = ("pass", "notice", DASH)
 
@@ -135,7 +142,7 @@ class Verdict:
         would settle it, what was found, and how to accept it."""
         changes = [(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in self.structure]
         return Table(
-            columns=tuple(Column(name=name) for name in COMPARED),
+            columns=COLUMNS,
             rows=rows_of([*changes, *map(_row, self.measures)]),
             notes=tuple(self._notes()),
         )
@@ -179,15 +186,15 @@ class Verdict:
         why += filter(None, [self.reason, *(measure.reason for measure in self.measures if measure.is_open)])
         return self.head._replace(text=printable(": ".join(filter(None, [self.head.text, "; ".join(why)]))))
 
-    def lines(self) -> Iterator[Line]:
-        """What changed, everything that was compared, and the notes, line by line."""
+    def lines(self, width: int = sys.maxsize) -> Iterator[Line]:
+        """What changed, everything that was compared, and the notes, line by line; the table within a width."""
         table = self.table
         yield self.head
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
-        words = ["", *(str(row.cells[-1]) for row in table.rows)]
-        for text, word in zip(aligned(table), words, strict=True) if table.rows else ():
-            yield Line(printable(f"  {text}"), "row", word)
+        words = ["", *(str(row.cells[-1]) for row in table.rows), ""]
+        for texts, word in zip(aligned(table, width - 2), words, strict=True) if table.rows else ():
+            yield from (Line(printable(f"  {text}"), "row", "" if n else word) for n, text in enumerate(texts))
         for note in table.notes:
             kind = KINDS[note.label]
             yield Line(printable(f"  {note.text}"), kind, self.shown if kind == "reason" else "")
@@ -299,10 +306,10 @@ class CheckReport:
         """All verdicts in plain text."""
         return "\n".join(line.text for line in self.lines())
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self, width: int = sys.maxsize) -> Iterator[Line]:
         """All verdicts, what the measures mean, and one line that counts the verdicts."""
         for verdict in self.verdicts:
-            yield from verdict.lines()
+            yield from verdict.lines(width)
             yield Line("", "row")
         shown = (name for each in self for name in ([m.name for m in each.measures] or each.obtained.measures))
         has_default = any(verdict.has_default_tolerances and verdict.measures for verdict in self)

@@ -607,11 +607,8 @@ def test_a_changed_environment_is_not_called_a_change_of_code():
 
 
 def test_one_line_says_why_a_check_does_not_pass():
-    smaller = dataclasses.replace(exact(100.0), structure=shape(size_px=(9, 9)))
-    words = tolerances({"r50": "1%"})
-    found = compare(smaller, exact(100.0), name="x", tolerances=words)
-    assert found.in_one_line.text == "FAIL x · structure changed: TRF 31x29 -> 9x9"
     smaller = dataclasses.replace(exact(100.0), structure=shape(size_px=(71, 71)))
+    words = tolerances({"r50": "1%"})
     square = dataclasses.replace(exact(100.0), structure=shape(size_px=(103, 103)))
     found = compare(smaller, square, name="x", tolerances=words)
     assert found.in_one_line.text == "FAIL x · structure changed: TRF 103 -> 71"
