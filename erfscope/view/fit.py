@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from erfscope.printable import name_pieces
@@ -90,7 +90,7 @@ def _side_by_side(row: Sequence[str], found: Fit) -> list[str]:
     folded = []
     for text, width, column in zip(row, found.widths, found.table.columns, strict=True):
         lines = [""]
-        for piece in _pieces(column, text):
+        for piece in _broken(_pieces(column, text), width):
             if lines[-1] and text_width((lines[-1] + piece).rstrip()) > width:
                 lines.append("")
             lines[-1] += piece
@@ -99,6 +99,13 @@ def _side_by_side(row: Sequence[str], found: Fit) -> list[str]:
     count = max(map(len, folded))
     every = ([*lines, *[empty] * (count - len(lines))] for lines, empty in zip(folded, blank, strict=True))
     return [(" " * GAP).join(texts).rstrip() for texts in zip(*every, strict=True)]
+
+
+def _broken(pieces: Sequence[str], width: int) -> Iterator[str]:
+    """The pieces, those that are wider than their column in several."""
+    for piece in pieces:
+        step = len(piece) if text_width(piece.rstrip()) <= width else width
+        yield from (piece[start : start + step] for start in range(0, len(piece), step))
 
 
 def text_width(text: str) -> int:
