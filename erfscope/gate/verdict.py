@@ -26,11 +26,10 @@ Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
 SCHEMA = "erfscope.check/1"
 #: The columns of everything that is compared.
-RANKS = {"difference": 1, "tolerance": 2}
-COMPARED = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
-#: The same; the reason of a failure has the tolerance and the difference, too.
-COLUMNS = tuple(
-    Column(name=name, folds=name in ("what", "obtained", "expected"), rank=RANKS.get(name, 0)) for name in COMPARED
+COMPARED = (
+    Column(name="what", kind="name", folds=True),
+    *(Column(name=name, folds=True, rank=rank) for name, rank in (("obtained", 1), ("expected", 2))),
+    *(Column(name=name, rank=rank) for name, rank in (("tolerance", 4), ("difference", 3), ("verdict", 0))),
 )
 #: Verdicts that no table sets in bold.
 QUIET = ("pass", "notice", DASH)
@@ -142,7 +141,7 @@ class Verdict:
         would settle it, what was found, and how to accept it."""
         changes = [(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in self.structure]
         return Table(
-            columns=COLUMNS,
+            columns=COMPARED,
             rows=rows_of([*changes, *map(_row, self.measures)]),
             notes=tuple(self._notes()),
         )
@@ -334,7 +333,7 @@ class CheckReport:
             if verdict.accept:
                 notes.append(f"- **{name}**: to accept: `{printable(verdict.accept).replace('`', '')}`")
         notes += [f"- {markdown_text(text)}" for text in self.notices]
-        columns = tuple(Column(name=name) for name in ("check", *COMPARED))
+        columns = (Column(name="check"), *COMPARED)
         grid = markdown(Table(columns=columns, rows=tuple(rows)))
         return "\n".join([f"### erfscope check: {markdown_text(self.summary)}", "", grid, *notes]).rstrip("\n") + "\n"
 

@@ -37,11 +37,8 @@ def fit(table: Table, width: int) -> Fit:
     fold; the first column stays."""
     needs = [_needed(table, place) for place in range(len(table.columns))]
     kept = list(range(len(needs)))
-    while sum(needs[n][0] + GAP for n in kept) - GAP > width:
-        optional = [n for n in kept[1:] if table.columns[n].rank]
-        if not optional:
-            break
-        kept.remove(max(optional, key=lambda n: (table.columns[n].rank, n)))
+    while kept[1:] and sum(needs[n][0] + GAP for n in kept) - GAP > width:
+        kept.remove(max(kept[1:], key=lambda n: (table.columns[n].rank, n)))
     room = width - sum(needs[n][0] + GAP for n in kept) + GAP
     widths = dict.fromkeys(kept, 0)
     for place, n in enumerate(by_want := sorted(kept, key=lambda n: needs[n][1] - needs[n][0])):

@@ -91,7 +91,7 @@ class Column:
     #: Whether its text may fold in a narrow terminal; and its width there, None for what it needs.
     folds: bool = False
     width: int | None = None
-    #: When it goes where a terminal has no room: the highest rank first, of one rank the last; 0 stays.
+    #: When it goes where a terminal has no room: the highest rank first, and of one rank the last column.
     rank: int = 1
 
     @property

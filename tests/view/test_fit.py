@@ -31,7 +31,7 @@ def tables(draw) -> Table:
     return Table(columns=tuple(columns), rows=tuple(TableRow(cells=row) for row in rows))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(tables(), st.integers(60, 130))
 def test_whatever_is_shown_is_whole_and_what_is_not_is_named(table, width):
     found, out = fit(table, width), io.StringIO()
@@ -44,8 +44,6 @@ def test_whatever_is_shown_is_whole_and_what_is_not_is_named(table, width):
             assert name in found.hidden or all(row.cells[n] in text for row in table.rows)
         shown = re.sub(r"\s+", " ", text)
         assert all(name in shown for name in found.hidden)
-        if all(not column.rank for column in found.table.columns[1:]):
-            continue  # all that is left has to stay
         assert max(map(text_width, text.replace(found.note, "").splitlines())) <= width
 
 
@@ -53,13 +51,7 @@ def test_the_least_important_columns_go_first_and_the_last_of_one_rank():
     columns = [Column(name=name * 10, rank=rank) for name, rank in zip("abcde", (1, 2, 1, 1, 0), strict=True)]
     table = Table(columns=tuple(columns), rows=(TableRow(cells=tuple("12345")),))
     hidden = [fit(table, width).hidden for width in (58, 57, 45, 33, 21)]
-    assert [[name[0] for name in names] for names in hidden] == [
-        [],
-        ["b"],
-        ["b", "d"],
-        ["b", "c", "d"],
-        ["b", "c", "d"],
-    ]
+    assert ["".join(name[0] for name in names) for names in hidden] == ["", "b", "bd", "bcd", "bcde"]
 
 
 def test_words_wrap_before_a_column_goes_and_numbers_with_their_errors_stay_together():
