@@ -265,7 +265,8 @@ def _merged(
                 # The two are one setting: a command's own format wins over a flat json.
                 chosen |= {"format": "json"} if value else {}
             else:
-                chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
+                value = setting(options[name], value, f"{name} in {source.name}")
+                chosen[parameter] = beside(source, options[name], value)
     return chosen
 
 
@@ -293,6 +294,32 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.multiple:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+def beside(source: Path, option: click.Option, value: Any) -> Any:
+    """The value of a setting; paths in a settings file are relative to it, those in a stored report to where it was
+    made."""
+    folder = source.resolve().parent
+    if not isinstance(option.type, File) or source.suffix.lower() != ".toml" or folder == Path.cwd():
+        return value
+    return [_joined_to(folder, each) for each in value] if isinstance(value, list) else _joined_to(folder, str(value))
+
+
+def from_here(option: click.Option, value: Any) -> Any:
+    """The value of an option of the command line that holds wherever the command goes on."""
+    if not isinstance(option.type, File) or value is None:
+        return value
+    here = Path.cwd()
+    return tuple(_joined_to(here, each) for each in value) if option.multiple else _joined_to(here, str(value))
+
+
+def _joined_to(folder: Path, text: str) -> str:
+    """A path in a folder, that behind INPUT= too; one that is absolute, or an address, as it is."""
+    name, equals, path = text.rpartition("=")
+    is_named = bool(equals) and name.isidentifier()
+    path = path if is_named else text
+    joined = path if "://" in path else str(folder / path)
+    return f"{name}={joined}" if is_named else joined
 
 
 #: The option ``--config``.

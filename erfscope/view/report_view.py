@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from erfscope.finding import code_of
+from erfscope.finding import Finding, code_of
 from erfscope.geometry.names import input_name
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.printable import DIGITS, listed_up_to, number
@@ -265,6 +265,16 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
         yield Column(name=name, kind="measure", unit=unit, gloss=words.GLOSS.get(name, ""))
 
 
+def unsaid(result: Result) -> list[Finding]:
+    """The findings of a result that neither its error says already, nor the line on forward passes with noise."""
+    error, is_tested = result.error or "", result.trust is not None
+    return [
+        each
+        for each in result.findings
+        if each.text not in error and not (is_tested and each.code == "gradient_unproved")
+    ]
+
+
 def _notes(results: Sequence[Result]) -> Iterator[ReportNote]:
     """Failures, each its own, and findings, once for each model and kind."""
     for index, result in enumerate(results):
@@ -273,7 +283,7 @@ def _notes(results: Sequence[Result]) -> Iterator[ReportNote]:
     found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
     for index, result in enumerate(results):
         codes: Counter[str] = Counter()
-        for finding in result.findings:
+        for finding in unsaid(result):
             if len(results) == 1 or code_of(finding).severity != "notice":
                 # Several findings of one kind are a note each.
                 found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))

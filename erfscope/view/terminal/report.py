@@ -25,7 +25,7 @@ from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
-from erfscope.view.report_view import ReportView, Row, report_view
+from erfscope.view.report_view import ReportView, Row, report_view, unsaid
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
 from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
@@ -83,7 +83,7 @@ def as_html(text: str) -> str:
 
 
 def _single(row: Row, *, maps: bool, zoom: str | float) -> Iterator[RenderableType]:
-    result, findings = row.result, row.result.findings
+    result, findings = row.result, unsaid(row.result)
     yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
         yield Text(text, style="bold yellow")
