@@ -105,7 +105,7 @@ def compared(
         loaded_models = _load_at_one_size(live, request, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         used = [(s.label, s.adapter.weights) for s in ready] + [(row.label, row.weights) for row in stored if row.ok]
-        comparability.refuse_mixed_weights(used)
+        comparability.refuse_mixed_weights(used, weights)
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(request, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, request) for s in ready}

@@ -92,8 +92,8 @@ def compare_isolated(
                 if request.keep_in is not None:
                     store_measured_rows(measured, request.keep_in, request)
                 group += measured
+        comparability.refuse_mixed_weights([(row.label, row.weights) for row in group if row.ok], setting[1])
         rows += _comparable(group)
-    comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
     asked = asked_settings([label for label, _ in entries], request)
     return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked)
 

@@ -16,7 +16,7 @@ from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
 from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, aligned, markdown, markdown_text, rows_of
-from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of, weights_words
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
@@ -170,6 +170,8 @@ class Verdict:
         yield Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
+        if source := self.obtained.weights.get("source"):
+            yield Line(f"  {weights_words(source).alone}", "row")
         words = ["", *(str(row.cells[-1]) for row in table.rows)]
         for text, word in zip(aligned(table), words, strict=True) if table.rows else ():
             yield Line(printable(f"  {text}"), "row", word)

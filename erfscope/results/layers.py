@@ -81,6 +81,7 @@ class LayerTable:
             "input_size": self.input_size,
             "default_layer": self.default_layer,
             "wrt": self.wrt,
+            "weights": "any",
             "without_place": [{"unit": unit, "layer": layer} for unit, layer in self.without_place],
         }
         document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})

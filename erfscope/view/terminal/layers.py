@@ -90,7 +90,7 @@ class _All:
         rows = sorted(self.table.rows, key=lambda row: row.name != self.table.default_layer)
         sizes = {row.wrt: f"{row.wrt} {size_text(row.trf.reference_px)}" for row in rows if row.wrt}
         yield f"{self.table.model} at {', '.join(sizes.values()) or size_text(self.table.input_size)}"
-        yield f"sizes in {_unit_of(self.table)}"
+        yield f"sizes in {_unit_of(self.table)}, for any weights"
         yield f"default layer {self.table.default_layer or '–'}"
         if any(row.stage for row in self.rows):
             yield "* a stage"
@@ -138,6 +138,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "map": size_text(row.shape),
         **({} if row.wrt else {"input": size_text(table.input_size)}),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
+        "weights": "any",
         "unit": _unit_text(row),
         **(_place_facts(table, trf) if trf.center_px else {}),
         "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else _sides(table, trf.size_px),
