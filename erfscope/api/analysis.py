@@ -27,7 +27,7 @@ from erfscope.geometry.names import ONE_INPUT
 from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
-from erfscope.options.request import Request
+from erfscope.options.request import STAGES, Request, is_several
 from erfscope.options.settings import FREE, Options, Settings
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
@@ -257,15 +257,33 @@ def with_earlier(request: Request) -> Request:
 def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
     """The layers that the request names, or the default one; '' if the model has none, which measuring then
     reports."""
-    if request.layers == ("stages",):
-        if not loaded.adapter.stages:
-            raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
-        return list(loaded.adapter.stages)
+    kind, _ = kind_of(request.settings.unit)
+    found: list[str] = []
     try:
-        kind, _ = kind_of(request.settings.unit)
-        return [layer or loaded.default_layer_of(kind) for layer in request.layers]
+        for layer in request.layers:
+            if layer is None:
+                found.append(loaded.default_layer_of(kind))
+            elif is_several(layer):
+                names = stages_of(loaded) if layer == STAGES else loaded.layers_like(layer)
+                found += [each for name in names for each in loaded.calls_of(name)]
+            else:
+                found.append(layer)
     except MeasurementError:
         return [""]
+    return list(dict.fromkeys(found))
+
+
+def stages_of(loaded: LoadedModel) -> tuple[str, ...]:
+    """The stages or parts of a model; see :attr:`LoadedModel.parts`.
+
+    Raises:
+        ErfscopeError: it has none.
+    """
+    if not loaded.parts:
+        raise ErfscopeError(
+            f"{loaded.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+        )
+    return loaded.parts
 
 
 def _named(images: Any) -> Any:

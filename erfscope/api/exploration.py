@@ -23,7 +23,7 @@ from erfscope.explorer.stages import Stage, StagePlan, block_sizes, costs, explo
 from erfscope.figures.maps import colour_map
 from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
-from erfscope.options.request import Request
+from erfscope.options.request import STAGES, Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 
@@ -180,8 +180,8 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 
 def _layers(model: LoadedModel, request: Request) -> list[str]:
     """The layers that were asked for, by default all stages."""
-    if request.layers == (None,) and model.adapter.stages:
-        return list(model.adapter.stages)
+    if request.layers == (None,) and model.parts:
+        request = replace(request, layers=(STAGES,))
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 

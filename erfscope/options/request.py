@@ -40,6 +40,15 @@ MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell")
 
 
+#: The name that stands for all stages of a model.
+STAGES = "stages"
+
+
+def is_several(layer: str | None) -> bool:
+    """Whether the name of a layer stands for several: all stages, or those that a pattern names."""
+    return layer is not None and (layer == STAGES or any(mark in layer for mark in "*?"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The options of one call of a public function, as values."""
@@ -133,7 +142,7 @@ class Request:
             "input_size": self.sizes,
             "alpha": self.alphas,
         }
-        return [name for name, asked in values.items() if len(asked) > 1 or asked == ("stages",)]
+        return [name for name, asked in values.items() if len(asked) > 1 or (name == "layer" and is_several(asked[0]))]
 
 
 def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:

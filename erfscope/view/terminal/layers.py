@@ -11,7 +11,7 @@ from rich.text import Text
 
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf, size_text
-from erfscope.printable import brief
+from erfscope.printable import brief, listed_up_to
 from erfscope.results.layers import LayerRow, LayerTable, overview
 from erfscope.view.table import Column, Table, TableRow, rows_of, write
 from erfscope.view.tables import dataframe
@@ -50,6 +50,8 @@ class _All:
         hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
         more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
         yield Text("; ".join(self._legend()) + "." + more, style="dim")
+        if parts := [row.name for row in self.table.rows if row.part and not row.stage]:
+            yield Text(f"--layer stages measures {listed_up_to(8, list(dict.fromkeys(parts)))}", style="dim")
         if self.table.without_place:
             units = ", ".join(f"{unit} ({layer})" for unit, layer in self.table.without_place)
             yield Text(f"--unit also takes units without a place: {units}", style="dim")
