@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack
 import torch
 
 from erfscope.adapters.requested import name_of, refuse_weights
+from erfscope.adapters.sources.sources import take_layer
 from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, caller_modules, check_images, feed_of, load_model
@@ -62,7 +63,8 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     """
     if errors not in ("raise", "row"):
         raise unknown("errors", str(errors), ("raise", "row"))
-    request = replace(Request.parse(options, may_grow=True), raises=errors == "raise")
+    model, named = with_layer(model, options)
+    request = replace(Request.parse(named, may_grow=True), raises=errors == "raise")
     report = _sweep(model, request, with_host=False)
     # Of several sizes that were tried the last one counts.
     wanted = [row for row in report if row.input.size == report[-1].input.size] if request.is_growing else report
@@ -88,7 +90,22 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
         One result per combination, in the order given. Before those of a model with inserted blocks comes that of the
         model without them.
     """
-    return _sweep(model, Request.parse(options, may_grow=True), with_host=True)
+    model, named = with_layer(model, options)
+    return _sweep(model, Request.parse(named, may_grow=True), with_host=True)
+
+
+def with_layer(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Any]]:
+    """A model without the layer that its spec names, and the options with it.
+
+    Raises:
+        ErfscopeError: the options name a layer too.
+    """
+    plain, layer = take_layer(model)
+    if layer is None:
+        return plain, options
+    if options.get("layer") is not None:
+        raise ErfscopeError(f"the layer stands twice, behind the @ of {model!r} and in the option; leave one out")
+    return plain, {**options, "layer": layer}
 
 
 def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:

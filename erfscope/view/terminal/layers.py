@@ -92,8 +92,9 @@ class _All:
         rows = sorted(self.table.rows, key=lambda row: row.name != self.table.default_layer)
         sizes = {row.wrt: f"{row.wrt} {size_text(row.trf.reference_px)}" for row in rows if row.wrt}
         yield f"{self.table.model} at {', '.join(sizes.values()) or size_text(self.table.input_size)}"
-        yield f"sizes in {_unit_of(self.table)}, for any weights"
+        yield f"sizes in {_unit_of(self.table)}"
         yield f"default layer {self.table.default_layer or '–'}"
+        yield "the same for any weights"
         if any(row.stage for row in self.rows):
             yield "* a stage"
         if any(map(_is_mixed, self.rows)):
