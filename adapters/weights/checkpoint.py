@@ -145,7 +145,7 @@ def _cleaned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors without what DDP and the compiler put before names, or into them."""
     from timm.models import clean_state_dict
 
-    cleaned: Mapping[str, Tensor] = clean_state_dict(state)
+    cleaned: Mapping[str, Tensor] = clean_state_dict(dict(state))
     return {key.replace("_orig_mod.", ""): value for key, value in cleaned.items()}
 
 

@@ -144,7 +144,8 @@ def _models(
         models: Sequence[tuple[str | None, Any]]
         models, options = with_own(entries_of(model), options)
     else:
-        plain, options = with_layer(model[0] if isinstance(model, list | tuple) else model, options)
+        one: Any = model[0] if isinstance(model, list | tuple) else model
+        plain, options = with_layer(one, options)
         models = [(None, plain)]
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")

@@ -103,7 +103,10 @@ class FigureStyle:
                 cents between 0 and 100.
         """
         for name, each in declared(FigureStyle).items():
-            each.option.refuse(name, getattr(self, name))
+            value = getattr(self, name)
+            if each.type is bool and not isinstance(value, bool):
+                raise ErfscopeError(f"{name} is True or False, not {value!r}")
+            each.option.refuse(name, value)
         if self.cmap not in (None, *COLOUR_MAPS):
             from matplotlib import colormaps
 

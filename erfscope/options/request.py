@@ -196,6 +196,9 @@ def _refuse_combinations(given: Mapping[str, Any]) -> None:
     """Refuse options that exclude or need each other, and normalisations that are not finite."""
     if given.get("images") is not None and given.get("synthetic") is not None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
+    kinds, kind = OPTIONS["synthetic"].option.words, given.get("synthetic")
+    if kind is not None and kind not in kinds:
+        raise unknown("synthetic stimulus", str(kind), kinds)
     if given.get("prefix_tokens") is not None and given.get("layout") != "NLC":
         raise ErfscopeError(
             "prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out"
