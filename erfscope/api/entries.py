@@ -27,8 +27,10 @@ _EACH_CHECKPOINT = "of several models each has its own checkpoint: write --check
 
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
     """(label, model or stored report), labels made distinct; a spec keeps the layer behind it."""
-    given = [*models.items()] if isinstance(models, Mapping) else [(None, model) for model in models]
-    pairs = [pair for label, m in given for pair in (_named(label, m) if isinstance(m, str) else [(label, m)])]
+    named: list[tuple[Any, Any]] = (
+        [*models.items()] if isinstance(models, Mapping) else [(None, model) for model in models]
+    )
+    pairs = [pair for label, m in named for pair in (_named(label, m) if isinstance(m, str) else [(label, m)])]
     if not pairs:
         raise ErfscopeError("nothing to compare; name at least one model or stored result")
     entries: list[tuple[str, Any]] = []
