@@ -17,6 +17,7 @@ from erfscope.cli.console import File
 from erfscope.cli.options import pair
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import COMPUTATION
+from erfscope.options.request import OF_EACH
 from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.
@@ -90,6 +91,7 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
+    from erfscope.adapters.sources.sources import split_layer
     from erfscope.storage.files import read
     from erfscope.storage.writing import REPORT
 
@@ -106,7 +108,15 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     table = {name: _joined(value) for name, value in settings.items() if name in names}
     # The name of an inserted block follows the label of its host.
     labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
-    return table, [spec if label == spec else f"{label}={spec}" for label, spec in labels.items()]
+    own = {name: table.pop(name) for name in OF_EACH if isinstance(table.get(name), dict)}
+    layers = {
+        label: layer if isinstance(layer, str) else ",".join(layer)
+        for label, layer in own.get("layer", {}).items()
+        if layer
+    }
+    labels = {label: f"{spec}@{layers[label]}" if label in layers else spec for label, spec in labels.items()}
+    table |= {"compare": {"checkpoint": own["checkpoint"]}} if "checkpoint" in own else {}
+    return table, [spec if label == split_layer(spec)[0] else f"{label}={spec}" for label, spec in labels.items()]
 
 
 def _joined(value: Any) -> Any:

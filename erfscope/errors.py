@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -56,17 +56,22 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
         The error, to be raised by the caller.
     """
     names = list(known)
-    near = _nearest(asked, names)
     # Of more names than are listed those that are most like it.
     alike = difflib.get_close_matches(asked, names, n=limit, cutoff=0.6) if len(names) > limit else []
     listed = list(dict.fromkeys((*alike, *names)))[:limit]
     shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
-    hint = f" (did you mean {near!r}?)" if near else ""
+    hint = did_you_mean(asked, names)
     place = f" in {where}" if where else ""
     return ErfscopeError(f"unknown {kind} {asked!r}{place}; there is: {shown or 'none'}{hint}")
 
 
-def _nearest(asked: str, names: list[str]) -> str | None:
+def did_you_mean(asked: str, names: Sequence[str]) -> str:
+    """Return the end of an error that proposes the name most like ``asked``; "" where none is."""
+    near = _nearest(asked, names)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def _nearest(asked: str, names: Sequence[str]) -> str | None:
     """Return the name most like ``asked``; of several, the one with the same beginning: for r51, r50 rather than
     r95."""
 

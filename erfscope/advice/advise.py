@@ -18,6 +18,7 @@ from erfscope.api.models import caller_modules, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import OUTPUT
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
@@ -123,6 +124,6 @@ def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any]) -> Rep
 
 
 def _is_same(row: LayerRow, before: LayerRow | None) -> bool:
-    if before is None or not before.name.startswith(f"{row.name}."):
+    if before is None or not (before.name.startswith(f"{row.name}.") or row.name == OUTPUT):
         return False
     return (row.shape, row.trf) == (before.shape, before.trf)

@@ -57,22 +57,11 @@ def _settings(edit: str) -> list[str]:
 
 
 def parts_of(structure: Structure, module: nn.Module) -> list[str]:
-    """The parts of a model that edits name: its stages, else the outermost modules with layers, of lists their
-    items."""
+    """The parts of a model that edits name: its stages or outermost modules, else its layers."""
     inside = [each for each in structure.layers if not each.is_head]
-    if stages := list(dict.fromkeys(each.stage for each in inside if each.stage)):
-        return stages
-    found = dict[str, None]()
-    for each in inside:
-        words = each.name.split(".")
-        names = [".".join(words[: depth + 1]) for depth in range(len(words))]
-        # A list, and what only wraps one part, is no part itself.
-        found[next((name for name in names if _is_part(module.get_submodule(name))), each.name)] = None
-    return [name for name in found if name]
-
-
-def _is_part(module: nn.Module) -> bool:
-    return not isinstance(module, nn.ModuleList | nn.ModuleDict) and len(list(module.children())) != 1
+    names = [each.stage for each in inside if each.stage] or [each.name for each in inside]
+    modules = dict(module.named_modules())
+    return [name for name in dict.fromkeys(names) if name and name in modules]
 
 
 def wider(structure: Structure, module: nn.Module) -> list[Candidate]:

@@ -183,7 +183,7 @@ def structure_of(model: LoadedModel) -> Structure:
         found.append(
             LayerField(
                 name=name,
-                stage=next((each for each in model.adapter.stages if f"{name}.".startswith(f"{each}.")), ""),
+                stage=next((each for each in model.parts if f"{name}.".startswith(f"{each}.")), ""),
                 params=sum(_numel(each) for each in weights - seen),
                 gmacs=multiply_adds(node, int(np.prod(shape_of(node)))) / recording.images / 1e9,
                 shortest_in=taken,

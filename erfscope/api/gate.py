@@ -15,7 +15,7 @@ from erfscope.adapters.requested import name_of, refuse_weights
 from erfscope.api.models import Model, caller_modules, load_structure
 from erfscope.api.observed import Observed, observe
 from erfscope.api.tile import halo_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, did_you_mean
 from erfscope.gate import baseline as baselines
 from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
@@ -142,7 +142,8 @@ def check_all(
     Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are
     measured all the same."""
     if missing not in (None, "refuse", "write", "accept"):
-        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
+        hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
     path = Path(baseline)
     known = baselines.read(path)
     policy: Missing = missing or ("refuse" if path.exists() else "write")

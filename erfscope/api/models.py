@@ -49,6 +49,7 @@ def load_model(
     model: Model | Saved, request: Request, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
 ) -> LoadedModel:
     """A model on the device and in the dtype asked for, at one input size."""
+    request = request.of_model(label)
     if isinstance(model, Saved):
         request = replace(request, building={**request.building, "checkpoint": model.file})
         model = model.spec

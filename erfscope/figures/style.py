@@ -120,7 +120,10 @@ class FigureStyle:
         """
         zoom_side(self.zoom)
         for name, each in declared(FigureStyle).items():
-            each.option.refuse(name, getattr(self, name))
+            value = getattr(self, name)
+            if each.type is bool and not isinstance(value, bool):
+                raise ErfscopeError(f"{name} is True or False, not {value!r}")
+            each.option.refuse(name, value)
         if self.cmap not in (None, *COLOUR_MAPS):
             from matplotlib import colormaps
 

@@ -19,7 +19,7 @@ from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
 from erfscope.view.fit import aligned
 from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, markdown, markdown_text, rows_of
-from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of, weights_words
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
@@ -191,6 +191,8 @@ class Verdict:
         yield self.head
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
+        if source := self.obtained.weights.get("source"):
+            yield Line(f"  {weights_words(source).alone}", "row")
         words = ["", *(str(row.cells[-1]) for row in table.rows), ""]
         for texts, word in zip(aligned(table, width - 2), words, strict=True) if table.rows else ():
             yield from (Line(printable(f"  {text}"), "row", "" if n else word) for n, text in enumerate(texts))

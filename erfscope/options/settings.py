@@ -38,7 +38,7 @@ class Settings:
         Option(
             "Layer, NAME[2] or NAME[key] for one of several outputs{several}.",
             WHAT,
-            several="a comma list or `stages` measures each",
+            several="a comma list, `stages` (else the outermost modules) or a pattern such as 'dec*' measures each",
             metavar="NAME",
             accepts="str | Sequence[str] | None",
         ),

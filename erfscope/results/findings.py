@@ -152,7 +152,8 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(
-            code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
+            code="ignored_keys",
+            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on them",
         )
     own = adapter.preprocess.of(wrt)
     if "axes" in shown.assumed:

@@ -132,10 +132,21 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
 
 def weights_condition(result: Result) -> Condition:
     """The source of the weights."""
-    weights, fallback = result.weights, " (fallback)" if result.weights.fallback else ""
-    if weights.source == "given":
-        return Condition(f"as provided{fallback}", f"weights as provided{fallback}")
-    return Condition(f"{weights.source}{fallback}", f"{weights.source} weights{fallback}")
+    return weights_words(result.weights.source, fallback=result.weights.fallback)
+
+
+#: Sources of weights that are no word before "weights": in a cell of a table, and alone.
+AS_MADE = {
+    "factory": Condition("as made, no checkpoint", "weights as the factory made them; no checkpoint was given"),
+    "given": Condition("as provided", "weights as provided"),
+    "exported": Condition("as exported", "weights as exported"),
+}
+
+
+def weights_words(source: str, *, fallback: bool = False) -> Condition:
+    """How weights of a source, see :class:`erfscope.model_facts.Weights`, are called in every output."""
+    why = " (fallback)" if fallback else ""
+    return AS_MADE.get(source) or Condition(f"{source}{why}", f"{source} weights{why}")
 
 
 def convention_text(result: Result) -> str:
@@ -334,8 +345,11 @@ def ratios_note(result: Result) -> str:
 
 
 def random_weights(result: Result) -> str:
-    """The warning that a result describes an untrained network; "" where it does not."""
+    """The warning that a result describes an untrained network, or may do so; "" where it does not."""
     weights = result.weights
+    if weights.source == "factory":
+        made = weights_words("factory").alone
+        return f"{made}: unless the factory loads trained ones, this describes the architecture only"
     if weights.source not in RANDOM:
         return ""
     why = weights.reason if weights.fallback else f"{weights.source}, seed {weights.seed}"

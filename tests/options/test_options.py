@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+import erfscope
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
@@ -102,3 +104,18 @@ def test_lists_are_values_and_what_is_given_is_kept():
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})
+
+
+@pytest.mark.parametrize(
+    ("call", "near"),
+    [
+        (lambda net: erfscope.wrap(net, axes="thv"), "thw"),
+        (lambda net: erfscope.wrap(net, layout="NHCW"), "NHWC"),
+        (lambda net: erfscope.ErfMonitor(net, synthetic="leafs"), "leaves"),
+        (lambda net: erfscope.check(net, missing="refues"), "refuse"),
+        (lambda _: erfscope.ErfMap(values=[[1.0]], center_px=(0, 0), stride_px=(1, 1), scale="amplitud"), "amplitude"),
+    ],
+)
+def test_a_wrong_word_is_refused_where_it_is_given(call, near):
+    with pytest.raises(ErfscopeError, match=f"did you mean '{near}'"):
+        call(nn.Conv2d(3, 4, 3))
