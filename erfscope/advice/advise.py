@@ -83,7 +83,7 @@ def advise(
         measure: Whether to measure the effective receptive field of every stage and block too.
         target: What a search is to reach, such as ``"r50>=120"`` or ``"halo<=64"``; no search if None.
         budget: What it may cost, such as ``"gmacs<=+10%"``, one or several.
-        time: Seconds that the search may take.
+        time: Seconds that the search may take, from when the model is read; how many edits it tries depends on it.
         **options: As for :func:`erfscope.analyze`; those of building for the structure, the others for what is
             measured. A search keeps what it measured in the folder ``keep_in``, and goes on with that in ``resume``.
 

@@ -81,19 +81,22 @@ class SearchRun:
             base=tuple(map(str, self._inserted(Candidate()) or ())),
             input_size=loaded.adapter.preprocess.size,
         )
-        #: The measure that maps are asked for.
-        self.measure = "r50" if self.search.measure == REACH else goal.name
         self.own_halo: float | None = None
         #: What was measured, by candidate and draw, and of smaller halos the r50 beside it and by draw what of the
         #: model's own map lies beyond each distance.
         self.known: dict[str, dict[int, float]] = {}
         self.r50: dict[str, dict[int, float]] = {}
         self.beyond: dict[int, list[float]] = {}
-        self._resume()
         self.count = 0
+        self._resume()
         self.end = clock.monotonic() + seconds
         self.chosen = self._part()
         loaded.layer(self.search.layer)
+
+    @property
+    def measure(self) -> str:
+        """The measure that results are asked for."""
+        return "r50" if self.search.measure == REACH else self.search.measure
 
     def _is_late(self) -> bool:
         return self.request.stop() or clock.monotonic() > self.end
@@ -112,14 +115,13 @@ class SearchRun:
         if not self.known.get(Candidate().text):
             self._measure(Candidate(), 0)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
-        self.own_halo = found.own.costs[HALO]
+        self.own_halo = found.own.costs.get(HALO)
         settled = settle(found.trials, self._measure, stop=self._is_chosen)
         if settled and found.seems_met(found.own):
             self._decide(found, [found.own], stop=self._is_chosen)
         if found.meets(found.own):
             return replace(found, is_settled=settled)
-        first, parts = self._candidates(structure), parts_of(structure, self.loaded.adapter.module)
-        by = bypassed(self.loaded, found.layer, parts)
+        first, by = self._candidates(structure)
         found = replace(found, trials=(*found.trials, *self._trials(first)), bypassed=by)
         self.chosen = self._part()
         for number in range(1 + ROUNDS):
@@ -139,9 +141,11 @@ class SearchRun:
         self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
         return replace(found, on_weights=self._on_weights(found))
 
-    def _candidates(self, structure: Structure) -> list[Candidate]:
-        """The variants of one edit."""
-        return (narrower if self.search.price == HALO else wider)(structure, self.loaded.adapter.module)
+    def _candidates(self, structure: Structure) -> tuple[list[Candidate], tuple[str, ...]]:
+        """The variants of one edit, and the parts that skip connections pass by."""
+        module, variants = self.loaded.adapter.module, narrower if self.search.price == HALO else wider
+        by = bypassed(self.loaded, self.search.layer, parts_of(structure, module))
+        return variants(structure, module), by
 
     def _decide(self, found: Search, tested: Sequence[Trial], *, stop: Callable[[], bool]) -> None:
         """Give candidates fresh draws until it is known whether they reach the target, or the time is up: one after the
@@ -214,6 +218,15 @@ class SearchRun:
 
     def _measure(self, candidate: Candidate, draw: int) -> float:
         """The measure of a candidate under one draw of images, and of weights where these are random."""
+        if self.search.measure == REACH:
+            found = self._reach(candidate, draw)
+        else:
+            found = self.search.sign * self._analyze(candidate, draw)[1]
+        self.known.setdefault(candidate.text, {})[draw] = found
+        self._keep()
+        return found
+
+    def _analyze(self, candidate: Candidate, draw: int) -> tuple[Result, float]:
         seed = draw_seed(int(self.options.get("seed") or 0), draw)
         own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
         own |= {"measures": [self.measure], "insert": self._inserted(candidate)}
@@ -227,26 +240,26 @@ class SearchRun:
         value = result[self.measure].value
         if not isinstance(value, float):
             raise ErfscopeError(f"{self.measure} of {candidate.typed} is {value or 'not known'}")
-        found = self.search.sign * value
-        if self.search.measure == REACH:
-            self.r50.setdefault(candidate.text, {})[draw] = value
-            found = self._reach(result, candidate, draw)
-        self.known.setdefault(candidate.text, {})[draw] = found
-        self._keep()
-        return found
+        return result, value
 
-    def _reach(self, result: Result, candidate: Candidate, draw: int) -> float:
-        """The reach that a candidate keeps, see :data:`REACH`, from its map and that of the model as it is."""
+    def _reach(self, candidate: Candidate, draw: int) -> float:
+        """What a candidate keeps of the reach, see :data:`REACH`."""
+        own, ours, halo = self._beyond(Candidate(), draw), self._beyond(candidate, draw), self.own_halo
+        pairs = [*zip(ours, own, strict=False)][1 : None if halo is None else int(halo) + 1]
+        return float(np.mean([min(1.0, share / whole) for share, whole in pairs if whole > 0] or [1.0]))
+
+    def _beyond(self, candidate: Candidate, draw: int) -> Sequence[float]:
+        """The shares of a candidate's map beyond each distance; those of the model as it is are kept."""
+        is_own = candidate == Candidate()
+        if is_own and draw in self.beyond:
+            return self.beyond[draw]
+        result, r50 = self._analyze(candidate, draw)
         assert result.map is not None
-        beyond = mass_beyond(result.map)
-        if candidate == Candidate():
-            self.beyond[draw] = [*map(float, beyond)]
-            return 1.0
-        if draw not in self.beyond:
-            self._measure(Candidate(), draw)
-        halo = self.own_halo
-        pairs = [*zip(beyond, self.beyond[draw], strict=False)][1 : None if halo is None else int(halo) + 1]
-        return float(np.mean([min(1.0, ours / own) for ours, own in pairs if own > 0] or [1.0]))
+        self.r50.setdefault(candidate.text, {})[draw] = r50
+        beyond: list[float] = mass_beyond(result.map).tolist()
+        if is_own:
+            self.beyond[draw] = beyond
+        return beyond
 
     def _asked(self) -> dict[str, Any]:
         """What values of different runs must agree in."""

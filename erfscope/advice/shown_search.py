@@ -122,7 +122,7 @@ def ranked(search: Search) -> list[Trial]:
 def search_table(search: Search, trials: Sequence[Trial]) -> Table:
     """The candidates with what they change."""
     best, own, is_halo = {*map(id, search.known_front)}, search.own, search.price == HALO
-    names = ["halo", REACH, "r50", "Δr50"] if is_halo else [search.measure, f"Δ{search.measure}"]
+    names = ["halo", REACH, "r50"] if is_halo else [search.measure, f"Δ{search.measure}"]
     names += ["ΔGMACs", "Δparams", "Δmemory", "target", *(["on the\nweights"] if search.on_weights else [])]
     places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
     for each in trials:
@@ -131,8 +131,7 @@ def search_table(search: Search, trials: Sequence[Trial]) -> Table:
         if is_halo:
             cells += [_halo(each.costs[HALO]), _measured(search, each), _r50(search, each)]
         else:
-            cells.append(_measured(search, each))
-        cells.append(_difference(search, each))
+            cells += [_measured(search, each), _difference(search, each)]
         cells += [_change(each, own, name) for name in ("gmacs", "params", "memory")]
         is_tested = is_halo or each in search.tested
         cells += [TARGET[search.verdict_on(each)] if is_tested and search.is_allowed(each) else ""]
@@ -147,7 +146,7 @@ def _difference(search: Search, trial: Trial) -> str:
     """The measure minus that of the model as it is; with too few draws for an error it is about that."""
     if trial is search.own or not trial.values:
         return DASH
-    change, error = search.r50(trial)[1] if search.measure == REACH else search.change(trial)
+    change, error = search.change(trial)
     text = with_error(change, error)
     return f"{'' if error < ALL else '≈ '}{'' if text.startswith('-') else '+'}{text}"
 
