@@ -22,8 +22,9 @@ from erfscope.view.table import MISSING, Cell, Column
 
 #: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "halo", "params", "GMACs")
-#: By default a table has all measures of its results up to this number, else those of a comparison.
-FEW = 6
+#: By default a table has all measures of its results up to this number; of more, as of all that there are, those of a
+#: comparison.
+FEW = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

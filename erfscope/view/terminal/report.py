@@ -15,7 +15,7 @@ from rich.text import Text
 
 from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.unit import size_text
-from erfscope.measures import INPUT_SHARE, SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.measures import INPUT_SHARE, SHOWN_WITHOUT_PLACE, Geometry, Prepared
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
@@ -34,8 +34,6 @@ from erfscope.view.terminal.table import TerminalTable
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
 #: Width of text outside a terminal, where COLUMNS is not set.
 PLAIN_WIDTH = 110
-#: Of so many measures all stand beside the map of a single result.
-FEW = 8
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
@@ -172,13 +170,11 @@ def _side(result: Result) -> Iterator[str]:
 
 
 def _sizes(sizes: tuple[Size, ...]) -> Text:
-    """The rows beside the heat map: value, share of the input's side, and what it means; of many measures those that
-    every report has."""
-    rows = [size for size in sizes if size.gloss or len(sizes) <= FEW]
-    width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
-    names = max([13, *(len(size.name) + 1 for size in rows)])
+    """The rows beside the heat map: value, share of the input's side, and what it means."""
+    width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in sizes), default=0)
+    names = max([13, *(len(size.name) + 1 for size in sizes)])
     text = Text(no_wrap=True)
-    for size in rows:
+    for size in sizes:
         ratio = "" if size.of_input.value is None else f"{size.of_input} of {'area' if 'area' in size.name else 'side'}"
         text.append(f"{size.name:<{names}}", style="bold")
         text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
@@ -256,6 +252,7 @@ class ComparisonTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, width = _columns(self.view), options.max_width
+        measured = {name for row in self.view.rows for name in row.result.measures}
         name = COLUMN_GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
@@ -269,12 +266,20 @@ class ComparisonTable:
             name = max(min(short, width - sum(column.width for column in sizes)), narrow)
             second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
             tables = [sizes, second]
+            while measures := [c for c in columns if c.name in hidden and c.name in measured]:
+                more, rest = _fitting([*every, *measures], every, width - name)
+                if len(rest) == len(measures):
+                    break
+                tables.append(more)
+                hidden = [name for name in hidden if name in rest or name not in measured]
         for shown in tables:
             yield Text()
             yield TerminalTable(self._table(shown, name - COLUMN_GAP))
         yield Text()
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
+        if left_out := len(measured - {column.name for column in columns}):
+            yield Text(f"{left_out} more measures: --format csv or --measures NAME,NAME shows them", style="dim")
         if "layer" in self.swept and len({row.result.label for row in self.view.rows}) > 1:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         yield from (Text(text, style="dim") for text in self.view.below)
@@ -306,7 +311,6 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in (INPUT_SHARE, *SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,
