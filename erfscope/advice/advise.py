@@ -19,7 +19,7 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
@@ -65,6 +65,7 @@ class Advice:
         return str(render("advice_html", self))
 
 
+@lists_options
 @torch.inference_mode(False)
 def advise(
     model: Model,

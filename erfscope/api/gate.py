@@ -23,7 +23,7 @@ from erfscope.gate.judge import Tolerance, tolerances
 from erfscope.gate.sample_sizes import growth_notice, is_enough, more_images, sizes
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
@@ -45,6 +45,7 @@ class CheckRequest:
     longest_halo: int | None = None
 
 
+@lists_options
 def check(
     model: Model,
     *,

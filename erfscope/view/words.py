@@ -177,13 +177,14 @@ def option_values(result: Result) -> dict[str, Condition]:
 
 
 def images_text(result: Result) -> str:
-    """The number and kind of the images, and the number of unusable ones."""
+    """The number and kind of the images, of how many where some are unusable."""
     n, lost = result.input.n_images, result.input.n_dead
+    used = f"{n - lost} of {n}" if lost else str(n)
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
+    text = f"{used}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
-    return text + (f", {lost} unusable" if lost else "")
+    return text
 
 
 def over_text(results: Sequence[Result], over: str) -> str:

@@ -249,40 +249,46 @@ class ComparisonTable:
     def __init__(self, view: ReportView) -> None:
         self.view = view
         self.swept = swept(view.results)
+        self.measured = {name for row in view.rows for name in row.result.measures}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, width = _columns(self.view), options.max_width
-        measured = {name for row in self.view.rows for name in row.result.measures}
         name = COLUMN_GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
-            every = [column for column in columns if column.name in self.swept]
-            sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
-            short = min(name, NAME_WIDTH + COLUMN_GAP)
-            narrow = min(short, NARROW_NAME + COLUMN_GAP)
-            for other in LATER:
-                if narrow + sum(column.width for column in sizes) > width:
-                    sizes = [column for column in sizes if column.name != other]
-            name = max(min(short, width - sum(column.width for column in sizes)), narrow)
-            second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
-            tables = [sizes, second]
-            while measures := [c for c in columns if c.name in hidden and c.name in measured]:
-                more, rest = _fitting([*every, *measures], every, width - name)
-                if len(rest) == len(measures):
-                    break
-                tables.append(more)
-                hidden = [name for name in hidden if name in rest or name not in measured]
+            tables, hidden, name = self._split(columns, name, width)
         for shown in tables:
             yield Text()
             yield TerminalTable(self._table(shown, name - COLUMN_GAP))
         yield Text()
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
-        if left_out := len(measured - {column.name for column in columns}):
+        if left_out := len(self.measured - {column.name for column in columns}):
             yield Text(f"{left_out} more measures: --format csv or --measures NAME,NAME shows them", style="dim")
         if "layer" in self.swept and len({row.result.label for row in self.view.rows}) > 1:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         yield from (Text(text, style="dim") for text in self.view.below)
+
+    def _split(self, columns: list[_Column], name: int, width: int) -> tuple[list[list[_Column]], list[str], int]:
+        """The columns of several tables, the names of those without room, and the width of the names of rows: the
+        sizes, the others as far as there is room, and measures that are left in tables of their own."""
+        every = [column for column in columns if column.name in self.swept]
+        sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
+        short = min(name, NAME_WIDTH + COLUMN_GAP)
+        narrow = min(short, NARROW_NAME + COLUMN_GAP)
+        for other in LATER:
+            if narrow + sum(column.width for column in sizes) > width:
+                sizes = [column for column in sizes if column.name != other]
+        name = max(min(short, width - sum(column.width for column in sizes)), narrow)
+        second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
+        tables = [sizes, second]
+        while left := [column for column in columns if column.name in hidden and column.name in self.measured]:
+            more, rest = _fitting([*every, *left], every, width - name)
+            if len(rest) == len(left):
+                break
+            tables.append(more)
+            hidden = [each for each in hidden if each in rest or each not in self.measured]
+        return tables, hidden, name
 
     def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
         rows, group = list[TableRow](), None
