@@ -17,7 +17,7 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.geometry.axes import Axes
-from erfscope.stimuli.decode import Crop, fit, read_picture, refuse_channels
+from erfscope.stimuli.decode import Crop, fit, largest_value, read_picture, refuse_channels
 from erfscope.stimuli.picture import Pixels, Stimuli, at_least_one
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
@@ -241,6 +241,7 @@ def open_images(
         source=source,
         draw=partial(_draw, files, crop, channels),
         digest=cache(partial(sha256_of, files)),
+        largest=lambda index: largest_value(files[index]),
         is_one_file=is_one,
     )
 

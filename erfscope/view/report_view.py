@@ -286,8 +286,8 @@ def _notes(results: Sequence[Result]) -> Iterator[ReportNote]:
                 codes[finding.code] += 1
     # What is said alike of several models is one note.
     alike: dict[tuple[str, ...], list[tuple[int, str]]] = {}
-    for (label, code, number), rows in found.items():
+    for (label, code, place), rows in found.items():
         is_same = len({text for _, text in rows}) == 1
-        alike.setdefault((code, rows[0][1]) if is_same else (code, label, str(number)), []).extend(rows)
+        alike.setdefault((code, rows[0][1]) if is_same else (code, label, str(place)), []).extend(rows)
     for (code, *_), rows in alike.items():
         yield ReportNote(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))

@@ -181,10 +181,9 @@ def images_text(result: Result) -> str:
     n, lost = result.input.n_images, result.input.n_dead
     used = f"{n - lost} of {n}" if lost else str(n)
     kind = KINDS.get(result.input.source)
-    text = f"{used}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
+    return f"{used}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
-    return text
 
 
 def over_text(results: Sequence[Result], over: str) -> str:
