@@ -282,9 +282,8 @@ class SearchRun:
             document = json.loads(path.read_text(encoding="utf-8"))
             schema, asked = document["schema"], document["asked"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ErfscopeError(
-                f"there is no search to go on with in {path.parent}: {path.name} cannot be read"
-            ) from error
+            why = f"{path.name} cannot be read" if path.parent.exists() else "the folder does not exist"
+            raise ErfscopeError(f"there is no search to go on with in {path.parent}: {why}") from error
         if (schema, asked) != (KEPT_SCHEMA, self._asked()):
             raise ErfscopeError(
                 f"the search in {path.parent} was of another model or other options; use another folder"

@@ -424,7 +424,11 @@ def errors_over(result: Result) -> str:
     if result.se_over == "images":
         return f"± over {images} {noun}s"
     of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
-    return f"± over {draws} random readouts of {of} not in it: add --samples 8"
+    # Where all that were given are taken, --samples brings no more.
+    are_all = result.input.text_kind != "count" or result.input.source == "array"
+    are_all |= any(finding.code == "fewer_images" for finding in result.findings)
+    more = f"give 8 {noun}s or more" if are_all else "add --samples 8"
+    return f"± over {draws} random readouts of {of} not in it: {more}"
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,14 @@ def test_lists_are_values_and_what_is_given_is_kept():
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["analyze", "sweep", "compare", "check", "explore", "halo_budget", "advise", "tile", "layers", "theoretical"],
+)
+def test_the_docstring_of_every_function_lists_its_options_with_their_lines(name):
+    lines = inspect.getdoc(getattr(erfscope, name)).partition("\nOptions:\n")[2].splitlines()
+    taken = declared(Building) if name in ("tile", "layers", "theoretical") else OPTIONS
+    assert [line.partition("(")[0].strip() for line in lines] == list(taken)
+    assert all(each.option.text in line for line, each in zip(lines, taken.values(), strict=True))
