@@ -299,7 +299,12 @@ class SearchRun:
             return
         folder = Path(self.kept["keep_in"])
         folder.mkdir(parents=True, exist_ok=True)
-        document = {"schema": KEPT_SCHEMA, "asked": self._asked(), "values": self.known, "r50": self.r50}
+        document: dict[str, Any] = {
+            "schema": KEPT_SCHEMA,
+            "asked": self._asked(),
+            "values": self.known,
+            "r50": self.r50,
+        }
         document["beyond"] = self.beyond
         write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
 

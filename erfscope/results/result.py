@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: What a result has that is ok, or that was measured with the option for it, and else None: who reads it may use it
 #: without asking, and a type checker knows what it is.
-Known: TypeAlias = T | Any if TYPE_CHECKING else T | None
+if TYPE_CHECKING:
+    Known: TypeAlias = T | Any
+else:
+    Known = T | None
 
 Status = Literal["ok", "degenerate", "error"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import erfscope
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
@@ -15,7 +16,7 @@ from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
-from erfscope.options.option import declared
+from erfscope.options.option import Building, declared
 from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.results import figure_style
