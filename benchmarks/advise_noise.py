@@ -95,8 +95,8 @@ class NoisySearch(SearchRun):
             found.append(Trial(candidate=each, costs=costs_of, price=price, order=int(price), values=dict(values)))
         return found
 
-    def _candidates(self, structure: Any) -> list[Candidate]:
-        return EVERY[1:]
+    def _candidates(self, structure: Any) -> tuple[list[Candidate], tuple[str, ...]]:
+        return EVERY[1:], ()
 
     def analyze(self, model: str, *, insert: list[str] | None, seed: int, **options: Any) -> dict[str, Any]:
         """The measure of one candidate under one draw."""

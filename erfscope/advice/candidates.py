@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from shlex import quote
 
 from torch import nn
 
@@ -34,6 +35,17 @@ class Candidate:
         return "; ".join((*self.edits, *size)) or "the model as it is"
 
     @property
+    def typed(self) -> str:
+        """The options of the command line that make it."""
+        return inserted(self.edits, self.size) or self.text
+
+    @property
+    def places(self) -> list[str]:
+        """The parts that it edits, or puts a block behind."""
+        heads = [edit.partition("@") for edit in self.edits]
+        return [(rest or head).partition(":")[0] for head, _, rest in heads]
+
+    @property
     def python(self) -> str:
         """The line of Python that makes it of ``model``."""
         if not self.edits:
@@ -48,6 +60,12 @@ class Candidate:
             and self.size is None
             and all(":" in e and _settings(e) == ["dilation"] for e in self.edits)
         )
+
+
+def inserted(edits: Sequence[str], size: Sequence[int] | None = None) -> str:
+    """Edits, and an input size, as one types them."""
+    sizes = [] if size is None else [f"--input-size {'x'.join(map(str, size))}"]
+    return " ".join([*(f"--insert {quote(each)}" for each in edits), *sizes])
 
 
 def _settings(edit: str) -> list[str]:
@@ -108,14 +126,9 @@ def joined(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Cand
     found = list[Candidate]()
     for one, other in combinations([each for each in chosen if not each.size], 2):
         edits = tuple(sorted({*one.edits, *other.edits}, key=order.__getitem__))
-        if len(edits) > max(len(one.edits), len(other.edits)) and len({*map(_place, edits)}) == len(edits):
+        if len(edits) > max(len(one.edits), len(other.edits)) and len({*Candidate(edits=edits).places}) == len(edits):
             found.append(Candidate(edits=edits))
     return list(dict.fromkeys(found))
-
-
-def _place(edit: str) -> str:
-    head, _, rest = edit.partition("@")
-    return (rest or head).partition(":")[0]
 
 
 def _windows(part: nn.Module) -> tuple[int, int, int]:

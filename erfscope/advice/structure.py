@@ -208,6 +208,18 @@ def structure_of(model: LoadedModel) -> Structure:
     )
 
 
+def bypassed(model: LoadedModel, layer: str, parts: Sequence[str]) -> tuple[str, ...]:
+    """Those of a model's parts that skip connections pass by: a layer still sees the image without them."""
+    recording, positions = model.recording, model.recording.positions
+    seen = recording.find(layer)
+
+    def is_bypassed(part: str) -> bool:
+        inside = {each for each in recording.graph.nodes if f"{module_of(each)}.".startswith(f"{part}.")}
+        return seen is not None and positions.image in positions.ancestors(seen.node, without=inside)
+
+    return tuple(filter(is_bypassed, parts))
+
+
 def _last_map(model: LoadedModel) -> fx.Node | None:
     """The tensor of the layer that is measured by default; None where the model has no map."""
     with contextlib.suppress(ErfscopeError):

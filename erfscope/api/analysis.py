@@ -29,7 +29,7 @@ from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
 from erfscope.options.request import STAGES, Request, is_several
-from erfscope.options.settings import FREE, Options, Settings
+from erfscope.options.settings import FREE, Options, Settings, lists_options
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth
@@ -44,6 +44,7 @@ from erfscope.stimuli.files import by_input
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
+@lists_options
 def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **options: Unpack[Options]) -> Result:
     """Measure how far one unit of a model looks.
 
@@ -77,6 +78,7 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     return wanted[0]
 
 
+@lists_options
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 

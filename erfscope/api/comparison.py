@@ -24,7 +24,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.model_facts import Preprocess, Weights
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, Settings
+from erfscope.options.settings import Options, Settings, lists_options
 from erfscope.parallel import current, single_process
 from erfscope.restore import restored
 from erfscope.results import comparability
@@ -38,6 +38,7 @@ from erfscope.stimuli.values import ValuesFeed
 COMMON_SIZE = (224, 224)
 
 
+@lists_options
 def compare(
     models: Mapping[str, Model] | Sequence[Model | Report | Result],
     *,

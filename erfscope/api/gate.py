@@ -31,7 +31,7 @@ from erfscope.gate.tolerance import (
 )
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
@@ -53,6 +53,7 @@ class CheckRequest:
     longest_halo: int | None = None
 
 
+@lists_options
 def check(
     model: Model,
     *,

@@ -22,7 +22,7 @@ from erfscope.geometry.input_size import is_size
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.options.option import Running
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS
@@ -35,6 +35,7 @@ SEVERAL = ("input_size", "weights", "convention", "wrt")
 _FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
 
+@lists_options
 def compare_isolated(
     models: Sequence[str],
     *,

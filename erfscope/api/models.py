@@ -28,7 +28,7 @@ from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
+from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT, lists_options
 from erfscope.printable import one_line
 from erfscope.progress import stage
 from erfscope.restore import restored
@@ -190,6 +190,7 @@ def are_paths(images: Any) -> bool:
 
 
 @torch.inference_mode(False)
+@lists_options
 def layers(
     model: Model,
     *,
@@ -215,6 +216,7 @@ def layers(
 
 
 @torch.inference_mode(False)
+@lists_options
 def theoretical(
     model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
 ) -> Trf:

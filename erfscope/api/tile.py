@@ -21,7 +21,7 @@ from erfscope.geometry.names import IMAGE, ONE_INPUT
 from erfscope.graph.graph import name_of
 from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.tiling import TilePlan, find_plan
@@ -29,6 +29,7 @@ from erfscope.tiling.files import run_file
 
 
 @torch.inference_mode(False)
+@lists_options
 def tile(
     model: Model,
     tile: Size = 256,
@@ -140,6 +141,7 @@ def with_halos(results: Sequence[Result], model: Model | Saved, request: Request
     return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]
 
 
+@lists_options
 def tile_file(
     model: Model,
     plan: TilePlan,

@@ -72,7 +72,8 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
 
 def _index(result: Result) -> tuple[int, ...]:
     assert result.unit is not None
-    return result.unit.index
+    index: tuple[int, ...] = result.unit.index
+    return index
 
 
 def unfit_positions(results: Sequence[Result]) -> str | None:

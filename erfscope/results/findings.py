@@ -78,7 +78,7 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked:
         floor, images = signed_noise_floor(n_images), f"{n_images} {noun}{'s' * (n_images != 1)}"
         yield Finding(
             code="noise_floor",
-            text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more",
+            text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; give {SIGNED_IMAGES} or more",
         )
 
 

@@ -107,6 +107,13 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         ) from error
 
 
+def largest_value(path: Path) -> tuple[int, int]:
+    """The largest value of an image file as Pillow reads it, and the largest that its pixels may have."""
+    with Image.open(path, formats=_formats()) as image:
+        values = np.asarray(image)
+    return int(values.max()), 255 if values.dtype == np.uint8 else 65535
+
+
 def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
     """Bring an image of any pixel type to what a model of this many channels takes.
 

@@ -162,6 +162,13 @@ class ValuesFeed:
             )
         return found
 
+    def remark(self, own: Preprocess) -> str | None:
+        """Whether scaled values are far from 1, as those of 16-bit sound that are stored as floats are."""
+        largest = float(np.abs(self._scaled(0)).max())
+        if largest <= 100:
+            return None
+        return f"the values of {self.name(0)} reach {largest:.4g} after scaling: give mean= and std= (--mean, --std)"
+
     def _scaled(self, index: int) -> FloatArray:
         found, (mean, std) = self._read(index), _numbers(self.model)
         values = found.values

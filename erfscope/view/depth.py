@@ -77,9 +77,13 @@ def depth_sentences(results: Sequence[Result]) -> list[str]:
 def _growth(depth: Depth) -> Iterator[str]:
     steps, size, after = depth.steps, depth.measure, len(depth.steps) - 1 - depth.stops_at
     names, unit = [step.result.layer for step in steps], words.lengths_text(steps[0].result)
-    if after:
-        last = f"the last {after} layers add" if after > 1 else "the last layer adds"
-        yield f"{size} stops growing at {names[depth.stops_at]}: {last} {_unsigned(depth.rest)} {unit}."
+    last, rest = f"the last {after} layers" if after > 1 else "the last layer", _unsigned(depth.rest)
+    if after and depth.shrinks:
+        yield f"{size} shrinks behind {names[depth.stops_at]}, by {rest.removeprefix('-')} {unit} in {last}."
+    elif after and rest.startswith("-"):
+        yield f"{size} stops growing at {names[depth.stops_at]}, and changes by {rest} {unit} in {last}."
+    elif after:
+        yield f"{size} stops growing at {names[depth.stops_at]}: {last} add{'s' * (after == 1)} {rest} {unit}."
     elif len(steps) > 1:
         last = f"{names[-1]} adds {_unsigned(steps[-1].added)} {unit} to {names[-2]}"
         yield f"{size} grows up to the last layer: {last}."

@@ -188,13 +188,13 @@ def option_values(result: Result) -> dict[str, Condition]:
 
 
 def images_text(result: Result) -> str:
-    """The number and kind of the images, and the number of unusable ones."""
+    """The number and kind of the images, of how many where some are unusable."""
     n, lost = result.input.n_images, result.input.n_dead
+    used = f"{n - lost} of {n}" if lost else str(n)
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
+    return f"{used}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
-    return text + (f", {lost} unusable" if lost else "")
 
 
 def over_text(results: Sequence[Result], over: str) -> str:
@@ -438,7 +438,11 @@ def errors_over(result: Result) -> str:
     if result.se_over == "images":
         return f"± over {images} {noun}s"
     of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
-    return f"± over {draws} random readouts of {of} not in it: add --samples 8"
+    # Where all that were given are taken, --samples brings no more.
+    are_all = result.input.text_kind != "count" or result.input.source == "array"
+    are_all |= any(finding.code == "fewer_images" for finding in result.findings)
+    more = f"give 8 {noun}s or more" if are_all else "add --samples 8"
+    return f"± over {draws} random readouts of {of} not in it: {more}"
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

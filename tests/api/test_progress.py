@@ -103,7 +103,7 @@ def test_a_broken_image_is_a_verdict_on_the_structure_alone_which_needs_no_weigh
 
 
 def test_a_missing_image_costs_no_model(loads):
-    with pytest.raises(erfscope.ErfscopeError, match="no such image"):
+    with pytest.raises(erfscope.ErfscopeError, match="does not exist"):
         erfscope.analyze("test_resnet", image="nowhere.png")
     assert loads == []
 

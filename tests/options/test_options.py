@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
-from erfscope.options.option import declared
+from erfscope.options.option import Building, declared
 from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.results import figure_style
@@ -119,3 +120,14 @@ def test_every_combination_is_checked_at_the_door():
 def test_a_wrong_word_is_refused_where_it_is_given(call, near):
     with pytest.raises(ErfscopeError, match=f"did you mean '{near}'"):
         call(nn.Conv2d(3, 4, 3))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["analyze", "sweep", "compare", "check", "explore", "halo_budget", "advise", "tile", "layers", "theoretical"],
+)
+def test_the_docstring_of_every_function_lists_its_options_with_their_lines(name):
+    lines = inspect.getdoc(getattr(erfscope, name)).partition("\nOptions:\n")[2].splitlines()
+    taken = declared(Building) if name in ("tile", "layers", "theoretical") else OPTIONS
+    assert [line.partition("(")[0].strip() for line in lines] == list(taken)
+    assert all(each.option.text in line for line, each in zip(lines, taken.values(), strict=True))
