@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from erfscope.adapters.parts import parts
 from erfscope.adapters.requested import refuse_weights
 from erfscope.api.analysis import asked_layers
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
@@ -41,6 +43,8 @@ EXPLORED = (
     "seed",
     "device",
 )
+#: Parts of a network without stages that are shown, evenly spread over its depth.
+MOST_PARTS = 12
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 
@@ -179,10 +183,21 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 
 
 def _layers(model: LoadedModel, request: Request) -> list[str]:
-    """The layers that were asked for, by default all stages."""
-    if request.layers == (None,) and model.adapter.stages:
-        return list(model.adapter.stages)
+    """The layers that were asked for, by default all stages, or the parts of a network without."""
+    if request.layers == (None,) and (found := [*model.adapter.stages] or _parts(model, request.settings.wrt)):
+        return found
     return [layer or model.default_layer for layer in asked_layers(model, request)]
+
+
+def _parts(model: LoadedModel, wrt: str) -> list[str]:
+    """The parts of a model without stages whose units stand along the axes of its input, at most so many of them."""
+    usable, rank = [], len(model.adapter.preprocess.size)
+    for layer in model.recording.layers:
+        with contextlib.suppress(ErfscopeError):
+            model.recording.default_unit(layer.name, model.references(layer.name, wrt)[0])
+            usable += [layer.name] * (len(layer.shape[2:]) == rank)
+    found = parts(model.adapter.module, usable)
+    return [found[round(number)] for number in np.linspace(0, len(found) - 1, min(len(found), MOST_PARTS))]
 
 
 def _live(model: LoadedModel, request: Request) -> LiveModel:

@@ -239,8 +239,8 @@
   function lay(panel, model, unit, held) {
     const third = thirdOf(panel), seen = state.mode === "seen" && held;
     const place = (axis) => {
-      const cell = unit.at && !seen ? Math.round(unit.at[axis]) : Math.floor(state.at[axis] * model.size[axis]);
-      return clamp(cell, 0, model.size[axis] - 1);
+      // The planes of a measured unit go through the cell that the page holds of it.
+      return unit.cell && !seen ? unit.cell[axis] : clamp(Math.floor(state.at[axis] * model.size[axis]), 0, model.size[axis] - 1);
     };
     const begin = (axis, count) => clamp(place(axis) - Math.floor(count / 2), 0, model.size[axis] - count);
     if (panel.frame != null) {
