@@ -258,7 +258,7 @@ def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, aske
     with progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
-            tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
+            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=complain, **asked)
         except KeyboardInterrupt:
             if Path(f"{output}.tiles.json").exists():
                 complain("the same command with --resume goes on")
