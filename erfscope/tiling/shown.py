@@ -10,11 +10,11 @@ from erfscope.printable import brief
 from erfscope.results.json_values import fields
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
+from erfscope.view import words
 from erfscope.view.extras import halo_text
 from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
 from erfscope.view.terminal.report import as_html, as_plain_text
 from erfscope.view.terminal.table import draw_parts
-from erfscope.view import words
 from erfscope.view.words import sides_of, square_text
 
 #: What the names of tiles mean.
@@ -86,8 +86,8 @@ def budget_headline(plan: TilePlan, budget: HaloBudget, tolerance: float) -> str
     """The shortest halo that cuts off less than a share, and how it was rounded; or that none does."""
     least, short, cells = budget.least(plan, tolerance), budget.shortest(plan, tolerance), plan.input_axes
     if least is None or short is None:
-        exact = f"even the longest, {halo_text(plan.halo, cells)}, cuts off {budget.longest_share(plan):.2g} of the ERF on a side"
-        return f"no halo reaches {tolerance:g}: {exact}"
+        share = f"{budget.longest_share(plan):.2g} of the ERF on a side"
+        return f"no halo reaches {tolerance:g}: even the longest, {halo_text(plan.halo, cells)}, cuts off {share}"
     text = f"halo {halo_text(short, cells)}, cuts off less than {tolerance:g} of the ERF on each side"
     if short == least:
         return text
@@ -116,7 +116,8 @@ def _in_units(plan: TilePlan) -> str:
         )
 
     before, after = zip(*plan.halo, strict=True)
-    return f"{lengths(before)} before, {lengths(after)} after, multiples of {lengths(axis.alignment for *_, axis in sides)}"
+    multiples = lengths(axis.alignment for *_, axis in sides)
+    return f"{lengths(before)} before, {lengths(after)} after, multiples of {multiples}"
 
 
 def _sizes(plan: TilePlan) -> str:
