@@ -50,7 +50,7 @@ FRAMES = "/"
 def suffixes_of(axes: Axes) -> tuple[str, ...]:
     """What a directory is searched for, for an input with these axes."""
     frames = (FRAMES,) if axes.noun == "clip" else ()
-    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), SUFFIXES)
+    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), (*SUFFIXES, ".zarr"))
 
 
 def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
