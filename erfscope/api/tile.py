@@ -152,7 +152,7 @@ def tile_file(
     called: Callable[[int, int], None] | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """Run a model tile by tile on an image in a .npy file, and write its output to another.
+    """Run a model tile by tile on an image in a file, and write its output to another of its kind.
 
     The output stands in its place from the first tile on, with the count of tiles beside it until it is whole. One that
     was there before stays until then: the new one is called ``TARGET.part`` meanwhile.
@@ -160,7 +160,7 @@ def tile_file(
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan.
-        source: (C, *space) or (B, C, *space), as the model takes it.
+        source: (C, *space) or (B, C, *space) as the model takes it, in .npy; or one image in TIFF or zarr.
         target: The file that is written; one of that name is replaced.
         goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.

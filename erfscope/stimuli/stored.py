@@ -42,10 +42,12 @@ class Ordered:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its sides."""
         return tuple(1 if axis is None else int(self.values.shape[axis]) for axis in self.axes)
 
     @property
     def dtype(self) -> Any:
+        """The type of its values."""
         return np.dtype(self.values.dtype)
 
     def __getitem__(self, part: tuple[slice, ...]) -> NDArray[Any]:
@@ -163,7 +165,7 @@ def _nifti(path: Path) -> Iterator[StoredArray]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pages:
+class Pages:
     """Compressed pages, all of which are read where they are sliced."""
 
     series: Any
@@ -171,10 +173,12 @@ class _Pages:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its sides."""
         return tuple(self.series.shape)
 
     @property
     def dtype(self) -> Any:
+        """The type of its values."""
         return np.dtype(self.series.dtype)
 
     def __getitem__(self, part: tuple[slice, ...]) -> NDArray[Any]:
@@ -203,7 +207,7 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
             raise MissingPackage(f"reading {path.name} ({name}) needs imagecodecs: pip install imagecodecs") from error
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
         is_plain = series.dataoffset is not None
-        values = tifffile.memmap(path, mode="r") if is_plain else _Pages(series, str(path))
+        values = tifffile.memmap(path, mode="r") if is_plain else Pages(series, str(path))
         yield StoredArray(values=values, channel_axes=channels)
 
 
