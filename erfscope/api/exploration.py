@@ -85,7 +85,7 @@ def explore(
         if len(plans) > 2:
             raise ErfscopeError(
                 f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
-                " fewer models, or an input with --wrt"
+                " fewer models, or an input with wrt= (--wrt)"
             )
         bare = [explored_model(stages[0].plan) for stages in plans]
         pictures = sum(len(model.picture.url) for model in bare)

@@ -351,7 +351,9 @@ def _chosen(
     at_least_one(samples)
     found = [find(path, suffixes) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
-        raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
+        raise ErfscopeError(
+            "no images were given; give images=PATH or synthetic='leaves' (--image PATH or --synthetic leaves)"
+        )
     known: set[str] = set()
     named = _candidates([entry for entry in found if entry.named], known)
     pool = _candidates([entry for entry in found if not entry.named], known)
