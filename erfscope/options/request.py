@@ -173,8 +173,8 @@ def _refuse_combinations(given: Mapping[str, Any]) -> None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
     if given.get("prefix_tokens") is not None and given.get("layout") != "NLC":
         raise ErfscopeError(
-            "prefix_tokens= (--prefix-tokens) says how many tokens come before those of the layout NLC; add layout='NLC'"
-            " (--layout NLC), or leave it out"
+            "prefix_tokens= (--prefix-tokens) says how many tokens come before those of the layout NLC; add"
+            " layout='NLC' (--layout NLC), or leave it out"
         )
     for name in ("mean", "std"):
         value = given.get(name)

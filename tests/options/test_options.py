@@ -11,7 +11,7 @@ from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, naming_flags
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import declared
@@ -102,3 +102,24 @@ def test_lists_are_values_and_what_is_given_is_kept():
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "in_python", "in_terminal"),
+    [
+        ("such as input_size=(16, 9) (--input-size 16x9)", "such as input_size=(16, 9)", "such as --input-size 16x9"),
+        ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
+        ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
+        (
+            "use --batch-size 1 or --plain (batch_size=1, plain=True)",
+            "use batch_size=1, plain=True",
+            "use --batch-size 1 or --plain",
+        ),
+        ("start again (--force)", "start again (--force)", "start again (--force)"),
+    ],
+)
+def test_errors_name_keywords_in_python_and_flags_in_a_terminal(text, in_python, in_terminal):
+    assert (str(ErfscopeError(text)), ErfscopeError(text, model="net").reason) == (in_python, in_python)
+    with naming_flags():
+        assert str(ErfscopeError(text, model="net")) == f"net {in_terminal}"
+    assert str(ErfscopeError(text)) == in_python

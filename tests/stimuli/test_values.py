@@ -295,7 +295,10 @@ WRONG_FILES = {
     "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
     "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
     "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
-    "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"7x5x12 and the input is 4x6x8; .*--input-size 7x"),
+    "small.npy": (
+        lambda path: np.save(path, np.ones((7, 5, 12))),
+        r"4x6x8; .*input_size=\(7, 5, 12\)",
+    ),
     "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
     "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
     "empty.npy": (lambda path: path.write_bytes(b""), "damaged or of another kind"),
@@ -326,7 +329,7 @@ def test_a_wrong_file_is_one_line_that_names_it(name, tmp_path):
         opened(tmp_path / name).batch([0])
     assert name in str(error.value)
     assert "\n" not in str(error.value)
-    assert "--keep-going passes over" in str(error.value)
+    assert "keep_going=True passes over" in str(error.value)
 
 
 def test_a_truncated_nifti_file_is_refused(tmp_path):
@@ -342,7 +345,7 @@ def test_a_truncated_nifti_file_is_refused(tmp_path):
 def test_sound_of_other_channels_is_refused(channels, tmp_path):
     pytest.importorskip("soundfile")
     write_wav(tmp_path / "s.wav", np.ones((50, 2)))
-    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* --in-chans"
+    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* in_chans="
     with pytest.raises(ErfscopeError, match=text.replace(" --in", ".*--in")):
         opened(tmp_path / "s.wav", size=(40,), channels=channels).batch([0])
 
@@ -392,7 +395,7 @@ def test_files_for_another_kind_of_input_are_refused(tmp_path):
     Image.new("RGB", (9, 9)).save(picture)
     wrong = [
         (volume, (9, 9), 3, "is a volume, and the model takes images of two axes, 9x9"),
-        (sound, (9, 9), 3, r"is sound, and the model takes images of two axes.*\(--axes t\)"),
+        (sound, (9, 9), 3, r"is sound, and the model takes images of two axes.*axes='t'"),
         (volume, (9,), 1, "is a volume, and the model takes sound of one axis, 9; .*\\.wav"),
         (sound, SIZE, 1, "is sound, and the model takes volumes or clips of three axes, 4x6x8; .*\\.nii"),
         (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),
