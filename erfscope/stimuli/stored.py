@@ -203,7 +203,7 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
             tifffile.TIFF.DECOMPRESSORS[series.keyframe.compression]
             tifffile.TIFF.UNPREDICTORS[series.keyframe.predictor]
         except KeyError as error:
-            name = series.keyframe.compression.name
+            name = tifffile.COMPRESSION(series.keyframe.compression).name
             raise MissingPackage(f"reading {path.name} ({name}) needs imagecodecs: pip install imagecodecs") from error
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
         is_plain = series.dataoffset is not None

@@ -148,7 +148,7 @@ class ValuesFeed:
         bands = values[: 3 if len(values) >= 3 else 1]
         middle = np.moveaxis(bands if self.kind == "image" else values[:, values.shape[1] // 2], 0, -1)
         low, high = np.percentile(middle, (1, 99))
-        shown = np.rint(255 * np.clip((middle - low) / ((high - low) or 1), 0, 1)).astype(np.uint8)
+        shown: NDArray[np.uint8] = np.rint(255 * np.clip((middle - low) / ((high - low) or 1), 0, 1)).astype(np.uint8)
         if self.kind == "image":
             return shown
         return np.broadcast_to(shown, (*self.model.size, shown.shape[-1])).copy()

@@ -45,8 +45,8 @@ def open_raster(source: str | Path, rank: int) -> Iterator[Raster]:
     """
     path = Path(source)
     if suffixes_like(source) == (".npy",):
-        x = _npy(path)
-        yield Raster(path=path, x=x[None] if x.ndim == rank else x)
+        array = _npy(path)
+        yield Raster(path=path, x=array[None] if array.ndim == rank else array)
         return
     with open_array(path) as stored:
         count = len(stored.shape)
@@ -140,7 +140,7 @@ def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
         letters = "ZYX"[-len(space) :]
         axes = letters if bands == 1 else f"{letters}S" if raster.is_interleaved else f"C{letters}"
         options |= {"ome": True, "metadata": {"axes": axes, **_physical_sizes(tifffile.xml2dict(ome), plan)}}
-    return tifffile.memmap(filled, shape=stored, dtype=dtype, **options)  # type: ignore[no-any-return]
+    return tifffile.memmap(filled, shape=stored, dtype=dtype, **options)
 
 
 def _places(tags: dict[int, Any], plan: TilePlan) -> list[tuple[Any, ...]]:

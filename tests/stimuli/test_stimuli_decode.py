@@ -316,7 +316,7 @@ def test_arrays_that_are_no_pictures_are_refused_by_place(given_: object, text: 
 
 def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(encoded(Image.fromarray(COLOURS)))
-    text = r"takes 6 channels and an image has 3 .*; give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves'"
+    text = r"6 channels and an image has 3 .*; give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves'"
     with pytest.raises(ErfscopeError, match=text):
         open_images([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
     with pytest.raises(ErfscopeError, match=text):
