@@ -42,6 +42,8 @@ EXPLORED = (
     "seed",
     "device",
 )
+#: Parts of a network without stages that are shown, evenly spread over its depth.
+MOST_PARTS = 12
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 
@@ -83,7 +85,7 @@ def explore(
         if len(plans) > 2:
             raise ErfscopeError(
                 f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
-                " fewer models, or an input with --wrt"
+                " fewer models, or an input with wrt= (--wrt)"
             )
         bare = [explored_model(stages[0].plan) for stages in plans]
         pictures = sum(len(model.picture.url) for model in bare)
@@ -187,10 +189,12 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 
 
 def _layers(model: LoadedModel, request: Request) -> list[str]:
-    """The layers that were asked for, by default all stages."""
+    """The layers that were asked for, by default all stages, or as many parts of a network that declares none."""
     request = request.of_model(model.label)
     if request.layers == (None,) and model.parts:
-        request = replace(request, layers=(STAGES,))
+        found = asked_layers(model, replace(request, layers=(STAGES,)))
+        most = len(found) if model.adapter.stages else min(len(found), MOST_PARTS)
+        return [str(found[round(number)]) for number in np.linspace(0, len(found) - 1, most)]
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 

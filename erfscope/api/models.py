@@ -127,7 +127,7 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
         given = ", ".join(map(str, images)) if isinstance(images, Mapping) else "no name"
         raise ErfscopeError(
             f"the model takes {', '.join(names)}, and images were given for {given}: give some for each, as in"
-            f" --image {names[0]}=PATH"
+            f" images='{names[0]}=PATH' (--image {names[0]}=PATH)"
         )
     own = dict(images or dict.fromkeys(names))
     if any(map(are_paths, own.values())):

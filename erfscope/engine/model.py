@@ -289,10 +289,10 @@ class LoadedModel:
 
 
 def _outermost(module: nn.Module, names: Collection[str], inside: str = "") -> Iterator[str]:
-    """The outermost modules with weights that are among these names, inside one of them."""
+    """The outermost modules with weights, other than norms, that are among these names, inside one of them."""
     for child, part in module.get_submodule(inside).named_children():
         path = f"{inside}.{child}".lstrip(".")
-        if path in names and any(True for _ in part.parameters()):
+        if path in names and any(weight.ndim > 1 for weight in part.parameters()):
             yield path
         else:
             yield from _outermost(module, names, path)

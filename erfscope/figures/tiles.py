@@ -20,6 +20,7 @@ from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
 from erfscope.printable import listed
 from erfscope.tiling import HaloBudget, Seam, TilePlan
+from erfscope.tiling.shown import budget_headline, weights_note
 from erfscope.view.extras import halo_text
 from erfscope.view.words import sides_of, square_text
 
@@ -68,6 +69,7 @@ def tile_figure(
         if plan.possible
         else [f"tiles differ from the whole {plan.input_axes.noun}: {plan.blockers[0].partition('; ')[0]}"]
     )
+    words += ["halo: of all paths, for any weights"] * (budget is None)
     with drawing():
         count = 1 + (budget is not None) + bool(seams)
         figure = sheet(ONE_COLUMN if count == 1 else TWO_COLUMNS)
@@ -79,8 +81,8 @@ def tile_figure(
             over = f"{plan.input_axes.noun}s"
             words.append(f"share: of the unit at the border that loses most; bands: ± standard error over {over}")
             if tolerance is not None:
-                shortest = halo_text(budget.shortest(plan, tolerance), plan.input_axes)
-                words.append(f"halo {shortest} cuts off less than {tolerance:g} on each side")
+                words.append(budget_headline(plan, budget, tolerance))
+            words.append(weights_note(budget).text)
         if seams:
             keys += _seams(panels[-1], plan, budget, seams)
             words.append(

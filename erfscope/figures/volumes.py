@@ -33,7 +33,7 @@ from erfscope.figures.maps import (
 )
 from erfscope.figures.mosaic import BAR, Tile, colour_bar, colour_notes, shorten
 from erfscope.figures.style import ONE_TEXT, TWO_COLUMNS, FigureStyle
-from erfscope.maps.drawn import CloseUp
+from erfscope.maps.drawn import CloseUp, cell_at
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.windows import Windowed
@@ -132,7 +132,7 @@ def _cut(erf: ErfMap, values: FloatArray, kept: tuple[int, int]) -> FloatArray:
     """The plane of values on the cells of a volume that :func:`slice_of` gives of its own."""
     strongest = np.unravel_index(int(np.argmax(np.abs(erf.values))), erf.values.shape)
     centre, axis = erf.center_px or tuple(map(float, strongest)), _left_out(kept)
-    cell = min(max(round(centre[axis]), 0), values.shape[axis] - 1)
+    cell = cell_at(centre[axis], values.shape[axis])
     return np.asarray(values.take(cell, axis=axis), dtype=np.float64)
 
 

@@ -169,9 +169,14 @@ def _part(whole: int, center: float, count: int) -> slice:
 FRAMES = 7
 
 
+def cell_at(place: float, side: int) -> int:
+    """The cell of an axis through which a map is cut for a unit at this place."""
+    return min(max(round(place), 0), side - 1)
+
+
 def frames_around(own: float, count: int) -> range:
     """Up to :data:`FRAMES` frames around one of ``count``."""
-    first = min(max(round(own) - FRAMES // 2, 0), max(count - FRAMES, 0))
+    first = min(max(cell_at(own, count) - FRAMES // 2, 0), max(count - FRAMES, 0))
     return range(first, min(first + FRAMES, count))
 
 

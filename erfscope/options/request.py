@@ -109,7 +109,9 @@ class Request:
         is_growing = may_grow and is_auto(given.get("input_size"))
         sizes = [None] if is_growing else input_sizes(given.get("input_size"))
         if given.get("alpha") is not None and not given.get("insert"):
-            raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
+            raise ErfscopeError(
+                "alpha scales inserted blocks, and none is inserted; add insert='BLOCK@LAYER' (--insert BLOCK@LAYER)"
+            )
         shares = alphas(given.get("alpha"))
         several = {
             name: (OPTIONS[name].default,)
@@ -201,7 +203,8 @@ def _refuse_combinations(given: Mapping[str, Any]) -> None:
         raise unknown("synthetic stimulus", str(kind), kinds)
     if given.get("prefix_tokens") is not None and given.get("layout") != "NLC":
         raise ErfscopeError(
-            "prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out"
+            "prefix_tokens= (--prefix-tokens) says how many tokens come before those of the layout NLC; add"
+            " layout='NLC' (--layout NLC), or leave it out"
         )
     for name in ("mean", "std"):
         value = given.get(name)

@@ -50,7 +50,7 @@ FRAMES = "/"
 def suffixes_of(axes: Axes) -> tuple[str, ...]:
     """What a directory is searched for, for an input with these axes."""
     frames = (FRAMES,) if axes.noun == "clip" else ()
-    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), SUFFIXES)
+    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), (*SUFFIXES, ".zarr"))
 
 
 def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
@@ -354,7 +354,9 @@ def _chosen(
     at_least_one(samples)
     found = [find(path, suffixes) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
-        raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
+        raise ErfscopeError(
+            "no images were given; give images=PATH or synthetic='leaves' (--image PATH or --synthetic leaves)"
+        )
     known: set[str] = set()
     named = _candidates([entry for entry in found if entry.named], known)
     pool = _candidates([entry for entry in found if not entry.named], known)

@@ -81,4 +81,4 @@ def at_least_one(samples: int | None) -> None:
         ErfscopeError: ``samples`` is below 1.
     """
     if samples is not None and samples < 1:
-        raise ErfscopeError(f"--samples {samples} was asked for; give 1 or more")
+        raise ErfscopeError(f"samples={samples} (--samples {samples}) was asked for; give 1 or more")

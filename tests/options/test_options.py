@@ -14,7 +14,7 @@ from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, naming_flags
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import Building, declared
@@ -131,3 +131,24 @@ def test_the_docstring_of_every_function_lists_its_options_with_their_lines(name
     taken = declared(Building) if name in ("tile", "layers", "theoretical") else OPTIONS
     assert [line.partition("(")[0].strip() for line in lines] == list(taken)
     assert all(each.option.text in line for line, each in zip(lines, taken.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "in_python", "in_terminal"),
+    [
+        ("such as input_size=(16, 9) (--input-size 16x9)", "such as input_size=(16, 9)", "such as --input-size 16x9"),
+        ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
+        ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
+        (
+            "use --batch-size 1 or --plain (batch_size=1, plain=True)",
+            "use batch_size=1, plain=True",
+            "use --batch-size 1 or --plain",
+        ),
+        ("start again (--force)", "start again (--force)", "start again (--force)"),
+    ],
+)
+def test_errors_name_keywords_in_python_and_flags_in_a_terminal(text, in_python, in_terminal):
+    assert (str(ErfscopeError(text)), ErfscopeError(text, model="net").reason) == (in_python, in_python)
+    with naming_flags():
+        assert str(ErfscopeError(text, model="net")) == f"net {in_terminal}"
+    assert str(ErfscopeError(text)) == in_python
