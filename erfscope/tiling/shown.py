@@ -234,7 +234,7 @@ def plan_json(
     document["tiles"] = [{name: getattr(each, name) for name in columns} for each in costs]
     if budget is not None and tolerance is not None:
         se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
-        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
+        shorter: dict[str, Any] = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
         shorter |= {"least": budget.least(plan, tolerance)}
         if budget.measured is not None:
             shorter |= {"weights": fields(budget.measured.weights), "images": budget.measured.input.n_images}
