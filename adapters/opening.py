@@ -33,6 +33,7 @@ from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
+from erfscope.options.settings import OPTIONS
 
 Transform = Callable[[Any], Tensor]
 
@@ -255,6 +256,8 @@ def _adapter(
 ) -> ModuleAdapter:
     """Make the adapter of the class that a source names, or that fits its module; ``options`` are keywords of
     :class:`ModuleAdapter`."""
+    for name, word in (("layout", options.get("layout")), ("axes", axes.get("axes"))):
+        OPTIONS[name].option.refuse(name, word)
     module = source.module
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         # No gradient flows through tensors that were made in inference mode.

@@ -60,7 +60,7 @@ SEARCH = "Search"
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="How long the search may take, e.g. 90, 10m or 2h.",
+    help="How long the search may take from when the model is read, e.g. 90, 10m or 2h; more time tries more edits.",
     panel=SEARCH,
 )
 @click.option("--resume", is_flag=True, help="Go on with the search that -o holds.", panel=SEARCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -147,10 +148,11 @@ def check(
     from erfscope.cli.run.output import progress
     from erfscope.cli.views import deliver, store
 
-    with progress(quiet) as bar:
+    file = _baseline(baseline, folder)
+    # A model's spec is relative to the settings that list it, and stays as it is written there.
+    with progress(quiet) as bar, contextlib.chdir(folder or "."):
         for request in requests:
             request.options["progress"] = bar
-        file = _baseline(baseline, folder)
         report = check_all(
             requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
         )
@@ -184,8 +186,8 @@ def _requests(
 
 def _baseline(given: str, folder: Path | None) -> Path:
     """The baseline file: beside the settings if they name it or list the checks."""
-    if source_of("baseline") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT) or folder is None:
-        return Path(given)
+    if source_of("baseline") in config.FROM_USER or folder is None:
+        return Path(given) if folder in (None, Path.cwd()) else Path.cwd() / given
     return folder / given
 
 
@@ -281,7 +283,8 @@ def from_file(
     from erfscope.api.gate import CheckRequest
 
     where = f"check {entry['name']!r} of {source.name}"
-    own, (_, general, *from_user) = _options(entry, given, where), by_source(given).values()
+    own = _options(entry, given, where, source)
+    _, general, *from_user = by_source(given if source.parent == Path.cwd() else _from_here(given)).values()
     words = entry.get("tolerances", {})
     if not isinstance(words, dict):
         raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
@@ -294,6 +297,13 @@ def from_file(
         advice=advice,
         longest_halo=_longest(entry.get("halo"), where),
     )
+
+
+def _from_here(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the running command, whose paths hold in any folder."""
+    context: Any = click.get_current_context()
+    named = {str(option.name): option for option in config.named_options(context.command).values()}
+    return {name: config.from_here(named[name], value) if name in named else value for name, value in given.items()}
 
 
 def _longest(halo: object, where: str) -> int | None:
@@ -326,7 +336,7 @@ def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str
     return ({**asked, **words} if general else {**words, **asked}) or None
 
 
-def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str, source: Path) -> dict[str, Any]:
     """A check's own options, read as click reads those of the command line."""
     context: Any = click.get_current_context()
     options = {text: option for text, option in config.named_options(context.command).items() if option.name in given}
@@ -339,9 +349,8 @@ def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> 
             raise unknown("setting", raw, [*KEYS, *options], where=where, limit=40)
         option = options[key]
         try:
-            found[str(option.name)] = option.type_cast_value(
-                context, config.setting(option, value, f"{raw} of {where}")
-            )
+            asked = config.beside(source, option, config.setting(option, value, f"{raw} of {where}"))
+            found[str(option.name)] = option.type_cast_value(context, asked)
         except click.BadParameter as error:
             raise ErfscopeError(f"{raw} of {where}: {error.message}") from error
     return found

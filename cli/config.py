@@ -17,6 +17,7 @@ from erfscope.cli.console import File
 from erfscope.cli.options import pair
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import COMPUTATION
+from erfscope.options.request import OF_EACH
 from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.
@@ -90,6 +91,7 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
+    from erfscope.adapters.sources.sources import split_layer
     from erfscope.storage.files import read
     from erfscope.storage.writing import REPORT
 
@@ -106,7 +108,15 @@ def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     table = {name: _joined(value) for name, value in settings.items() if name in names}
     # The name of an inserted block follows the label of its host.
     labels = {row.label.partition(" + ")[0]: row.model for row in report if "of" not in settings}
-    return table, [spec if label == spec else f"{label}={spec}" for label, spec in labels.items()]
+    own = {name: table.pop(name) for name in OF_EACH if isinstance(table.get(name), dict)}
+    layers = {
+        label: layer if isinstance(layer, str) else ",".join(layer)
+        for label, layer in own.get("layer", {}).items()
+        if layer
+    }
+    labels = {label: f"{spec}@{layers[label]}" if label in layers else spec for label, spec in labels.items()}
+    table |= {"compare": {"checkpoint": own["checkpoint"]}} if "checkpoint" in own else {}
+    return table, [spec if label == split_layer(spec)[0] else f"{label}={spec}" for label, spec in labels.items()]
 
 
 def _joined(value: Any) -> Any:
@@ -265,7 +275,8 @@ def _merged(
                 # The two are one setting: a command's own format wins over a flat json.
                 chosen |= {"format": "json"} if value else {}
             else:
-                chosen[parameter] = setting(options[name], value, f"{name} in {source.name}")
+                value = setting(options[name], value, f"{name} in {source.name}")
+                chosen[parameter] = beside(source, options[name], value)
     return chosen
 
 
@@ -293,6 +304,32 @@ def setting(option: click.Option, value: Any, where: str) -> Any:
     if option.multiple:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+def beside(source: Path, option: click.Option, value: Any) -> Any:
+    """The value of a setting; paths in a settings file are relative to it, those in a stored report to where it was
+    made."""
+    folder = source.resolve().parent
+    if not isinstance(option.type, File) or source.suffix.lower() != ".toml" or folder == Path.cwd():
+        return value
+    return [_joined_to(folder, each) for each in value] if isinstance(value, list) else _joined_to(folder, str(value))
+
+
+def from_here(option: click.Option, value: Any) -> Any:
+    """The value of an option of the command line that holds wherever the command goes on."""
+    if not isinstance(option.type, File) or value is None:
+        return value
+    here = Path.cwd()
+    return tuple(_joined_to(here, each) for each in value) if option.multiple else _joined_to(here, str(value))
+
+
+def _joined_to(folder: Path, text: str) -> str:
+    """A path in a folder, that behind INPUT= too; one that is absolute, or an address, as it is."""
+    name, equals, path = text.rpartition("=")
+    is_named = bool(equals) and name.isidentifier()
+    path = path if is_named else text
+    joined = path if "://" in path else str(folder / path)
+    return f"{name}={joined}" if is_named else joined
 
 
 #: The option ``--config``.

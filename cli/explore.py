@@ -9,7 +9,7 @@ from typing import Any
 import rich_click as click
 
 from erfscope.cli.console import File, Text
-from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
+from erfscope.cli.options import CHECKPOINTS, by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError
 from erfscope.options.settings import OPTIONS
@@ -60,7 +60,9 @@ def _show_address(address: str) -> None:
     metavar="HOST:PORT",
     help="Where --serve listens; port 0 is a free one.",
 )
-@options(one_value({name: OPTIONS[name] for name in TAKEN}) | {"layer": LAYERS}, in_panels=False)
+@options(
+    one_value({name: OPTIONS[name] for name in TAKEN}) | {"layer": LAYERS, "checkpoint": CHECKPOINTS}, in_panels=False
+)
 @with_verbose
 def explore(
     models: tuple[str, ...],
@@ -92,8 +94,8 @@ def explore(
         from erfscope.api.exploration import serve as run_server
 
     asked = keywords(*by_source(given).values())
-    if isinstance(asked.get("images"), list) and len(asked["images"]) == 1:
-        asked["images"] = asked["images"][0]
+    one = {name: asked[name][0] for name in ("images", "checkpoint") if len(asked.get(name, ())) == 1}
+    asked |= one
     if output is None:
         try:
             run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)

@@ -9,7 +9,7 @@ import rich_click as click
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
 from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
-from erfscope.cli.options import OUTPUT_OPTIONS, OutputOptions, options, with_verbose
+from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT
@@ -24,7 +24,8 @@ MANY = "Many models"
 
 @click.command(
     cls=ShortHelp,
-    help=f"Measure how far one unit of MODEL looks.\n\nMODEL is {SPECS}; `LABEL=MODEL` names it.",
+    help=f"Measure how far one unit of MODEL looks.\n\nMODEL is {SPECS}; `LABEL=MODEL` names it, `MODEL@LAYER` its"
+    " layer.",
 )
 @click.argument("model", required=False, type=ModelName())
 @options({**OPTIONS, **OUTPUT_OPTIONS})
@@ -87,7 +88,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     help="With --isolate: memory for each model, e.g. 8GiB.",
     panel=MANY,
 )
-@options({**OPTIONS, **OUTPUT_OPTIONS})
+@options({**OPTIONS, "checkpoint": CHECKPOINTS, **OUTPUT_OPTIONS})
 @config.option
 @click.option(
     "--sort", metavar="MEASURE", help="Sort rows by a measure, largest first (larger is not better).", panel=OUTPUT
@@ -97,8 +98,9 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
 def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each MODEL is named as for `analyze`; each RESULT is the folder or the .json file of a stored report. Differences
-    are to the first model under the same settings, with the standard error of the paired difference."""
+    Each MODEL is named as for `analyze`, `LABEL=MODEL@LAYER` with a layer of its own; each RESULT is the folder or the
+    .json file of a stored report. Differences are to the first model under the same settings, with the standard error
+    of the paired difference."""
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:

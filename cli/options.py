@@ -15,6 +15,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.figures.kinds import FIGURES, KINDS
 from erfscope.figures.style import FigureStyle
 from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
+from erfscope.options.settings import OPTIONS
 from erfscope.storage import writing as formats
 from erfscope.storage.writing import is_folder
 
@@ -147,6 +148,16 @@ class OutputOptions:
         return cls(**{**own, "format": chosen_format(own["format"], own["json"]), "style": style})
 
 
+#: A checkpoint of each model.
+CHECKPOINTS = replace(
+    OPTIONS["checkpoint"],
+    option=replace(
+        OPTIONS["checkpoint"].option,
+        help=".safetensors or .pth file with the weights of the model of this label; repeatable.",
+        metavar="LABEL=FILE",
+        is_repeatable=True,
+    ),
+)
 STYLE_OPTIONS = declared(FigureStyle)
 OUTPUT_OPTIONS = declared(OutputOptions) | STYLE_OPTIONS
 

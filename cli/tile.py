@@ -97,7 +97,8 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "image",
     metavar="FILE",
     type=File(),
-    help="Run the model on tiles of the array (C, H, W) in a .npy file, normalised already; the output goes to -o.",
+    help="Run the model on tiles of an image, normalised already: a .npy file (C, H, W), TIFF or zarr. The output goes"
+    " to -o, a file of that kind with its georeferencing or OME metadata.",
     panel=RUN,
 )
 @click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
@@ -107,8 +108,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--output",
     metavar="FILE",
     type=File(),
-    help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output to .npy, and"
-    " no plan.",
+    help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output, and no plan.",
     panel=OUTPUT,
 )
 @click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
@@ -145,9 +145,9 @@ def tile(
     Prints the exact halo with which tiles give the output of the whole image, or what makes that impossible (exit
     code 3). That needs no weights and no images: they are for --tolerance and --run."""
     if image is not None and output is None:
-        raise ErfscopeError("--run needs -o FILE.npy, where the output goes")
+        raise ErfscopeError("--run needs -o FILE, where the output goes")
     if resume and image is None:
-        raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE.npy")
+        raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE")
     if output is not None:
         from erfscope.cli.run.output import refuse_inputs
 
@@ -219,7 +219,7 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.storage.writing import check_file, suffixes
+    from erfscope.storage.writing import check_file, suffixes, suffixes_like
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)
@@ -229,11 +229,14 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
     is_begun = count.exists()
     if is_begun and not (resume or force):
         raise ErfscopeError(f"a run for {output} was stopped; add --resume to go on, or --force to start again")
-    if count.is_dir() or part.is_dir() or (part.exists() and not (is_begun or force)):
+    kind = suffixes_like(image)
+    if count.is_dir() or (part.is_dir() and kind != (".zarr",)) or (part.exists() and not (is_begun or force)):
         raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
     if resume and not is_begun and Path(output).exists() and not force:
         raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
-    check_file(output, (".npy",), force=force or is_begun)
+    is_zarr = any((Path(output) / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
+    if not (is_zarr and kind == (".zarr",) and (force or is_begun)):
+        check_file(output, kind, force=force or is_begun)
 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
@@ -258,7 +261,7 @@ def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, aske
     with progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
-            tile_file(model, plan, image, output, goes_on=resume, called=called, **asked)
+            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=complain, **asked)
         except KeyboardInterrupt:
             if Path(f"{output}.tiles.json").exists():
                 complain("the same command with --resume goes on")

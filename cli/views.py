@@ -60,10 +60,10 @@ def deliver(report: CheckReport, *, shown: str, quiet: bool = False) -> None:
         say(report.markdown().rstrip("\n"))
     else:
         screen = Screen(plain=shown != "rich")
-        for line in report.lines():
-            if not quiet or line.kind == "head":
-                # A command in the line is copied whole.
-                screen.print(styled(line), soft_wrap=line.kind == "accept" or not screen.is_bounded)
+        width = screen.width if screen.is_bounded else sys.maxsize
+        for line in (verdict.in_one_line for verdict in report) if quiet else report.lines(width):
+            # A command in the line is copied whole.
+            screen.print(styled(line), soft_wrap=line.kind == "accept" or not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":

@@ -5,9 +5,32 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+
+_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|'[^']*'|[\w.*]*)"
+_KEYWORDS = rf"{_KEYWORD}(?:(?:,| and| or) {_KEYWORD})*"
+#: An option by its keywords, and behind them by its flags, as texts name both; and the other way round.
+_BOTH = re.compile(rf"({_KEYWORDS}) \((--[^()]*)\)|(--[a-z-]+[^-();]*(?: or --[a-z-]+[^-();]*)?) \(({_KEYWORDS})\)")
+_names_flags = False
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let errors name options by their flags, as a terminal takes them, and not by their keywords."""
+    global _names_flags
+    before, _names_flags = _names_flags, True
+    try:
+        yield
+    finally:
+        _names_flags = before
+
+
+def in_names_of_caller(text: str) -> str:
+    """A text that names options by both, ``in_chans=4 (--in-chans 4)``, with those of the terminal or of Python."""
+    return _BOTH.sub(lambda found: found[2] or found[3] if _names_flags else found[1] or found[4], text)
 
 
 class ErfscopeError(Exception):
@@ -24,10 +47,11 @@ class ErfscopeError(Exception):
 
         Args:
             text: What was asked, what was found, and what to do; a sentence without its subject if that is ``model``.
+                Of options that it names by keywords and flags, ``in_chans=4 (--in-chans 4)``, the caller's are kept.
             model: The label or spec of the model, if it is to begin the text.
         """
-        super().__init__(f"{model} {text}" if model else text)
-        self.reason = str(text)
+        self.reason = in_names_of_caller(str(text))
+        super().__init__(f"{model} {self.reason}" if model else self.reason)
 
 
 class MeasurementError(ErfscopeError):
@@ -56,17 +80,22 @@ def unknown(kind: str, asked: str, known: Iterable[str], *, where: str = "", lim
         The error, to be raised by the caller.
     """
     names = list(known)
-    near = _nearest(asked, names)
     # Of more names than are listed those that are most like it.
     alike = difflib.get_close_matches(asked, names, n=limit, cutoff=0.6) if len(names) > limit else []
     listed = list(dict.fromkeys((*alike, *names)))[:limit]
     shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
-    hint = f" (did you mean {near!r}?)" if near else ""
+    hint = did_you_mean(asked, names)
     place = f" in {where}" if where else ""
     return ErfscopeError(f"unknown {kind} {asked!r}{place}; there is: {shown or 'none'}{hint}")
 
 
-def _nearest(asked: str, names: list[str]) -> str | None:
+def did_you_mean(asked: str, names: Sequence[str]) -> str:
+    """Return the end of an error that proposes the name most like ``asked``; "" where none is."""
+    near = _nearest(asked, names)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def _nearest(asked: str, names: Sequence[str]) -> str | None:
     """Return the name most like ``asked``; of several, the one with the same beginning: for r51, r50 rather than
     r95."""
 

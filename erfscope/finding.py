@@ -83,6 +83,7 @@ CODES = {
     "unreadable_images": Code("pictures"),
     "unsafe_load": Code("model"),
     "until_se": Code("model"),
+    "value_range": Code("model"),
     "versions": Code("model"),
     "weak_centre": Code("map"),
     "zero_branches": Code("model"),

@@ -30,7 +30,7 @@ class Weights:
     reactivated: int = 0
     #: Pretrained weights were wanted by default and could not be had.
     fallback: bool = False
-    #: Why not.
+    #: Why not; of a factory why they are not known to be trained, of a checkpoint which keys were not used.
     reason: str | None = None
     #: The pretrained tag, checkpoint file or hub name.
     origin: str | None = None

@@ -75,13 +75,18 @@ def number(value: float | str | None, *, digits: int = 3, places: int | None = N
 
 
 def fixed(value: float, places: int) -> str:
-    """Return a number with these decimals; less than none are tens, hundreds and so on."""
-    return f"{round(value, places):.{max(0, places)}f}"
+    """Return a number with these decimals; less than none are tens, hundreds and so on. Zero has no sign."""
+    return f"{round(value, places) + 0.0:.{max(0, places)}f}"
+
+
+def plus(text: str) -> str:
+    """The sign before a difference, which is ``text`` without it where it is above zero as printed."""
+    return "+" if text[:1].isdigit() and text.strip("0.") else ""
 
 
 def brief(value: float) -> str:
     """Return a number with at most :data:`DIGITS` significant digits, and no zeros at its end: ``95.5``, ``12350``."""
-    return f"{float(f'{value:.{DIGITS}g}'):g}"
+    return f"{float(f'{value:.{DIGITS}g}') + 0.0:g}"
 
 
 def with_error(value: float | str | None, se: float | None) -> str:
@@ -93,14 +98,13 @@ def with_error(value: float | str | None, se: float | None) -> str:
 
 def rounded(value: float | str | None, se: float | None) -> tuple[str, str | None]:
     """Return a number and its error as text, both with the decimals of the error's last digit; None for a number
-    without an error."""
+    without an error, and for an error that is too small to be seen at four digits of the number."""
     if value is None or isinstance(value, str) or se is None or not math.isfinite(se):
         return number(value), None
     if se <= 0:
         return number(value), "0"
     places = decimals(value, se)
-    smallest = 10.0**-places
-    return fixed(value, places), fixed(se, places) if round(se, places) > 0 else f"<{fixed(smallest, places)}"
+    return fixed(value, places), fixed(se, places) if round(se, places) > 0 else None
 
 
 def decimals(value: float, se: float | None, *, digits: int = 3) -> int:

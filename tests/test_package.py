@@ -4,6 +4,7 @@ there are no links."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,10 @@ def test_the_pytest_plugin_runs_from_the_wheel(python, tmp_path):
 
 
 def test_a_users_types_are_checked_against_the_wheel(python, tmp_path):
+    for name in ("README", "docs/index"):
+        page = (ROOT / f"{name}.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+        (tmp_path / f"{Path(name).name}.py").write_text("".join(blocks))
     (tmp_path / "client.py").write_text(
         "import erfscope\n\n"
         "result: erfscope.Result = erfscope.analyze('resnet18', samples=4)\n"
@@ -125,6 +130,9 @@ def test_a_users_types_are_checked_against_the_wheel(python, tmp_path):
     (tmp_path / "mypy.ini").write_text(f"[mypy]\n{silent}")
     (tmp_path / "wrong.py").write_text("import erfscope\n\nresult: int = erfscope.analyze('resnet18')\n")
     checked = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--python-executable", python]
-    run(*checked, "client.py", cwd=tmp_path)
+    run(*checked, "client.py", "README.py", "index.py", cwd=tmp_path)
+    (tmp_path / "wrong_map.py").write_text("import erfscope\n\nerfscope.analyze('resnet18').map.value\n")
+    with pytest.raises(AssertionError, match=r'of "ErfMap . Any" has no attribute "value"'):
+        run(*checked, "wrong_map.py", cwd=tmp_path)
     with pytest.raises(AssertionError, match='has type "Result"'):
         run(*checked, "wrong.py", cwd=tmp_path)

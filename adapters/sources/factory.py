@@ -28,6 +28,9 @@ from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Weights
 from erfscope.restore import restored, seed_generators
 
+#: Why the weights of a factory are not known to be trained.
+NO_CHECKPOINT = "no checkpoint was given"
+
 
 def build(spec: str, options: SourceOptions) -> Source:
     """Build a model by the user's own code: a module, a pair of it and example inputs, or what :func:`erfscope.wrap`
@@ -43,7 +46,7 @@ def build(spec: str, options: SourceOptions) -> Source:
         )
     module = unwrapped(given)
     refuse_unmeasurable(module, spec)
-    weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec)
+    weights = Weights(source="factory", sha256=sha256(module), seed=options.seed, origin=spec, reason=NO_CHECKPOINT)
     if not is_wrapped:
         config = options.input_config(module, spec) if examples is None else None
         return Source(module=module, spec=spec, weights=weights, config=config, example_inputs=examples)

@@ -51,7 +51,9 @@ def build(spec: str, **options: Any) -> Source:
     asked = SourceOptions(**options)
     if asked.weights not in (*POLICIES, NO_NUMBERS):
         raise unknown("--weights", asked.weights, POLICIES)
-    plain = split_label(spec)[1]
+    plain, layer = split_layer(split_label(spec)[1])
+    if layer is not None:
+        raise ErfscopeError(f"{spec!r} names a layer, as analyze, compare and explore take it; name {plain} here")
     _refuse(plain)
     return kind_of(plain).build(plain, asked)
 
@@ -89,6 +91,37 @@ def split_label(text: str) -> tuple[str | None, str]:
     if not is_label or Path(text.rpartition(":")[0] or text).exists():
         return None, text.strip()
     return label.strip(), spec.strip()
+
+
+def split_layer(spec: str) -> tuple[str, str | None]:
+    """Take ``SPEC@LAYER`` apart, where SPEC has no label.
+
+    The layer begins at the first ``@`` behind every ``/`` and ``:``. In the name of a model on a hub that one is the
+    revision, and the layer begins at the next; the name of a file or folder that exists stays one.
+
+    Returns:
+        The spec, and the layer or None.
+
+    Raises:
+        ErfscopeError: nothing stands behind the ``@``.
+    """
+    place = spec.find("@", max(map(spec.rfind, "/\\:")) + 1)
+    if place >= 0 and re.match(r"(hf-hub|hf_hub|transformers):", spec):
+        place = spec.find("@", place + 1)
+    if place < 0 or Path(spec).exists() or Path(spec.partition(":")[2] or ".").is_file():
+        return spec, None
+    if not (layer := spec[place + 1 :].strip()):
+        raise ErfscopeError(f"{spec!r} names no layer behind @; write SPEC@LAYER, or leave the @ out")
+    return spec[:place], layer
+
+
+def take_layer(model: Any) -> tuple[Any, str | None]:
+    """A model without the layer that its spec names, ``SPEC@LAYER`` or ``LABEL=SPEC@LAYER``, and that layer."""
+    if not isinstance(model, str):
+        return model, None
+    label, spec = split_label(model)
+    spec, layer = split_layer(spec)
+    return (model if layer is None else spec if label is None else f"{label}={spec}"), layer
 
 
 def _refuse(spec: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,9 +20,10 @@ from erfscope.adapters.weights.weights import sha256
 from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
 from erfscope.model_errors import first_line
 from erfscope.model_facts import Weights
+from erfscope.printable import listed_up_to
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
-AVERAGED = ("state_dict_ema", "model_ema")
+AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema")
 ENTRIES = (*AVERAGED, "state_dict", "model_state_dict", "model")
 #: Counts training steps. Inference does not depend on it, and old checkpoints lack it.
 _COUNTER = "num_batches_tracked"
@@ -42,30 +46,35 @@ def load_checkpoint(
         unsafe: Read pickles of anything, a whole model among them, and so run the code in them.
 
     Returns:
-        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used. Of a file that holds
-        averaged weights these are taken, and ``origin`` names their entry.
+        Where the numbers come from; ``ignored_keys`` counts the file's keys that were not used, and ``reason`` names
+        some. Of a file that holds averaged weights these are taken, and ``origin`` names their entry or prefix.
 
     Raises:
-        ErfscopeError: the file cannot be read, no key fits, or a needed key is missing, extra or mis-shaped.
+        ErfscopeError: the file cannot be read, no key fits, a needed key is missing, extra or mis-shaped, or several
+            copies of the model are in it.
     """
     file = Path(path)
     # A module's extra state may be anything.
     own = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
-    tensors, entry = _read(file, unsafe)
-    state = _without_prefix(tensors, own)
+    tensors, entry = _read(file, unsafe, own)
+    prefix, inside = _prefix(tensors, own, file)
+    state = {inside + key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
     fitting = {key: value for key, value in state.items() if key in own and value.shape == own[key].shape}
     if misfit := _misfit(module, own, state, fitting, needed):
         raise ErfscopeError(f"checkpoint {str(file)!r} does not fit {type(module).__name__}: {misfit}")
     module.load_state_dict(fitting, strict=False)
     origin = f"{path}, entry {entry}" if entry in AVERAGED else str(path)
-    ignored = sum(_counts(key) for key in state if key not in fitting)
-    return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=ignored)
+    origin += f", keys {prefix}*" if _is_averaged(prefix) else ""
+    used = {prefix + key.removeprefix(inside) for key in fitting}
+    ignored = [key for key in tensors if key not in used and _counts(key)]
+    names = f"not used: {listed_up_to(3, ignored)}" if ignored else None
+    return Weights(source="checkpoint", sha256=sha256(module), origin=origin, ignored_keys=len(ignored), reason=names)
 
 
-def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
-    """The weights in a file by name, and the entry that holds them."""
+def _read(file: Path, unsafe: bool, own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
+    """The weights in a file by name, and the entry that holds them; of entries with other names those that hold weights
+    of the model."""
     from safetensors.torch import load_file
-    from timm.models import clean_state_dict
 
     refuse_broken_link(file)
     if file.is_dir():
@@ -100,11 +109,13 @@ def _read(file: Path, unsafe: bool) -> tuple[dict[str, Tensor], str | None]:
             f"{text} ({type(error).__name__}); save it as torch.save(model.state_dict(), FILE)"
         ) from error
     entries = content if isinstance(content, Mapping) else {}
-    entry = next((name for name in ENTRIES if isinstance(entries.get(name), Mapping | nn.Module)), None)
+    entry = next((name for name in ENTRIES if any(True for _ in _nested({"": entries.get(name)}))), None)
     held = content if entry is None else content[entry]
     named = held.state_dict() if isinstance(held, nn.Module) else held if isinstance(held, Mapping) else {}
     named = {key: value for key, value in named.items() if isinstance(key, str)}
-    tensors = clean_state_dict({key: value for key, value in named.items() if isinstance(value, Tensor)})
+    tensors = _cleaned({key: value for key, value in named.items() if isinstance(value, Tensor)})
+    if not tensors and _hits(inner := _cleaned(dict(_nested(named))), own):
+        tensors = inner
     if not tensors:
         has = ", ".join(repr(key[:60]) for key in list(named)[:3]) or f"a {type(held).__name__}"
         raise ErfscopeError(f"checkpoint {str(file)!r} holds no weights: it has {has}; {_WANTED}")
@@ -120,13 +131,82 @@ def _claims_more(file: Path) -> bool:
         return False
 
 
-def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Strip the prefix (``module.``, ``model.backbone.``, ...) that all keys share, as far as more keys then match."""
-    parts = next(iter(state)).split(".")
-    prefixes = ["".join(f"{part}." for part in parts[:depth]) for depth in range(len(parts))]
-    shared = [prefix for prefix in prefixes if all(key.startswith(prefix) for key in state)]
-    best = max(shared, key=lambda prefix: sum(key.removeprefix(prefix) in own for key in state))
-    return {key.removeprefix(best): value for key, value in state.items()}
+def _nested(entries: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in mappings inside each other and in modules, with all names on the way to them."""
+    for name, held in entries.items():
+        inner = held.state_dict() if isinstance(held, nn.Module) else held
+        if isinstance(inner, Tensor):
+            yield str(name), inner
+        elif isinstance(inner, Mapping):
+            yield from ((f"{name}.{key}", tensor) for key, tensor in _nested(inner))
+
+
+def _cleaned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without what DDP and the compiler put before names, or into them."""
+    from timm.models import clean_state_dict
+
+    cleaned: Mapping[str, Tensor] = clean_state_dict(dict(state))
+    return {key.replace("_orig_mod.", ""): value for key, value in cleaned.items()}
+
+
+#: What stands before the keys of a file and not of a model, and the other way round.
+Prefixes = tuple[str, str]
+
+
+def _hits(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Counter[Prefixes]:
+    """How many tensors fit by name and shape under each pair of prefixes."""
+    shared = [head for head in _heads(next(iter(own), "")) if all(key.startswith(head) for key in own)]
+    return Counter(
+        (head, inside)
+        for key, value in state.items()
+        for head in _heads(key)
+        for inside in shared
+        if (mine := own.get(inside + key[len(head) :])) is not None and mine.shape == value.shape and _counts(key)
+    )
+
+
+def _heads(key: str) -> list[str]:
+    """The beginnings of a dotted name: "", "model.", "model.backbone."."""
+    return ["", *(key[: place + 1] for place, letter in enumerate(key) if letter == ".")]
+
+
+def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor], file: Path) -> Prefixes:
+    """The prefixes under which most tensors fit: what stands beside them in the file is another part of a training.
+
+    Of equally many copies of a model that are not alike, the averaged one (EMA) counts, as of entries.
+
+    Raises:
+        ErfscopeError: there are several, and not one of them is averaged.
+    """
+    hits = _hits(state, own)
+    if not hits:
+        return "", ""
+    most, count = hits.most_common(1)[0][1], sum(map(_counts, own))
+    probe = next(key for key in own if _counts(key))
+    found = {head + probe.removeprefix(inside): (head, inside) for (head, inside), n in hits.items() if n == most}
+    copies = list[Prefixes]()
+    for pair in sorted(found.values(), key=lambda pair: (len(pair[0]), len(pair[1]))):
+        if not any(_is_same(state, own, pair, other) for other in copies):
+            copies.append(pair)
+    averaged = [pair for pair in copies if _is_averaged(pair[0])]
+    if len(copies) > 1 and len(averaged) != 1 and 2 * most > count:
+        names = " and ".join(f"{head}*" if head else "no prefix" for head, _ in copies)
+        raise ErfscopeError(
+            f"checkpoint {str(file)!r} holds the model {len(copies)} times, under {names}; save the one that is meant:"
+            f" torch.save({{k.removeprefix(P): v for k, v in state.items() if k.startswith(P)}}, FILE), with P ="
+            f" {copies[0][0]!r} or {copies[1][0]!r}"
+        )
+    return (averaged or copies)[0]
+
+
+def _is_same(state: Mapping[str, Tensor], own: Mapping[str, Tensor], pair: Prefixes, other: Prefixes) -> bool:
+    """Whether the same numbers stand under two pairs of prefixes, as of one module that has two names."""
+    one, two = ([state.get(head + key.removeprefix(inside)) for key in own] for head, inside in (pair, other))
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in zip(one, two, strict=True))
+
+
+def _is_averaged(prefix: str) -> bool:
+    return not {"ema", "averaged", "swa"}.isdisjoint(re.split(r"[._]", prefix))
 
 
 def _misfit(

@@ -194,7 +194,7 @@ def deliver(
     elif wanted.quiet and not wanted.explain:
         say("\n".join(map(quiet_line, report)))
     else:
-        _print_rich(report, plain=chosen == "plain", written=written, explain=wanted.explain, hint=hint)
+        _print_rich(report, wanted, written=written, hint=hint)
     if not is_read:
         for result in report:
             if result.error:
@@ -238,19 +238,19 @@ def _fallback(report: Report) -> Iterator[str]:
             yield f"{result.label}: {text}; erfscope doctor --fix-hint {result.model} says how to get them"
 
 
-def _print_rich(report: Report, *, plain: bool, written: Sequence[str], explain: bool, hint: bool) -> None:
+def _print_rich(report: Report, wanted: OutputOptions, *, written: Sequence[str], hint: bool) -> None:
     from erfscope.view.terminal.report import draw_report, next_step
 
-    screen = Screen(plain=plain)
-    screen.print(draw_report(report))
+    screen = Screen(plain=wanted.format == "plain")
+    screen.print(draw_report(report, zoom=wanted.style.zoom))
     for result in report:
         if result.verification is not None:
             screen.print(f"{result.label} · {result.layer}: {result.verification.text}", soft_wrap=True)
-    if explain:
+    if wanted.explain:
         from erfscope.cli.views import explanation
 
         screen.print(explanation(report))
-    if hint and not explain and (step := next_step(report, written)):
+    if hint and not wanted.explain and (step := next_step(report, written)):
         screen.print_line(step, style="dim")
     for path in written:
         page = Path(path) / "index.html"

@@ -33,6 +33,7 @@ OPTIONAL: dict[str, set[str]] = {
     "InputRecord": {"axes"},
     "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
     "BaselineEntry": {"more"},
+    "Structure": {"operations"},
     "UsedWeights": {"source", "sha256"},
 }
 #: Fields that are not stored: a finding says why a centre is not exact.

@@ -18,8 +18,9 @@ from erfscope.api.models import caller_modules, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.names import OUTPUT
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
@@ -65,6 +66,7 @@ class Advice:
         return str(render("advice_html", self))
 
 
+@lists_options
 @torch.inference_mode(False)
 def advise(
     model: Model,
@@ -83,7 +85,7 @@ def advise(
         measure: Whether to measure the effective receptive field of every stage and block too.
         target: What a search is to reach, such as ``"r50>=120"`` or ``"halo<=64"``; no search if None.
         budget: What it may cost, such as ``"gmacs<=+10%"``, one or several.
-        time: Seconds that the search may take.
+        time: Seconds that the search may take, from when the model is read; how many edits it tries depends on it.
         **options: As for :func:`erfscope.analyze`; those of building for the structure, the others for what is
             measured. A search keeps what it measured in the folder ``keep_in``, and goes on with that in ``resume``.
 
@@ -123,6 +125,6 @@ def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any]) -> Rep
 
 
 def _is_same(row: LayerRow, before: LayerRow | None) -> bool:
-    if before is None or not before.name.startswith(f"{row.name}."):
+    if before is None or not (before.name.startswith(f"{row.name}.") or row.name == OUTPUT):
         return False
     return (row.shape, row.trf) == (before.shape, before.trf)

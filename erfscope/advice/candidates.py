@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from shlex import quote
 
 from torch import nn
 
@@ -34,6 +35,17 @@ class Candidate:
         return "; ".join((*self.edits, *size)) or "the model as it is"
 
     @property
+    def typed(self) -> str:
+        """The options of the command line that make it."""
+        return inserted(self.edits, self.size) or self.text
+
+    @property
+    def places(self) -> list[str]:
+        """The parts that it edits, or puts a block behind."""
+        heads = [edit.partition("@") for edit in self.edits]
+        return [(rest or head).partition(":")[0] for head, _, rest in heads]
+
+    @property
     def python(self) -> str:
         """The line of Python that makes it of ``model``."""
         if not self.edits:
@@ -50,6 +62,12 @@ class Candidate:
         )
 
 
+def inserted(edits: Sequence[str], size: Sequence[int] | None = None) -> str:
+    """Edits, and an input size, as one types them."""
+    sizes = [] if size is None else [f"--input-size {'x'.join(map(str, size))}"]
+    return " ".join([*(f"--insert {quote(each)}" for each in edits), *sizes])
+
+
 def _settings(edit: str) -> list[str]:
     """The names that an edit sets; those of a block are its own."""
     head, _, rest = edit.partition(":")
@@ -57,22 +75,11 @@ def _settings(edit: str) -> list[str]:
 
 
 def parts_of(structure: Structure, module: nn.Module) -> list[str]:
-    """The parts of a model that edits name: its stages, else the outermost modules with layers, of lists their
-    items."""
+    """The parts of a model that edits name: its stages or outermost modules, else its layers."""
     inside = [each for each in structure.layers if not each.is_head]
-    if stages := list(dict.fromkeys(each.stage for each in inside if each.stage)):
-        return stages
-    found = dict[str, None]()
-    for each in inside:
-        words = each.name.split(".")
-        names = [".".join(words[: depth + 1]) for depth in range(len(words))]
-        # A list, and what only wraps one part, is no part itself.
-        found[next((name for name in names if _is_part(module.get_submodule(name))), each.name)] = None
-    return [name for name in found if name]
-
-
-def _is_part(module: nn.Module) -> bool:
-    return not isinstance(module, nn.ModuleList | nn.ModuleDict) and len(list(module.children())) != 1
+    names = [each.stage for each in inside if each.stage] or [each.name for each in inside]
+    modules = dict(module.named_modules())
+    return [name for name in dict.fromkeys(names) if name and name in modules]
 
 
 def wider(structure: Structure, module: nn.Module) -> list[Candidate]:
@@ -119,14 +126,9 @@ def joined(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Cand
     found = list[Candidate]()
     for one, other in combinations([each for each in chosen if not each.size], 2):
         edits = tuple(sorted({*one.edits, *other.edits}, key=order.__getitem__))
-        if len(edits) > max(len(one.edits), len(other.edits)) and len({*map(_place, edits)}) == len(edits):
+        if len(edits) > max(len(one.edits), len(other.edits)) and len({*Candidate(edits=edits).places}) == len(edits):
             found.append(Candidate(edits=edits))
     return list(dict.fromkeys(found))
-
-
-def _place(edit: str) -> str:
-    head, _, rest = edit.partition("@")
-    return (rest or head).partition(":")[0]
 
 
 def _windows(part: nn.Module) -> tuple[int, int, int]:

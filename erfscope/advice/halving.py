@@ -34,6 +34,8 @@ class Trial:
     order: int
     #: By draw; the sign is that of a measure that is to be large.
     values: dict[int, float] = field(default_factory=dict)
+    #: By draw the r50, where the values are of the reach.
+    r50: dict[int, float] = field(default_factory=dict)
     #: Draws without a number, as of a narrow net whose units are all off under some weights.
     missing: set[int] = field(default_factory=set)
     #: Why it could not be measured, in two draws more than it could; "" where it could.
@@ -61,9 +63,13 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def difference(one: Trial, other: Trial, draws: range = CHOOSING) -> tuple[float, float]:
     """The mean paired difference of two candidates over those of the draws that both have, 0 for none, and its
     error."""
-    ours, theirs = one.among(draws), other.among(draws)
-    paired = [value - theirs[draw] for draw, value in ours.items() if draw in theirs]
-    return mean_and_error(paired) if paired else (0.0, math.inf)
+    return paired(one.among(draws), other.among(draws))
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float]:
+    """The mean difference of two series of values over the draws that both have, 0 for none, and its error."""
+    found = [value - theirs[draw] for draw, value in ours.items() if draw in theirs]
+    return mean_and_error(found) if found else (0.0, math.inf)
 
 
 def beats(one: Trial, other: Trial) -> bool:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from erfscope.advice.halving import CHOOSING, ENOUGH, FIRST_DRAWS, Trial, difference, front, mean_and_error
+from erfscope.advice.candidates import inserted
+from erfscope.advice.halving import CHOOSING, ENOUGH, FIRST_DRAWS, Trial, difference, front, mean_and_error, paired
 from erfscope.advice.target import HALO, Bound
 from erfscope.advice.verdict import DECIDING, FINALISTS, REPORTING, Verdict, margins, verdict
+
+#: What a candidate of a smaller halo is judged by: at each distance up to the model's own halo, the share of its ERF
+#: that lies farther, divided by that of the model as it is, at most 1; the mean over these distances.
+REACH = "reach"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -17,7 +22,8 @@ class Search:
     target: Bound
     budget: tuple[Bound, ...]
     layer: str
-    #: The measure, and the cost that it is weighed against: "gmacs", or "halo" where that is to be small.
+    #: The measure, :data:`REACH` where a halo is to be small, and the cost that it is weighed against: "gmacs" or
+    #: "halo".
     measure: str
     price: str
     #: The model as it is, then the candidates.
@@ -34,6 +40,8 @@ class Search:
     input_size: tuple[int, ...]
     #: Differences of the measure on the trained weights, with their errors, of edits that keep them, by text.
     on_weights: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    #: The parts of the model that skip connections pass by.
+    bypassed: tuple[str, ...] = ()
 
     @property
     def own(self) -> Trial:
@@ -52,7 +60,7 @@ class Search:
 
     def command(self, trial: Trial) -> str:
         """What measures a candidate, under a draw more; of a live module its edits alone."""
-        edits = " ".join(f'--insert "{each}"' for each in (*self.base, *trial.candidate.edits))
+        edits = inserted((*self.base, *trial.candidate.edits))
         if not self.spec:
             return edits
         size = "x".join(map(str, trial.candidate.size or self.input_size))
@@ -77,9 +85,25 @@ class Search:
         change, error = difference(trial, self.own, self.draws(trial))
         return self.sign * change if trial.values else None, error
 
+    def r50(self, trial: Trial) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The r50 of a candidate and its paired difference to that of the model as it is, each with its error: of a
+        search for smaller halos beside the reach, of others where that is the measure."""
+        ours, theirs = (each.r50 or each.among(self.draws(trial)) for each in (trial, self.own))
+        return mean_and_error([*ours.values()]), paired(ours, theirs)
+
+    def hidden(self) -> list[str]:
+        """The parts that skip connections pass by and that r50, or the measure, does not see: a candidate that edits
+        them was measured, and changes it by less than 1 %."""
+        blind = [each for each in self.trials if each.values and self._is_blind(each)]
+        return [part for part in self.bypassed if any(part in each.candidate.places for each in blind)]
+
+    def _is_blind(self, trial: Trial) -> bool:
+        change, error = self.r50(trial)[1]
+        return error < float("inf") and abs(change) < ENOUGH * abs(self.r50(self.own)[0][0])
+
     def met(self) -> list[Trial]:
         """The candidates that reach the target, the cheapest first; of smaller halos those first that keep most of the
-        measure, with fewer edits and the larger halo of those that keep as much."""
+        reach, with fewer edits and the larger halo of those that keep as much."""
         found = [each for each in self.trials if self.meets(each)]
         if self.price != HALO:
             return sorted(found, key=lambda each: (each.price, each.order))

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from erfscope.adapters.requested import Model
-from erfscope.advice.candidates import Candidate, joined, narrower, wider
+from erfscope.advice.candidates import Candidate, joined, narrower, parts_of, wider
 from erfscope.advice.halving import Trial, difference, fill, settle
-from erfscope.advice.outcome import Search
-from erfscope.advice.structure import Structure
+from erfscope.advice.outcome import REACH, Search
+from erfscope.advice.structure import Structure, bypassed
 from erfscope.advice.target import HALO, Bound
 from erfscope.advice.verdict import FRESH, LOOKS, finalists
 from erfscope.api import analyze
@@ -25,13 +25,15 @@ from erfscope.api.tile import halo_of
 from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
+from erfscope.measures.radial_curve import mass_beyond
 from erfscope.measures.values import paired_difference
 from erfscope.options.request import Request
 from erfscope.results.json_values import plain
+from erfscope.results.result import Result
 from erfscope.storage.writing import write_bytes
 
 #: The file in a folder that keeps what a search has measured, and its form.
-KEPT, KEPT_SCHEMA = "search.json", "erfscope.search/2"
+KEPT, KEPT_SCHEMA = "search.json", "erfscope.search/3"
 #: Images of each draw of a search, and the front's members that are put together where none reaches the target.
 IMAGES, JOINED = 4, 5
 #: Times that edits are put together.
@@ -70,7 +72,7 @@ class SearchRun:
             target=goal,
             budget=budget,
             layer=request.layers[0] or loaded.default_layer,
-            measure="r50" if goal.name == HALO else goal.name,
+            measure=REACH if goal.name == HALO else goal.name,
             price=HALO if goal.name == HALO else "gmacs",
             trials=(),
             is_settled=False,
@@ -79,10 +81,22 @@ class SearchRun:
             base=tuple(map(str, self._inserted(Candidate()) or ())),
             input_size=loaded.adapter.preprocess.size,
         )
-        self.known, self.count = self._known(), 0
+        self.own_halo: float | None = None
+        #: What was measured, by candidate and draw, and of smaller halos the r50 beside it and by draw what of the
+        #: model's own map lies beyond each distance.
+        self.known: dict[str, dict[int, float]] = {}
+        self.r50: dict[str, dict[int, float]] = {}
+        self.beyond: dict[int, list[float]] = {}
+        self.count = 0
+        self._resume()
         self.end = clock.monotonic() + seconds
         self.chosen = self._part()
         loaded.layer(self.search.layer)
+
+    @property
+    def measure(self) -> str:
+        """The measure that results are asked for."""
+        return "r50" if self.search.measure == REACH else self.search.measure
 
     def _is_late(self) -> bool:
         return self.request.stop() or clock.monotonic() > self.end
@@ -101,13 +115,14 @@ class SearchRun:
         if not self.known.get(Candidate().text):
             self._measure(Candidate(), 0)
         found = replace(self.search, trials=tuple(self._trials([Candidate()])))
+        self.own_halo = found.own.costs.get(HALO)
         settled = settle(found.trials, self._measure, stop=self._is_chosen)
         if settled and found.seems_met(found.own):
             self._decide(found, [found.own], stop=self._is_chosen)
         if found.meets(found.own):
             return replace(found, is_settled=settled)
-        first = self._candidates(structure)
-        found = replace(found, trials=(*found.trials, *self._trials(first)))
+        first, by = self._candidates(structure)
+        found = replace(found, trials=(*found.trials, *self._trials(first)), bypassed=by)
         self.chosen = self._part()
         for number in range(1 + ROUNDS):
             wanted = [each for each in found.trials if self._is_wanted(each, found)]
@@ -126,9 +141,11 @@ class SearchRun:
         self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
         return replace(found, on_weights=self._on_weights(found))
 
-    def _candidates(self, structure: Structure) -> list[Candidate]:
-        """The variants of one edit."""
-        return (narrower if self.search.price == HALO else wider)(structure, self.loaded.adapter.module)
+    def _candidates(self, structure: Structure) -> tuple[list[Candidate], tuple[str, ...]]:
+        """The variants of one edit, and the parts that skip connections pass by."""
+        module, variants = self.loaded.adapter.module, narrower if self.search.price == HALO else wider
+        by = bypassed(self.loaded, self.search.layer, parts_of(structure, module))
+        return variants(structure, module), by
 
     def _decide(self, found: Search, tested: Sequence[Trial], *, stop: Callable[[], bool]) -> None:
         """Give candidates fresh draws until it is known whether they reach the target, or the time is up: one after the
@@ -183,6 +200,8 @@ class SearchRun:
             )
             self.count += 1
             trial.values |= self.known.get(candidate.text, {})
+            if self.search.measure == REACH:
+                trial.r50 = self.r50.setdefault(candidate.text, {})
             found.append(trial)
         self.request.progress("counting what candidates cost", len(candidates), len(candidates))
         return found
@@ -199,22 +218,48 @@ class SearchRun:
 
     def _measure(self, candidate: Candidate, draw: int) -> float:
         """The measure of a candidate under one draw of images, and of weights where these are random."""
+        if self.search.measure == REACH:
+            found = self._reach(candidate, draw)
+        else:
+            found = self.search.sign * self._analyze(candidate, draw)[1]
+        self.known.setdefault(candidate.text, {})[draw] = found
+        self._keep()
+        return found
+
+    def _analyze(self, candidate: Candidate, draw: int) -> tuple[Result, float]:
         seed = draw_seed(int(self.options.get("seed") or 0), draw)
         own = {"samples": IMAGES, **self.options, "seed": seed, "layer": self.search.layer, "progress": None}
-        own |= {"measures": [self.search.measure], "insert": self._inserted(candidate)}
+        own |= {"measures": [self.measure], "insert": self._inserted(candidate)}
         if self.search.draws_weights:
             own["weights"] = "random"
         if candidate.size:
             own["input_size"] = candidate.size
         spent = min(self.seconds, self.seconds - (self.end - clock.monotonic()))
         self.request.progress("measuring candidates", int(spent), int(self.seconds))
-        value = analyze(self.model, **own)[self.search.measure]
-        if not isinstance(value.value, float):
-            raise ErfscopeError(f"{self.search.measure} of {candidate.text} is {value.value or 'not known'}")
-        found = self.search.sign * value.value
-        self.known.setdefault(candidate.text, {})[draw] = found
-        self._keep()
-        return found
+        result = analyze(self.model, **own)
+        value = result[self.measure].value
+        if not isinstance(value, float):
+            raise ErfscopeError(f"{self.measure} of {candidate.typed} is {value or 'not known'}")
+        return result, value
+
+    def _reach(self, candidate: Candidate, draw: int) -> float:
+        """What a candidate keeps of the reach, see :data:`REACH`."""
+        own, ours, halo = self._beyond(Candidate(), draw), self._beyond(candidate, draw), self.own_halo
+        pairs = [*zip(ours, own, strict=False)][1 : None if halo is None else int(halo) + 1]
+        return float(np.mean([min(1.0, share / whole) for share, whole in pairs if whole > 0] or [1.0]))
+
+    def _beyond(self, candidate: Candidate, draw: int) -> Sequence[float]:
+        """The shares of a candidate's map beyond each distance; those of the model as it is are kept."""
+        is_own = candidate == Candidate()
+        if is_own and draw in self.beyond:
+            return self.beyond[draw]
+        result, r50 = self._analyze(candidate, draw)
+        assert result.map is not None
+        self.r50.setdefault(candidate.text, {})[draw] = r50
+        beyond: list[float] = mass_beyond(result.map).tolist()
+        if is_own:
+            self.beyond[draw] = beyond
+        return beyond
 
     def _asked(self) -> dict[str, Any]:
         """What values of different runs must agree in."""
@@ -228,30 +273,39 @@ class SearchRun:
         found: dict[str, Any] = plain(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
         return found
 
-    def _known(self) -> dict[str, dict[int, float]]:
-        """What an earlier run has measured."""
+    def _resume(self) -> None:
+        """Take over what an earlier run has measured."""
         if self.kept["resume"] is None:
-            return {}
+            return
         path = Path(self.kept["resume"]) / KEPT
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            schema, asked, values = document["schema"], document["asked"], document["values"]
+            schema, asked = document["schema"], document["asked"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ErfscopeError(
-                f"there is no search to go on with in {path.parent}: {path.name} cannot be read"
-            ) from error
+            why = f"{path.name} cannot be read" if path.parent.exists() else "the folder does not exist"
+            raise ErfscopeError(f"there is no search to go on with in {path.parent}: {why}") from error
         if (schema, asked) != (KEPT_SCHEMA, self._asked()):
             raise ErfscopeError(
                 f"the search in {path.parent} was of another model or other options; use another folder"
             )
-        return {text: {int(draw): float(value) for draw, value in each.items()} for text, each in values.items()}
+        self.known, self.r50 = (
+            {text: {int(draw): float(value) for draw, value in each.items()} for text, each in document[name].items()}
+            for name in ("values", "r50")
+        )
+        self.beyond = {int(draw): beyond for draw, beyond in document["beyond"].items()}
 
     def _keep(self) -> None:
         if self.kept["keep_in"] is None:
             return
         folder = Path(self.kept["keep_in"])
         folder.mkdir(parents=True, exist_ok=True)
-        document = {"schema": KEPT_SCHEMA, "asked": self._asked(), "values": self.known}
+        document: dict[str, Any] = {
+            "schema": KEPT_SCHEMA,
+            "asked": self._asked(),
+            "values": self.known,
+            "r50": self.r50,
+        }
+        document["beyond"] = self.beyond
         write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
 
     def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:
@@ -261,7 +315,7 @@ class SearchRun:
         own, *kept = Candidate(), *(each.candidate for each in found.front if each.candidate.keeps_weights)
         values = {}
         for candidate in (own, *kept) if kept else ():
-            given = {**self.given, "layer": found.layer, "measures": [found.measure]}
+            given = {**self.given, "layer": found.layer, "measures": [self.measure]}
             given["insert"] = self._inserted(candidate)
-            values[candidate.text] = analyze(self.model, **given)[found.measure]
+            values[candidate.text] = analyze(self.model, **given)[self.measure]
         return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}

@@ -44,7 +44,7 @@ def advice_html(advice: Advice) -> str:
 
 def advice_json(advice: Advice) -> dict[str, Any]:
     """The advice as JSON values; a field that covers every input is null."""
-    found: dict[str, Any] = {"schema": SCHEMA, "structure": advice.structure.to_json()}
+    found: dict[str, Any] = {"schema": SCHEMA, "structure": {**advice.structure.to_json(), "weights": "any"}}
     if advice.depth is not None:
         found["depth"] = advice.depth.to_json()
     if advice.search is not None:
@@ -60,8 +60,8 @@ def advice_parts(advice: Advice, *, everything: bool = False) -> Iterator[Table 
     yield from (Note(text=text, label="-") for text in _findings(structure))
     yield from (Note(text=text, style="dim") for text in (*_meanings(structure), EVIDENCE))
     for series in in_depth(advice.depth.results) if advice.depth is not None else ():
-        weights = words.conditions(series[0])["weights"].alone
-        yield from (empty, Note(text=f"measured with {weights} over {words.images_text(series[0])}", style="bold"))
+        weights = words.random_weights(series[0]) or words.weights_condition(series[0]).alone
+        yield from (empty, Note(text=f"measured over {words.images_text(series[0])}; {weights}", style="bold"))
         yield from (Note(text=text, label="-") for text in depth_sentences(series))
         yield from (empty, depth_table(series))
     if advice.search is not None:
@@ -142,7 +142,8 @@ def _meanings(structure: Structure) -> Iterator[str]:
     yield (
         f"field in: side in {structure.axes.cells} of what a layer's input sees by its shortest path (a residual block"
         " counts as its shortcut), the largest in the stage; TRF: of the stage's last layer, by all paths. Both without"
-        " borders, for a unit at the centre: one at the border of a dense output needs twice as much to see everything"
+        " borders, for a unit at the centre: one at the border of a dense output needs twice as much to see everything."
+        " Both hold for any weights"
     )
     yield "covered: layers whose field in is larger than the input already, unproductive where they widen it"
     heads = [each.name for each in structure.layers if each not in structure.in_place]

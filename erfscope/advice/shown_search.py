@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from erfscope.advice.halving import CHOOSING, MOST_DRAWS, Trial
-from erfscope.advice.outcome import Search
+from erfscope.advice.outcome import REACH, Search
 from erfscope.advice.structure import ALL, Structure
 from erfscope.advice.target import HALO
 from erfscope.advice.verdict import DECIDING, LOOKS
-from erfscope.printable import brief, listed_up_to, with_error
+from erfscope.printable import brief, fixed, listed_up_to, plus, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.view.table import DASH, Column, Note, Table, rows_of
 
@@ -46,14 +46,15 @@ def _answer(search: Search, structure: Structure) -> str:
         return f"{now}, so that the model meets the target as it is"
     if met:
         if search.price == HALO:
-            return f"{now}; met with the least loss of r50{within} by {met[0].candidate.text}"
+            kept = f"which keeps {_measured(search, met[0])} of it"
+            return f"{now}; met with the least loss of reach{within} by {met[0].candidate.typed}, {kept}"
         is_least = search.is_settled and not any(map(search.is_open, search.tested))
         least, rest = (" at the least cost", "") if is_least else ("", "; not known yet: whether at the least cost")
-        return f"{now}; met{least}{within} by {met[0].candidate.text}, with {_number(search, met[0])}{cells}{rest}"
+        return f"{now}; met{least}{within} by {met[0].candidate.typed}, with {_number(search, met[0])}{cells}{rest}"
     known, best, tested = sum(search.value(each) is not None for each in search.trials[1:]), search.best, ""
     measured = f"; {known} of them are measured" if known < every else ""
     if best is not search.own:
-        tested = f"; the best of {len(search.tested)} tested: {best.candidate.text}, {_number(search, best)}{cells}"
+        tested = f"; the best of {len(search.tested)} tested: {best.candidate.typed}, {_number(search, best)}{cells}"
     if search.verdict == "not met":
         some = f"the {known} measured of {every}" if known < every else str(every)
         return f"{now}, and none of {some} candidates meets the target{within}{tested}"
@@ -74,6 +75,9 @@ def _number(search: Search, trial: Trial) -> str:
 
 def _measured(search: Search, trial: Trial) -> str:
     value, error = search.measured(trial)
+    if search.measure == REACH:
+        # Of the model as it is all.
+        return DASH if value is None else f"{with_error(100 * value, 100 * error)} %"
     return f"{'≈ ' if value is not None and error == ALL else ''}{with_error(value, error)}"
 
 
@@ -84,8 +88,18 @@ def _is_length(search: Search) -> bool:
 def _warnings(search: Search, structure: Structure) -> Iterator[str]:
     """What a reader must know before the numbers."""
     yield RANDOM if search.draws_weights else OWN_WEIGHTS
+    if hidden := search.hidden():
+        name, then = (
+            ("r50", "candidates are judged by the reach, which sees it")
+            if search.price == HALO
+            else (search.measure, "whether they help shows only after training")
+        )
+        yield (
+            f"{name} is blind here: skip connections pass by {listed_up_to(FEW, hidden)}, and edits of these change it"
+            f" by less than 1 %; {then}"
+        )
     if search.price == HALO:
-        yield "r50 does not show what is lost with parameters: train the candidate before you tile with it"
+        yield "no size shows what is lost with parameters: train the candidate before you tile with it"
     # A disc of this radius holds half of the input.
     even = math.sqrt(math.prod(structure.input_size) / (2 * math.pi))
     if search.target.name == "r50" and len(structure.input_size) == 2 and search.target.value > even:
@@ -108,14 +122,16 @@ def ranked(search: Search) -> list[Trial]:
 def search_table(search: Search, trials: Sequence[Trial]) -> Table:
     """The candidates with what they change."""
     best, own, is_halo = {*map(id, search.known_front)}, search.own, search.price == HALO
-    names = [*(["halo"] if is_halo else []), search.measure, f"Δ{search.measure}", "ΔGMACs", "Δparams", "Δmemory"]
-    names += ["target", *(["on the\nweights"] if search.on_weights else [])]
+    names = ["halo", REACH, "r50"] if is_halo else [search.measure, f"Δ{search.measure}"]
+    names += ["ΔGMACs", "Δparams", "Δmemory", "target", *(["on the\nweights"] if search.on_weights else [])]
     places, rows = {id(each): str(place) for place, each in enumerate(ranked(search))}, []
     for each in trials:
         mark = "*" if id(each) in best else ""
         cells = [places.get(id(each), "").removeprefix("0") + mark, each.candidate.text]
-        cells += [_halo(each.costs[HALO])] if is_halo else []
-        cells += [_measured(search, each), _difference(search, each)]
+        if is_halo:
+            cells += [_halo(each.costs[HALO]), _measured(search, each), _r50(search, each)]
+        else:
+            cells += [_measured(search, each), _difference(search, each)]
         cells += [_change(each, own, name) for name in ("gmacs", "params", "memory")]
         is_tested = is_halo or each in search.tested
         cells += [TARGET[search.verdict_on(each)] if is_tested and search.is_allowed(each) else ""]
@@ -132,7 +148,11 @@ def _difference(search: Search, trial: Trial) -> str:
         return DASH
     change, error = search.change(trial)
     text = with_error(change, error)
-    return f"{'' if error < ALL else '≈ '}{'' if text.startswith('-') else '+'}{text}"
+    return f"{'' if error < ALL else '≈ '}{plus(text)}{text}"
+
+
+def _r50(search: Search, trial: Trial) -> str:
+    return with_error(*search.r50(trial)[0]) if trial.r50 else DASH
 
 
 def _halo(side: float | None) -> str:
@@ -145,7 +165,8 @@ def _change(trial: Trial, own: Trial, name: str) -> str:
     if found is None or not before or trial is own:
         return DASH
     change = 100 * (found / before - 1)
-    return "0" if found == before else f"{change:+.{0 if abs(change) >= 10 else 1}f} %"
+    text = fixed(change, 0 if abs(change) >= 10 else 1)
+    return "0" if found == before else f"{plus(text)}{text} %"
 
 
 def _search_notes(search: Search, rest: int) -> Iterator[str]:
@@ -160,10 +181,16 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
             "numbers of the candidates tested are of further draws, which chose nothing; the others' are of the draws"
             " that choose, which flatter the best; ≈: of fewer than four draws"
         )
-    yield (
-        f"± standard error over draws of {of}, of Δ paired; *: the front, no candidate with less"
-        f" {'halo' if search.price == HALO else 'GMACs'} has as much {search.measure}, differences below 1 % aside"
+    if search.price == HALO:
+        yield (
+            "reach: at each distance up to the halo, the share of the ERF that lies farther, divided by that of the"
+            " model as it is (at most all of it); the mean over these distances"
+        )
+    mark = (
+        f"; *: the front, no candidate with less {'halo' if search.price == HALO else 'GMACs'} has as much"
+        f" {search.measure}, differences below 1 % aside"
     )
+    yield f"± standard error over draws of {of}, of Δ paired{mark if search.known_front else ''}"
     if not search.is_settled:
         most = max(len(each.among(CHOOSING)) for each in search.trials)
         why = f"after {MOST_DRAWS} draws" if most >= MOST_DRAWS else "yet"
@@ -173,7 +200,7 @@ def _search_notes(search: Search, rest: int) -> Iterator[str]:
     yield f"{draws} draws in all" + (f"; {rest} more candidates: --all shows them" if rest > 0 else "")
     failed = [each for each in search.trials if each.failure]
     if failed:
-        yield f"not possible: {listed_up_to(2, [f'{each.candidate.text} ({each.failure})' for each in failed])}"
+        yield f"not possible: {listed_up_to(2, [f'{each.candidate.typed} ({each.failure})' for each in failed])}"
 
 
 def search_json(search: Search) -> dict[str, Any]:
@@ -199,6 +226,7 @@ def search_json(search: Search) -> dict[str, Any]:
                 "value_se": error,
                 "difference": change,
                 "se": change_error,
+                **({"r50": search.r50(each)[0][0]} if search.measure == REACH else {}),
                 "values": {str(draw): search.sign * found for draw, found in sorted(each.values.items())},
                 "failure": each.failure or None,
             }

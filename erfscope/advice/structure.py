@@ -183,7 +183,7 @@ def structure_of(model: LoadedModel) -> Structure:
         found.append(
             LayerField(
                 name=name,
-                stage=next((each for each in model.adapter.stages if f"{name}.".startswith(f"{each}.")), ""),
+                stage=next((each for each in model.parts if f"{name}.".startswith(f"{each}.")), ""),
                 params=sum(_numel(each) for each in weights - seen),
                 gmacs=multiply_adds(node, int(np.prod(shape_of(node)))) / recording.images / 1e9,
                 shortest_in=taken,
@@ -206,6 +206,18 @@ def structure_of(model: LoadedModel) -> Structure:
         params=sum(each.numel() for each in model.adapter.module.parameters()),
         gmacs=giga_multiply_adds(graph),
     )
+
+
+def bypassed(model: LoadedModel, layer: str, parts: Sequence[str]) -> tuple[str, ...]:
+    """Those of a model's parts that skip connections pass by: a layer still sees the image without them."""
+    recording, positions = model.recording, model.recording.positions
+    seen = recording.find(layer)
+
+    def is_bypassed(part: str) -> bool:
+        inside = {each for each in recording.graph.nodes if f"{module_of(each)}.".startswith(f"{part}.")}
+        return seen is not None and positions.image in positions.ancestors(seen.node, without=inside)
+
+    return tuple(filter(is_bypassed, parts))
 
 
 def _last_map(model: LoadedModel) -> fx.Node | None:

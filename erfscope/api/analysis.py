@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack
 import torch
 
 from erfscope.adapters.requested import name_of, refuse_weights
+from erfscope.adapters.sources.sources import take_layer
 from erfscope.additions import additions
 from erfscope.api.blocks import host_reference, parse_blocks, with_blocks
 from erfscope.api.models import Model, are_paths, caller_modules, check_images, feed_of, load_model
@@ -27,8 +28,8 @@ from erfscope.geometry.names import ONE_INPUT
 from erfscope.geometry.unit_kind import TOKEN, kind_of
 from erfscope.model_errors import ModelExitError, contain_exits
 from erfscope.options.option import Running
-from erfscope.options.request import Request
-from erfscope.options.settings import FREE, Options, Settings
+from erfscope.options.request import STAGES, Request, is_several
+from erfscope.options.settings import FREE, Options, Settings, lists_options
 from erfscope.parallel import RankGone, current
 from erfscope.restore import restored
 from erfscope.results.auto_input_size import Growth
@@ -43,6 +44,7 @@ from erfscope.stimuli.files import by_input
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
+@lists_options
 def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **options: Unpack[Options]) -> Result:
     """Measure how far one unit of a model looks.
 
@@ -62,7 +64,8 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     """
     if errors not in ("raise", "row"):
         raise unknown("errors", str(errors), ("raise", "row"))
-    request = replace(Request.parse(options, may_grow=True), raises=errors == "raise")
+    model, named = with_layer(model, options)
+    request = replace(Request.parse(named, may_grow=True), raises=errors == "raise")
     report = _sweep(model, request, with_host=False)
     # Of several sizes that were tried the last one counts.
     wanted = [row for row in report if row.input.size == report[-1].input.size] if request.is_growing else report
@@ -75,6 +78,7 @@ def analyze(model: Model, *, errors: Literal["raise", "row"] = "raise", **option
     return wanted[0]
 
 
+@lists_options
 def sweep(model: Model, **options: Unpack[Options]) -> Report:
     """Measure one model under every combination of the layers, units, input sizes, weights and conventions given.
 
@@ -88,7 +92,22 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
         One result per combination, in the order given. Before those of a model with inserted blocks comes that of the
         model without them.
     """
-    return _sweep(model, Request.parse(options, may_grow=True), with_host=True)
+    model, named = with_layer(model, options)
+    return _sweep(model, Request.parse(named, may_grow=True), with_host=True)
+
+
+def with_layer(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Any]]:
+    """A model without the layer that its spec names, and the options with it.
+
+    Raises:
+        ErfscopeError: the options name a layer too.
+    """
+    plain, layer = take_layer(model)
+    if layer is None:
+        return plain, options
+    if options.get("layer") is not None:
+        raise ErfscopeError(f"the layer stands twice, behind the @ of {model!r} and in the option; leave one out")
+    return plain, {**options, "layer": layer}
 
 
 def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
@@ -257,15 +276,33 @@ def with_earlier(request: Request) -> Request:
 def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
     """The layers that the request names, or the default one; '' if the model has none, which measuring then
     reports."""
-    if request.layers == ("stages",):
-        if not loaded.adapter.stages:
-            raise ErfscopeError(f"{loaded.label} declares no stages; `erfscope layers` lists its layers")
-        return list(loaded.adapter.stages)
+    kind, _ = kind_of(request.settings.unit)
+    found: list[str] = []
     try:
-        kind, _ = kind_of(request.settings.unit)
-        return [layer or loaded.default_layer_of(kind) for layer in request.layers]
+        for layer in request.layers:
+            if layer is None:
+                found.append(loaded.default_layer_of(kind))
+            elif is_several(layer):
+                names = stages_of(loaded) if layer == STAGES else loaded.layers_like(layer)
+                found += [each for name in names for each in loaded.calls_of(name)]
+            else:
+                found.append(layer)
     except MeasurementError:
         return [""]
+    return list(dict.fromkeys(found))
+
+
+def stages_of(loaded: LoadedModel) -> tuple[str, ...]:
+    """The stages or parts of a model; see :attr:`LoadedModel.parts`.
+
+    Raises:
+        ErfscopeError: it has none.
+    """
+    if not loaded.parts:
+        raise ErfscopeError(
+            f"{loaded.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+        )
+    return loaded.parts
 
 
 def _named(images: Any) -> Any:

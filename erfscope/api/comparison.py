@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapters import ModuleAdapter, split_label
-from erfscope.adapters.requested import name_of
-from erfscope.adapters.sources.catalogue import model_names
+from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
+from erfscope.api.entries import entries_of, refuse_per_model, refuse_unknown_layers, with_own
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
@@ -26,23 +24,21 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.model_facts import Preprocess, Weights
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, Settings
+from erfscope.options.settings import Options, Settings, lists_options
 from erfscope.parallel import current, single_process
-from erfscope.printable import one_line
 from erfscope.restore import restored
 from erfscope.results import comparability
-from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.stimuli.feed import Feed, PictureFeed
 from erfscope.stimuli.several import SeveralFeed
 from erfscope.stimuli.values import ValuesFeed
-from erfscope.storage.files import is_report, read
 
 #: Size of a comparison whose models share none of their own.
 COMMON_SIZE = (224, 224)
 
 
+@lists_options
 def compare(
     models: Mapping[str, Model] | Sequence[Model | Report | Result],
     *,
@@ -56,8 +52,9 @@ def compare(
             labels. Shards of one run are put together.
         of: The spec of one model. ``models`` are then its checkpoint files, or patterns of such; the files of a pattern
             stand in the order of the numbers in their names.
-        **options: As for :func:`erfscope.analyze`; ``checkpoint``, ``model_kwargs`` or a ``layer`` by name is refused
-            with several models.
+        **options: As for :func:`erfscope.analyze`. A ``layer`` by name is that of every model; one model's own stands
+            behind its spec, ``"net.py:make@dec1"``, or in a mapping by labels, as in ``layer={"ours": "dec1"}``. So
+            does its ``checkpoint``, ``{"ours": "best.pt"}``. ``model_kwargs`` is refused with several models.
 
     Returns:
         One result per model and setting, in the order given. A model that fails is a row with its reason.
@@ -66,9 +63,9 @@ def compare(
         ErfscopeError: as for :func:`erfscope.analyze`.
         MeasurementError: settings differ, or only some of the models could have their pretrained weights.
     """
-    entries: list[tuple[str, Any]] = entries_of(models) if of is None else [*checkpoints(models, of)]
+    entries, named = with_own(entries_of(models) if of is None else [*checkpoints(models, of)], options)
     with restored(*caller_modules(*(model for _, model in entries))):
-        return compared(entries, Request.parse(options), of=of)
+        return compared(entries, Request.parse(named, of_each=True), of=of)
 
 
 @torch.inference_mode(False)
@@ -105,7 +102,8 @@ def compared(
         loaded_models = _load_at_one_size(live, request, size, weights)
         ready = [s for s in loaded_models.values() if isinstance(s, LoadedModel)]
         used = [(s.label, s.adapter.weights) for s in ready] + [(row.label, row.weights) for row in stored if row.ok]
-        comparability.refuse_mixed_weights(used)
+        comparability.refuse_mixed_weights(used, weights)
+        refuse_unknown_layers(ready, request)
         shown = (pixels or {}).get(size) or (ready[0].adapter.preprocess if ready else None)
         feed = feed_of(request, shown) if shown is not None else None
         variants = {s.label: with_blocks(s, request) for s in ready}
@@ -117,7 +115,7 @@ def compared(
             )
             groups |= {label: [replace(row, step=step) for row in groups[label]] for label, step in steps.items()}
             if request.settings.halo:
-                groups |= {label: with_halos(groups[label], model, request) for label, model in live}
+                groups |= {label: with_halos(groups[label], model, request.of_model(label)) for label, model in live}
             group = [row for found in groups.values() for row in found]
             comparability.refuse_mismatch(group)
             for label, found in groups.items():
@@ -178,6 +176,7 @@ def _rows(
         return [failed(entry, settings, feed, MeasurementError(f"{unlike}; analyze it alone"))]
     own = _by_own_numbers(feed, prepared, shared)
     rows: list[Result] = []
+    request = request.of_model(entry.label)
     for layer in asked_layers(entry, request):
         rows += measure_with_host(entry, variants[entry.label], own, replace(settings, layer=layer), request)
     return [row if row.cost else replace(row, cost=entry.cost) for row in rows]
@@ -264,67 +263,3 @@ def _load_at_one_size(
 def common_size(own: Collection[tuple[int, ...]]) -> tuple[int, ...]:
     """The size that all models share by default, else 224 x 224."""
     return next(iter(own)) if len(own) == 1 else COMMON_SIZE
-
-
-def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
-    """(label, model or stored report), labels made distinct."""
-    if isinstance(models, Mapping):
-        pairs: list[tuple[str | None, Any]] = list(models.items())
-    else:
-        pairs = [pair for m in models for pair in (_named(m) if isinstance(m, str) else [(None, m)])]
-    if not pairs:
-        raise ErfscopeError("nothing to compare; name at least one model or stored result")
-    entries: list[tuple[str, Any]] = []
-    for label, model in pairs:
-        given = model
-        if isinstance(model, Result):
-            model = Report(results=(model,))
-        elif isinstance(model, str | Path) and (Path(model).suffix == ".json" or is_report(Path(model))):
-            model = read(model)
-        if isinstance(model, Report) and label:
-            model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
-        name = label or name_of(given if isinstance(given, str | Path) else model)
-        taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
-        entries.append((f"{name} #{taken + 1}" if taken else name, model))
-    return _without_shards(entries)
-
-
-def _named(text: str) -> list[tuple[str | None, str]]:
-    """(label, spec) of one argument: several where it is a pattern of timm's names."""
-    label, spec = split_label(text)
-    if label is not None or not any(mark in spec for mark in "*?[") or Path(spec).exists():
-        return [(label, spec)]
-    names = model_names(spec)
-    if not names:
-        raise ErfscopeError(f"no model of timm is called {spec!r}; `erfscope models` lists the names")
-    return [(None, name) for name in names]
-
-
-def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The shards of each run as one entry, where its first shard stands.
-
-    Raises:
-        MeasurementError: they cannot be put together.
-    """
-    runs: dict[object, list[Report]] = {}
-    for _, entry in entries:
-        if isinstance(entry, Report) and is_shard(entry):
-            runs.setdefault(run_of(entry), []).append(entry)
-    merged: list[tuple[str, Any]] = []
-    for label, entry in entries:
-        if not (isinstance(entry, Report) and is_shard(entry)):
-            merged.append((label, entry))
-        elif (shards := runs.pop(run_of(entry), None)) is not None:
-            merged.append((label, merge(shards)))
-    return merged
-
-
-def refuse_per_model(request: Request, count: int, of: str | None) -> None:
-    """Refuse options that only one of several models can have."""
-    for option in ("checkpoint", "model_kwargs") if of is None else ("checkpoint",):
-        if count > 1 and request.building.get(option):
-            raise ErfscopeError(
-                f"--{option.replace('_', '-')} belongs to one model; analyze each with -o DIR, then compare the folders"
-            )
-    if of is None and count > 1 and not {*request.layers} <= {None, "stages"}:
-        raise ErfscopeError("--layer by name belongs to one model; analyze each with -o DIR, then compare the folders")

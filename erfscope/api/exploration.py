@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from erfscope.adapters.requested import refuse_weights
-from erfscope.api.analysis import asked_layers
+from erfscope.api.analysis import asked_layers, with_layer
+from erfscope.api.entries import entries_of, with_own
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks
@@ -23,8 +24,8 @@ from erfscope.explorer.stages import Stage, StagePlan, block_sizes, costs, explo
 from erfscope.figures.maps import colour_map
 from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
-from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.request import STAGES, Request
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored, same_random_numbers
 
 #: Options that an explorer takes, beside those that say how a model is built.
@@ -41,9 +42,12 @@ EXPLORED = (
     "seed",
     "device",
 )
+#: Parts of a network without stages that are shown, evenly spread over its depth.
+MOST_PARTS = 12
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 
+@lists_options
 def explore(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,
@@ -73,15 +77,15 @@ def explore(
         ErfscopeError: nothing could be started: a bad name, file, layer or option.
         MeasurementError: a model fails.
     """
-    models = _models(model, grid)
-    request = _request(models, image, options)
+    models, named = _models(model, grid, options)
+    request = _request(models, image, named)
     with restored(*caller_modules(*(each for _, each in models))), torch.inference_mode(False):
         loaded = [_load(each, label, request) for label, each in models]
         plans = [plans for each in loaded for plans in _plans(each, request, grid)]
         if len(plans) > 2:
             raise ErfscopeError(
                 f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
-                " fewer models, or an input with --wrt"
+                " fewer models, or an input with wrt= (--wrt)"
             )
         bare = [explored_model(stages[0].plan) for stages in plans]
         pictures = sum(len(model.picture.url) for model in bare)
@@ -95,6 +99,7 @@ def explore(
     return Explorer(models=tuple(explored), colours=_colours())
 
 
+@lists_options
 def serve(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,
@@ -125,8 +130,8 @@ def serve(
     except ImportError as error:
         text = "--serve needs starlette and uvicorn; pip install '.[explore]' in a checkout of erfscope"
         raise ErfscopeError(text) from error
-    models = _models(model, 1)
-    request = _request(models, image, options)
+    models, named = _models(model, 1, options)
+    request = _request(models, image, named)
     modules = caller_modules(*(each for _, each in models))
     with restored(*modules), torch.inference_mode(False):
         loaded = [_live(_load(each, label, request), request) for label, each in models]
@@ -135,26 +140,31 @@ def serve(
     serve_explorer(explorer, host, port, ready)
 
 
-def _models(model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None) -> list[tuple[str | None, Model]]:
-    """Models with their labels, where they are given."""
-    if isinstance(model, Mapping):
-        models: list[tuple[str | None, Any]] = [*model.items()]
+def _models(
+    model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None, options: Mapping[str, Any]
+) -> tuple[Sequence[tuple[str | None, Any]], Mapping[str, Any]]:
+    """The models with their labels, and the options with what each has of its own."""
+    if isinstance(model, Mapping) or (isinstance(model, list | tuple) and len(model) != 1):
+        models: Sequence[tuple[str | None, Any]]
+        models, options = with_own(entries_of(model), options)
     else:
-        models = [(None, each) for each in (model if isinstance(model, list | tuple) else [model])]
+        one: Any = model[0] if isinstance(model, list | tuple) else model
+        plain, options = with_layer(one, options)
+        models = [(None, plain)]
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
     if grid is not None and not 1 <= grid <= GRID_LIMIT:
         raise ErfscopeError(f"grid is the number of units along each axis, from 1 to {GRID_LIMIT}, not {grid}")
-    return models
+    return models, options
 
 
-def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Options) -> Request:
+def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Mapping[str, Any]) -> Request:
     """The options, of the one image."""
     for name in options:
         if name not in TAKEN:
             raise ErfscopeError(f"explore takes no {name}; it measures every unit of a grid on one image")
     given = {} if image is None else {"images": image}
-    request = Request.parse({**given, **options, "samples": 1})
+    request = Request.parse({**given, **options, "samples": 1}, of_each=True)
     if {"input_size", "convention"} & {*request.several()}:
         raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
     for _, model in models:
@@ -179,9 +189,12 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 
 
 def _layers(model: LoadedModel, request: Request) -> list[str]:
-    """The layers that were asked for, by default all stages."""
-    if request.layers == (None,) and model.adapter.stages:
-        return list(model.adapter.stages)
+    """The layers that were asked for, by default all stages, or as many parts of a network that declares none."""
+    request = request.of_model(model.label)
+    if request.layers == (None,) and model.parts:
+        found = asked_layers(model, replace(request, layers=(STAGES,)))
+        most = len(found) if model.adapter.stages else min(len(found), MOST_PARTS)
+        return [str(found[round(number)]) for number in np.linspace(0, len(found) - 1, most)]
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 

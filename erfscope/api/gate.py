@@ -3,6 +3,7 @@ measured."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,19 +12,26 @@ from typing import Unpack
 import torch
 
 from erfscope.adapters.requested import name_of, refuse_weights
-from erfscope.api.models import Model, caller_modules
+from erfscope.api.models import Model, caller_modules, load_structure
 from erfscope.api.observed import Observed, observe
 from erfscope.api.tile import halo_of
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, did_you_mean
 from erfscope.gate import baseline as baselines
 from erfscope.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
 from erfscope.gate.compare import compare
-from erfscope.gate.judge import Tolerance, tolerances
 from erfscope.gate.sample_sizes import growth_notice, is_enough, more_images, sizes
+from erfscope.gate.tolerance import (
+    Tolerance,
+    is_absolute_length,
+    pointless,
+    refuse_beyond,
+    refuse_pointless,
+    tolerances,
+)
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
@@ -45,6 +53,7 @@ class CheckRequest:
     longest_halo: int | None = None
 
 
+@lists_options
 def check(
     model: Model,
     *,
@@ -83,8 +92,8 @@ def check(
         The verdict, with ``word``, ``text`` and ``exit_code``.
 
     Raises:
-        ErfscopeError: an option, a tolerance or the baseline cannot be used. What is wrong with the model is a verdict,
-            not an error.
+        ErfscopeError: an option, a tolerance or the baseline cannot be used, or a tolerance guards nothing. What is
+            wrong with the model is a verdict, not an error.
     """
     request = CheckRequest(
         name=name or options.get("label") or name_of(model),
@@ -114,6 +123,7 @@ def compare_to_baseline(
     own = name or result.label
     expected = baselines.read(Path(baseline)).get(own)
     allowed = _parsed(tolerances)
+    refuse_pointless(allowed or {}, expected)
     result.compute(allowed or ())
     verdict = compare(entry_of(result), expected, name=own, tolerances=allowed)
     return replace(verdict, result=result)
@@ -133,7 +143,8 @@ def check_all(
     Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are
     measured all the same."""
     if missing not in (None, "refuse", "write", "accept"):
-        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
+        hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
     path = Path(baseline)
     known = baselines.read(path)
     policy: Missing = missing or ("refuse" if path.exists() else "write")
@@ -144,7 +155,7 @@ def check_all(
         raise ErfscopeError(
             f"two checks are called {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own"
         )
-    prepared = [_checked(request) for request in requests]
+    prepared = [_checked(request, None if update else known.get(request.name)) for request in requests]
     verdicts: list[Verdict] = []
     accepted: dict[str, BaselineEntry] = {}
     for check, (request, allowed) in zip(requests, prepared, strict=True):
@@ -166,8 +177,8 @@ def check_all(
     return CheckReport(verdicts=tuple(verdicts), baseline=path, written=tuple(accepted))
 
 
-def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]:
-    """Read the options and the tolerances, and refuse what needs no model to be refused."""
+def _checked(check: CheckRequest, expected: BaselineEntry | None) -> tuple[Request, dict[str, Tolerance] | None]:
+    """Read the options and the tolerances, and refuse what needs no measurement to be refused."""
     try:
         request = Request.parse({"device": "cpu", **check.options})
         for name in request.several():
@@ -177,9 +188,27 @@ def _checked(check: CheckRequest) -> tuple[Request, dict[str, Tolerance] | None]
         if request.settings.shard is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
         refuse_weights(check.model, request)
-        return request, _parsed(check.tolerances)
+        allowed = _parsed(check.tolerances)
+        refuse_pointless(allowed or {}, expected)
+        _refuse_beyond_input(check.model, request, allowed or {}, expected)
+        return request, allowed
     except ErfscopeError as error:
         raise ErfscopeError(f"check {check.name!r}: {error}") from error
+
+
+def _refuse_beyond_input(
+    model: Model, request: Request, allowed: Mapping[str, Tolerance], expected: BaselineEntry | None
+) -> None:
+    """Refuse tolerances of lengths that no ERF within an image has. The model says the size where nothing else does;
+    volumes and sequences, and pixels with a spacing, have other units."""
+    if request.building.keys() & {"axes", "spacing"} or not any(map(is_absolute_length, allowed, allowed.values())):
+        return
+    size: Sequence[int] = () if expected is None else expected.protocol["input_size"]
+    if not size:
+        with contextlib.suppress(ErfscopeError):  # what is wrong with the model is a verdict
+            size = load_structure(model, request).adapter.preprocess.size
+    if len(size) == 2:
+        refuse_beyond(allowed, size)
 
 
 def _parsed(given: Mapping[str, object] | None) -> dict[str, Tolerance] | None:
@@ -255,6 +284,12 @@ def _with_more(first: Observed, allowed: Mapping[str, Tolerance] | None) -> Base
 
 def _to_write(found: Verdict, obtained: BaselineEntry, allowed: Mapping[str, Tolerance] | None) -> Verdict:
     """The verdict on what is written, with a notice on the number of its images."""
+    notices = [
+        pointless(name, each, obtained.measures[name])
+        for name, each in (allowed or {}).items()
+        if name in obtained.measures
+    ]
+    found = replace(found, notices=(*found.notices, *filter(None, notices)))
     last = obtained.more[-1].samples if obtained.more else None
     text = growth_notice(obtained, is_enough=is_enough(obtained.over(last), allowed))
     return replace(found, obtained=obtained, notices=(*found.notices, text) if text else found.notices)

@@ -12,7 +12,8 @@ from typing import Any, Unpack
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.api.analysis import asked_settings, store_measured_rows, with_earlier
-from erfscope.api.comparison import COMMON_SIZE, common_size, compared, entries_of, refuse_per_model
+from erfscope.api.comparison import COMMON_SIZE, common_size, compared
+from erfscope.api.entries import entries_of, refuse_per_model, with_own
 from erfscope.api.models import check_images, load_model
 from erfscope.engine.measure import has_lost_arrays, refuse_others
 from erfscope.engine.outcome import not_measured
@@ -21,7 +22,7 @@ from erfscope.geometry.input_size import is_size
 from erfscope.isolation import Limits, Outcome, run_alone
 from erfscope.options.option import Running
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.parallel import current
 from erfscope.results import comparability
 from erfscope.results.comparability import CONDITIONS
@@ -34,6 +35,7 @@ SEVERAL = ("input_size", "weights", "convention", "wrt")
 _FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
 
 
+@lists_options
 def compare_isolated(
     models: Sequence[str],
     *,
@@ -58,10 +60,11 @@ def compare_isolated(
         ErfscopeError: as for :func:`erfscope.compare`; a model is no spec, or an option cannot be pickled.
         MeasurementError: only some of the models could have their pretrained weights.
     """
-    request = Request.parse(options)
+    entries, named = with_own(entries_of(models), options)
+    request = Request.parse(named, of_each=True)
     if current().size > 1:
         raise ErfscopeError("models in processes of their own are not shared by ranks; start erfscope without torchrun")
-    entries = [(label, _spec(model)) for label, model in entries_of(models)]
+    entries = [(label, _spec(model)) for label, model in entries]
     refuse_per_model(request, len(entries), None)
     given = _given(request)
     request = with_earlier(request)
@@ -92,8 +95,8 @@ def compare_isolated(
                 if request.keep_in is not None:
                     store_measured_rows(measured, request.keep_in, request)
                 group += measured
+        comparability.refuse_mixed_weights([(row.label, row.weights) for row in group if row.ok], setting[1])
         rows += _comparable(group)
-    comparability.refuse_mixed_weights([(row.label, row.weights) for row in rows if row.ok])
     asked = asked_settings([label for label, _ in entries], request)
     return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked)
 
@@ -144,14 +147,14 @@ def _common_size(
 
 def own_size(spec: str, options: Options) -> tuple[int, ...]:
     """The input size that a model has of itself, in the process that was made for it."""
-    return load_model(spec, Request.parse(options), size=None, weights=NO_NUMBERS).adapter.preprocess.size
+    return load_model(spec, Request.parse(options, of_each=True), size=None, weights=NO_NUMBERS).adapter.preprocess.size
 
 
 def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tuple[Result, ...]:
     """Measure one model under one setting, in the process that was made for it."""
     asked_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
-    request = Request.parse({**options, "stop": lambda: bool(asked_to_stop)})
+    request = Request.parse({**options, "stop": lambda: bool(asked_to_stop)}, of_each=True)
     size, pixels = request.sizes[0], {}
     if request.images is not None and spec != pixels_of:
         pixels[size] = load_model(pixels_of, request, size=size, weights=NO_NUMBERS).adapter.preprocess
@@ -164,7 +167,7 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return [*outcome.value]
     if stopped:
         return []
-    request = Request.parse(options)
+    request = Request.parse(options, of_each=True)
     size = request.sizes[0] or COMMON_SIZE
     row = not_measured(label, spec, request.settings, error=outcome.error)
     return [replace(row, input=replace(row.input, size=size * 2 if len(size) == 1 else size))]

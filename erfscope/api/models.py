@@ -28,7 +28,7 @@ from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
 from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
+from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT, lists_options
 from erfscope.printable import one_line
 from erfscope.progress import stage
 from erfscope.restore import restored
@@ -49,6 +49,7 @@ def load_model(
     model: Model | Saved, request: Request, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
 ) -> LoadedModel:
     """A model on the device and in the dtype asked for, at one input size."""
+    request = request.of_model(label)
     if isinstance(model, Saved):
         request = replace(request, building={**request.building, "checkpoint": model.file})
         model = model.spec
@@ -126,7 +127,7 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
         given = ", ".join(map(str, images)) if isinstance(images, Mapping) else "no name"
         raise ErfscopeError(
             f"the model takes {', '.join(names)}, and images were given for {given}: give some for each, as in"
-            f" --image {names[0]}=PATH"
+            f" images='{names[0]}=PATH' (--image {names[0]}=PATH)"
         )
     own = dict(images or dict.fromkeys(names))
     if any(map(are_paths, own.values())):
@@ -189,6 +190,7 @@ def are_paths(images: Any) -> bool:
 
 
 @torch.inference_mode(False)
+@lists_options
 def layers(
     model: Model,
     *,
@@ -214,6 +216,7 @@ def layers(
 
 
 @torch.inference_mode(False)
+@lists_options
 def theoretical(
     model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
 ) -> Trf:

@@ -12,9 +12,10 @@ from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.gate.baseline import BaselineEntry, entry_of
-from erfscope.gate.judge import Tolerance, guarded
 from erfscope.gate.structure import Structure, structure
+from erfscope.gate.tolerance import Tolerance, guarded
 from erfscope.geometry.unit_kind import by_kind, kind_of
+from erfscope.graph.in_words import operations_in_words
 from erfscope.options.request import Request
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
@@ -119,4 +120,6 @@ def _structure(loaded: LoadedModel, request: Request) -> Structure:
     row, last = table.rows[0], loaded.layer(by_kind(layer, kind)).order
     rows = layer_table(loaded, wrt=request.settings.wrt).rows
     before = {each.name: each.trf for each in rows if loaded.layer(each.name).order <= last}
-    return structure(row.name, row.shape, row.unit, row.trf, before)
+    graph, node = loaded.recording.graph, loaded.recording.find(by_kind(layer, kind))
+    operations = {} if node is None else operations_in_words(graph, node.node)
+    return structure(row.name, row.shape, row.unit, row.trf, before, operations=operations)

@@ -46,12 +46,13 @@ def check_figure(
     Raises:
         ErfscopeError: the kind needs several values of an option, or a wider sheet.
     """
-    from erfscope.api.comparison import entries_of
+    from erfscope.api.entries import entries_of, with_own
     from erfscope.figures.kinds import refuse_unasked
 
-    if of is None and any(isinstance(model, Report) for _, model in entries_of(models)):
+    entries, named = ([], options) if of is not None else with_own(entries_of(models), options)
+    if any(isinstance(model, Report) for _, model in entries):
         return
-    request = Request.parse(options, may_grow=True)
+    request = Request.parse(named, may_grow=True, of_each=True)
     several, unit = request.several(), request.settings.unit
     is_every = is_every_unit(unit)
     found = {

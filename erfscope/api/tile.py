@@ -15,20 +15,23 @@ from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.api.blocks import variant_of
 from erfscope.api.models import Model, caller_modules, load_model, load_structure
 from erfscope.engine.model import LoadedModel
+from erfscope.engine.outcome import failed
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import Size
 from erfscope.geometry.names import IMAGE, ONE_INPUT
 from erfscope.graph.graph import name_of
 from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import Options
+from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.tiling import TilePlan, find_plan
 from erfscope.tiling.files import run_file
+from erfscope.view import words
 
 
 @torch.inference_mode(False)
+@lists_options
 def tile(
     model: Model,
     tile: Size = 256,
@@ -140,6 +143,7 @@ def with_halos(results: Sequence[Result], model: Model | Saved, request: Request
     return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]
 
 
+@lists_options
 def tile_file(
     model: Model,
     plan: TilePlan,
@@ -150,7 +154,7 @@ def tile_file(
     called: Callable[[int, int], None] | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """Run a model tile by tile on an image in a .npy file, and write its output to another.
+    """Run a model tile by tile on an image in a file, and write its output to another of its kind.
 
     The output stands in its place from the first tile on, with the count of tiles beside it until it is whole. One that
     was there before stays until then: the new one is called ``TARGET.part`` meanwhile.
@@ -158,7 +162,7 @@ def tile_file(
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan.
-        source: (C, *space) or (B, C, *space), as the model takes it.
+        source: (C, *space) or (B, C, *space) as the model takes it, in .npy; or one image in TIFF or zarr.
         target: The file that is written; one of that name is replaced.
         goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.
@@ -168,11 +172,14 @@ def tile_file(
         ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
-    request = Request.parse(options)
+    request, opened = Request.parse(options), list[Result]()
 
     def open_model() -> ModuleAdapter:
         loaded = load_model(model, request, size=request.sizes[0], weights=request.weights[0])
+        opened.append(failed(loaded, request.settings, None, ErfscopeError("nothing is measured")))
         return cast(ModuleAdapter, variant_of(loaded, request).adapter)
 
     with restored(*caller_modules(model)):
         run_file(open_model, plan, source, target, goes_on=goes_on, called=called)
+    for row in opened:
+        request.tell(f"{row.label}: {words.random_weights(row) or words.weights_condition(row).alone}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.maps.accumulator import Averaging
-from erfscope.maps.erf_map import Scale
+from erfscope.maps.erf_map import Scale, refuse_scale
 
 Readout = Callable[[Tensor, Tensor | None], Tensor]
 ContributionRule = Callable[[Tensor], Tensor]
@@ -37,6 +37,9 @@ class Convention(Averaging):
     exact_source: str = ""
     #: What its maps must not be used for; reads on from "not for".
     not_for: str = ""
+
+    def __post_init__(self) -> None:
+        refuse_scale(self.scale)
 
 
 def _signed_sum(y: Tensor, signs: Tensor | None) -> Tensor:

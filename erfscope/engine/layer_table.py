@@ -32,6 +32,7 @@ def layer_table(
     """
     kind, _ = kind_of(unit)
     entries = _entries(model, kind) if layer is None else [model.layer(by_kind(layer, kind))]
+    parts = model.parts
     rows: list[LayerRow] = []
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
@@ -49,7 +50,16 @@ def layer_table(
                 unseen[name] = error
                 continue
             own = reference if model.adapter.preprocess.parts else ""
-            row = LayerRow(name=name, shape=shape, stage=entry.stage, unit=found.index, kind=kind, trf=trf, wrt=own)
+            row = LayerRow(
+                name=name,
+                shape=shape,
+                stage=entry.stage,
+                part=name in parts,
+                unit=found.index,
+                kind=kind,
+                trf=trf,
+                wrt=own,
+            )
             rows.append(row)
     if unseen and not rows:
         # What is wrong with the first is wrong with all: the name of the reference, say.

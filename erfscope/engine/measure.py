@@ -12,7 +12,7 @@ from torch import Tensor
 from erfscope.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
 from erfscope.engine.looks import look, places_of_looks
 from erfscope.engine.model import LoadedModel
-from erfscope.engine.outcome import build_result, pending_result
+from erfscope.engine.outcome import build_result, pending_result, unusual_values
 from erfscope.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError
@@ -206,6 +206,7 @@ def _results(plan: Plan, sums: Sums, callbacks: Callbacks, additions: Sequence[A
     some_readable = len(sums.unreadable) < sums.seen
     report = RunReport(
         weights_findings=tuple(plan.model.weights_findings()),
+        image_findings=tuple(unusual_values(plan)),
         observed=tuple(plan.model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
+
+from torch import nn
 
 from erfscope.adapter import Adapter
 from erfscope.default_layer import default_layer
@@ -69,6 +73,44 @@ class LoadedModel:
             f"{self.label} has data-dependent control flow; recorded once with random input ({why}): its theoretical"
             " receptive fields (TRFs) hold for the path it took"
         )
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The stages; of a model that declares none the outermost modules with weights that give a map, in the order of
+        execution. A module that is the only one stands for what is in it.
+
+        Raises:
+            MeasurementError: the model cannot run on an input of this size.
+        """
+        if self.adapter.stages:
+            return self.adapter.stages
+        orders = {each.name: each.order for each in self.recording.layers if math.prod(each.shape[2:]) > 1}
+        found = [*_outermost(self.adapter.module, orders)]
+        while len(found) == 1 and (inside := [*_outermost(self.adapter.module, orders, found[0])]):
+            found = inside
+        return tuple(sorted(found, key=lambda name: orders[name]))
+
+    def layers_like(self, pattern: str) -> list[str]:
+        """The layers with a map of more than one position that a pattern names, such as ``dec*`` or ``enc*.0``: ``*``
+        and ``?`` stand for letters of one module's own name.
+
+        Raises:
+            ErfscopeError: there is none.
+        """
+
+        def fits(name: str) -> bool:
+            own, wanted = name.split("."), pattern.replace("[", "[[]").split(".")
+            return len(own) == len(wanted) and all(map(fnmatchcase, own, wanted))
+
+        names = [each.name for each in self.recording.layers if math.prod(each.shape[2:]) > 1]
+        if not (found := [*filter(fits, names)]):
+            raise unknown("layer", pattern, names, where=self.label)
+        return found
+
+    def calls_of(self, layer: str) -> list[str]:
+        """The names under which a layer is measured: its own, or those of its calls where it runs several times."""
+        count = self.recording.calls(layer)
+        return [layer] if count < 2 else [f"{layer}@{call}" for call in range(count)]
 
     @cached_property
     def default_layer(self) -> str:
@@ -244,3 +286,13 @@ class LoadedModel:
             if not self.recording.needed_numbers:
                 gmacs = giga_multiply_adds(self.recording.graph)
         return Cost(parameters=parameters, gmacs=gmacs)
+
+
+def _outermost(module: nn.Module, names: Collection[str], inside: str = "") -> Iterator[str]:
+    """The outermost modules with weights, other than norms, that are among these names, inside one of them."""
+    for child, part in module.get_submodule(inside).named_children():
+        path = f"{inside}.{child}".lstrip(".")
+        if path in names and any(weight.ndim > 1 for weight in part.parameters()):
+            yield path
+        else:
+            yield from _outermost(module, names, path)

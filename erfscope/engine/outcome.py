@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,6 +53,14 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
         if not plan.settings.keep_going:
             raise
         return None
+
+
+def unusual_values(plan: Plan) -> Iterator[Finding]:
+    """The finding on images whose values are not what the model takes, by the first of them."""
+    reference = plan.question.wrt
+    with contextlib.suppress(ErfscopeError):  # Unreadable ones are named elsewhere.
+        if text := plan.feed.of(reference).remark(plan.model.adapter.preprocess.of(reference)):
+            yield Finding(code="value_range", text=text)
 
 
 def trf_of(plan: Plan, number: int) -> Trf:
@@ -137,6 +146,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from _too_uncertain(plan, sums, number)
     yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
     yield from _one_by_one(plan)
+    yield from report.image_findings
     yield from report.weights_findings
     yield from of_model(plan.model.adapter, plan.question.wrt, shown_as(plan))
     if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:

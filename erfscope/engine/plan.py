@@ -194,6 +194,8 @@ class RunReport:
 
     #: Findings about the weights that were measured.
     weights_findings: tuple[Finding, ...] = ()
+    #: Findings about the values of the images.
+    image_findings: tuple[Finding, ...] = ()
     #: What a forward pass on the first image showed, in sentences.
     observed: tuple[str, ...] = ()
 

@@ -247,6 +247,7 @@ def unit_document(unit: ExploredUnit) -> dict[str, Any]:
     return {
         "index": unit.index,
         "at": unit.center_px,
+        "cell": unit.cell and three(unit.cell, 0),
         "trf": unit.trf_px,
         "planes": [_plane(plane) for plane in unit.planes],
         "numbers": [*unit.measures.values()],

@@ -54,28 +54,27 @@ def pairs_of(axes: Axes, frames: int) -> tuple[tuple[int, int], ...]:
 
 
 def planes_of(
-    values: FloatArray, axes: Axes, center: Sequence[float], field: Sequence[tuple[int, int]], block: int
+    values: FloatArray, axes: Axes, cell: Sequence[int], field: Sequence[tuple[int, int]], block: int
 ) -> tuple[Plane, ...]:
     """A unit's map in the planes that are kept of it: those through its centre, and frames around its own.
 
     Args:
         values: The map, (*space), with sum 1.
         axes: What its axes are.
-        center: The unit's centre.
+        cell: The cell of the unit's centre.
         field: First and last cell along each axis outside which the map is zero.
         block: Side of the blocks of a plane in cells; across the planes a block has one cell.
     """
-    whole, center, field = values.reshape(three(values.shape, 1)), three(center, 0.0), three(field, (0, 0))
+    whole, own, field = values.reshape(three(values.shape, 1)), three(cell, 0), three(field, (0, 0))
     pairs = pairs_of(axes, len(whole))
-    cells = [min(max(round(place), 0), side - 1) for place, side in zip(center, whole.shape, strict=True)]
-    around = frames_around(center[0], len(whole)) if axes.noun == "clip" else ()
+    around = frames_around(own[0], len(whole)) if axes.noun == "clip" else ()
     every: dict[tuple[int, ...], tuple[FloatArray, NDArray[np.uint8]]] = {}
     found = []
     for number, pair in enumerate(pairs):
         (third,) = {0, 1, 2} - {*pair}
-        cell = around[number] if around else cells[third]
+        at = around[number] if around else own[third]
         steps = tuple(1 if axis == third else block for axis in range(3))
-        if not field[third][0] <= cell <= field[third][1]:
+        if not field[third][0] <= at <= field[third][1]:
             continue
         if steps not in every:
             part = tuple(
@@ -84,9 +83,9 @@ def planes_of(
             )
             sums = block_sums(whole[part], steps)
             every[steps] = sums, levels(sums)
-        mass, shown = (np.moveaxis(each, (third, *pair), (0, 1, 2))[cell - field[third][0]] for each in every[steps])
+        mass, shown = (np.moveaxis(each, (third, *pair), (0, 1, 2))[at - field[third][0]] for each in every[steps])
         first = (field[pair[0]][0] // block, field[pair[1]][0] // block)
-        found.append(Plane(axes=pair, cell=cell, first=first, levels=shown, share=float(mass.sum())))
+        found.append(Plane(axes=pair, cell=at, first=first, levels=shown, share=float(mass.sum())))
     return tuple(found)
 
 

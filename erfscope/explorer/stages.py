@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.explorer.planes import Plane, block_sums, pairs_of, planes_of, three
 from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf, resolve_units
+from erfscope.maps.drawn import cell_at
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MEASURES, shown_of, value_of
 from erfscope.measures.prepared import Geometry
@@ -32,8 +32,8 @@ GRID, MOST_UNITS = {1: 196, 2: 14, 3: 6}, 4096
 FIXED_BYTES, UNIT_BYTES = 150_000, 465
 #: Blocks that each map has room for even if the page grows larger with them.
 FEWEST_BLOCKS = 16
-#: Seconds from which less is offered.
-LONG = 60
+#: Backward passes from which less is offered.
+MANY = 500
 #: Measures that are shown of every unit, before those of time and depth.
 MEASURED = ("r50", "r90", "context_r50", "center_share", "erf_trf")
 #: Shares of the map whose radii make the profile.
@@ -47,6 +47,8 @@ class ExploredUnit:
     index: tuple[int, ...]
     #: Its centre; None for one that no path leads to.
     center_px: tuple[float, ...] | None
+    #: The cell of the reference there, through which its planes go.
+    cell: tuple[int, ...] | None
     #: First and last pixel along each axis that it can see, inside the image, and of the part that its map is kept on;
     #: () where there is no map.
     trf_px: Field
@@ -89,9 +91,8 @@ class StagePlan:
     #: Indices along each axis of the units that are measured.
     along: Sequence[Sequence[int]]
     every: UnitFields
-    #: Backward passes, and about how long they take.
+    #: Backward passes.
     passes: int
-    seconds: float
 
 
 def measured_of(axes: Axes) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ def plan_layer(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -
 
 
 def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int | None) -> StagePlan:
-    """Choose the units of one layer, and measure the central one to see how long they will take.
+    """Choose the units of one layer, and measure the central one to see what its operations do.
 
     Raises:
         ErfscopeError: unknown layer, one whose units do not stand along the axes of the reference, or too many units.
@@ -129,33 +130,29 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
         text = f"grid {grid} asks for {count} units of a layer of {len(space)} axes, and a page holds {MOST_UNITS}"
         raise ErfscopeError(f"{text}; take at most --grid {most}")
     sums = plan.sums()
-    started = time.perf_counter()
     accumulate(plan, sums, [0], plan.read)
-    sums.seen, seconds = 1, time.perf_counter() - started
+    sums.seen = 1
     chosen = resolve_units(f"grid:{grid}", space, plan.question.units[0].index, layer=layer)
     along = [sorted({unit.index[axis] for unit in chosen}) for axis in range(len(space))]
     every = fields_of(plan, sums, along)
     draws = model.layer(layer).shape[1] if plan.question.draws == "all" else plan.question.draws
-    # A forward pass takes about half as long as a backward pass, and is made once for all units.
-    passes, seconds_a_pass = len(every.groups) * draws, seconds / (draws + 0.5)
-    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=passes, seconds=passes * seconds_a_pass)
+    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=len(every.groups) * draws)
 
 
 def costs(models: Sequence[Sequence[StagePlan]]) -> list[str]:
     """What is going to be computed, a line for each model, and what would be less."""
     every = [stage for stages in models for stage in stages]
     lines = [
-        f"{stages[0].plan.model.label}: {sum(len(stage.every.units) for stage in stages)} units of {len(stages)} layers"
-        f" in {sum(stage.passes for stage in stages)} backward passes, about"
-        f" {sum(stage.seconds for stage in stages):.0f} s"
+        f"{stages[0].plan.model.label}: {sum(len(stage.every.units) for stage in stages)} units of {len(stages)}"
+        f" layer{'s' * (len(stages) > 1)} in {sum(stage.passes for stage in stages):,} backward passes"
         for stages in models
     ]
-    if sum(stage.seconds for stage in every) > LONG:
+    if sum(stage.passes for stage in every) > MANY:
         draws = "" if every[0].plan.question.draws == 1 else " --draws 1 makes each unit cheaper,"
         grid, rank = max(max(map(len, stage.along)) for stage in every), max(len(stage.along) for stage in every)
         half = max(1, grid // 2)
-        share = f"--grid {half} takes about {(half / grid) ** rank:.0%} of it"
-        lines.append(f"that is over a minute: {share},{draws} and --layer NAME takes fewer layers")
+        share = f"--grid {half} takes about {(half / grid) ** rank:.0%} of them"
+        lines.append(f"that may take minutes: {share},{draws} and --layer NAME takes fewer layers")
     return lines
 
 
@@ -233,13 +230,15 @@ def explored_unit(
 ) -> ExploredUnit:
     """One unit of a layer with a map of this size, whose ERF map is given on its field alone; without a map if it has
     no gradient."""
-    if trf is None or erf is None:
-        center = None if trf is None else trf.center_px
-        return ExploredUnit(index=index, center_px=center, trf_px=(), field_px=(), measures={}, radii_px=())
+    if trf is None:
+        return ExploredUnit(index=index, center_px=None, cell=None, trf_px=(), field_px=(), measures={}, radii_px=())
+    center, cell = trf.center_px, tuple(map(cell_at, trf.center_px, trf.reference_px))
+    if erf is None:
+        return ExploredUnit(index=index, center_px=center, cell=cell, trf_px=(), field_px=(), measures={}, radii_px=())
     whole = np.zeros(trf.reference_px)
     whole[tuple(slice(first, last + 1) for first, last in field)] = erf.magnitude
     step = own_step(trf, erf.axes, index, tuple(space))
-    erf = replace(erf, values=whole, center_px=trf.center_px, trf=trf, own_time=step)
+    erf = replace(erf, values=whole, center_px=center, trf=trf, own_time=step)
     ready = prepared(whole, erf, Geometry(erf, whole=False))
     values = {name: value_of(MEASURES[name], ready) for name in measured_of(erf.axes)}
     curve = None
@@ -248,11 +247,12 @@ def explored_unit(
         curve = np.rint(255 * sums / sums.max()).astype(np.uint8)[first // block : last // block + 1]
     return ExploredUnit(
         index=index,
-        center_px=trf.center_px,
+        center_px=center,
+        cell=cell,
         trf_px=trf.clipped_box_px,
         field_px=field,
         measures={name: value if isinstance(value, float) else None for name, value in values.items()},
         radii_px=tuple(ready.radius(share) for share in ENCLOSED),
-        planes=planes_of(whole, erf.axes, trf.center_px, field, block),
+        planes=planes_of(whole, erf.axes, cell, field, block),
         curve=curve,
     )

@@ -28,7 +28,7 @@ from erfscope.figures.canvas import (
 )
 from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
-from erfscope.figures.lines import legend, line_style, plain_ticks, tidy
+from erfscope.figures.lines import ROUND, legend, line_style, plain_ticks, tidy
 from erfscope.figures.maps import MARKS, colour_map, common_peak, scaled
 from erfscope.figures.style import TWO_COLUMNS
 
@@ -133,7 +133,7 @@ def _chart(ax: Axes, chart: Chart) -> None:
         ax.set_xlim(-0.5, len(chart.names) - 0.5)
     elif "x" not in chart.log and all(float(at).is_integer() for curve in chart.curves for at in curve.x):
         # Between two epochs or layers there is nothing.
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, **ROUND))
     ax.set_xlabel(chart.x, labelpad=2)
     ax.set_ylabel(chart.y, labelpad=3)
 

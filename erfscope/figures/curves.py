@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import text_width
-from erfscope.figures.lines import line_style, scale_axis, tidy
+from erfscope.figures.lines import ROUND, line_style, scale_axis, tidy
 from erfscope.figures.maps import condition_words, shared
 from erfscope.figures.mosaic import TRF
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS, FigureStyle
@@ -262,7 +262,7 @@ def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:
     if max(text_width(figure, number) for number in numbers) + 0.1 <= room:
         ax.set_xticks(at, numbers)
     else:
-        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=all(x.is_integer() for x in at)))
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=all(x.is_integer() for x in at), **ROUND))
 
 
 def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:

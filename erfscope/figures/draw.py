@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,6 +15,7 @@ from PIL import Image
 
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
+from erfscope.figures.insets import INSET
 from erfscope.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
 from erfscope.figures.maps import (
     COVER,
@@ -29,13 +30,15 @@ from erfscope.figures.maps import (
 )
 from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
 from erfscope.geometry.axes import NAMES
-from erfscope.maps.drawn import CloseUp, close_up
+from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap
+from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
-from erfscope.view.drawings import Drawing, Drawings, Ring, Shown
+from erfscope.view.drawings import Drawing, Drawings, Inset, Ring, Shown
 from erfscope.view.tables import latex_figure
+from erfscope.view.windows import Windowed, inset_corner, window_notes, windows
 from erfscope.view.words import radii
 
 #: The file that a folder's captions stand in.
@@ -190,7 +193,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         style: Its scale and range of colours are those that the page opens with, its colour map that of all maps.
     """
     longest = next((pixels for most, pixels in PIXELS if len(results) <= most), FEWEST_PIXELS)
-    maps = views(results, longest=longest, cmap=style.cmap)
+    maps = views(results, longest=longest, cmap=style.cmap, zoom=style.zoom)
     kinds = sorted({drawn.signed for drawn in maps if drawn is not None})
     return Drawings(
         maps=tuple(maps),
@@ -201,7 +204,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         spaces=tuple(
             None
             if result.map is None or result.map.values.ndim == 2
-            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap))
+            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap, zoom=style.zoom))
             for result in results
         ),
         together=_together(results, style),
@@ -209,6 +212,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         scales=tuple(SCALES),
         scale=style.scale,
         span=style.colours,
+        shown="; ".join(window_notes(windows(results, style.zoom))),
     )
 
 
@@ -218,11 +222,16 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     count = sum(result.map is not None for result in results)
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
-    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap))
+    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))
 
 
 def views(
-    results: Sequence[Result], *, longest: int, overlaid: bool = True, cmap: str | None = None
+    results: Sequence[Result],
+    *,
+    longest: int,
+    overlaid: bool = True,
+    cmap: str | None = None,
+    zoom: str | float = AUTO,
 ) -> list[Drawing | None]:
     """The drawing of each result; None where there is no map.
 
@@ -232,9 +241,11 @@ def views(
         longest: Pixels of an image's longer side, at most.
         overlaid: Whether to show the map over the first input image, too.
         cmap: Name of the colour map, as for :func:`erfscope.figures.maps.colour_map`.
+        zoom: As for :func:`erfscope.view.windows.windows`.
     """
     peaks: dict[tuple[bool, str], float] = {}
-    parts = [None if result.map is None else close_up(result.map.plane) for result in results]
+    shown = windows(results, zoom)
+    parts = [None if each is None else each.part for each in shown]
     for signed in (False, True):
         for scale in (set(SCALES) - {"share"}) if len(results) - parts.count(None) > 1 else ():
             views_of = (
@@ -244,8 +255,8 @@ def views(
             )
             peaks[signed, scale] = common_peak(views_of)
     return [
-        None if part is None else _view(result, part, peaks, longest=longest, overlaid=overlaid, cmap=cmap)
-        for result, part in zip(results, parts, strict=True)
+        None if each is None else _with_inset(result, each, peaks, longest=longest, overlaid=overlaid, cmap=cmap)
+        for result, each in zip(results, shown, strict=True)
     ]
 
 
@@ -258,6 +269,21 @@ def ramp_uri(cmap: str | None, *, signed: bool) -> str:
     """The colours themselves, from the lowest value to the highest."""
     values = np.linspace(-1.0 if signed else 0.0, 1.0, 128)[None, :]
     return png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap))
+
+
+def _with_inset(result: Result, shown: Windowed, peaks: dict[tuple[bool, str], float], **options: Any) -> Drawing:
+    """The drawing of a map, with that of its close-up where it has one."""
+    drawn = _view(result, shown.part, peaks, **options)
+    if shown.close is None:
+        return drawn
+    ((top, bottom), (left, right)), ratio = shown.close.inside(shown.part), cell_ratio(shown.part.erf)
+    x, y, width, height = drawn.frame
+    side = INSET * min(width, height)
+    is_right, is_low = inset_corner(shown)
+    at = (x + is_right * (width - side), y + is_low * (height - side), side)
+    inner = _view(result, shown.close, peaks, **options)
+    of = (left - 0.5, top * ratio - 0.5, right - left, (bottom - top) * ratio)
+    return replace(drawn, inset=Inset(drawing=inner, text=shown.close_text, at=at, of=of))
 
 
 def _view(
@@ -274,9 +300,12 @@ def _view(
     strip = rows == 1
     box, ratio, across = field_box(erf), cell_ratio(erf), erf.axes.spacing[1]
     bar, text = bar_length(erf, 0.25)
+    height = max(float(rows), STRIP * cols) if strip else rows if ratio == 1 else rows * ratio
+    (left, right), above = part.limits(1), 0.0 if strip else (-0.5 - part.limits(0)[0]) * ratio
     return Drawing(
         width=cols,
-        height=max(float(rows), STRIP * cols) if strip else rows if ratio == 1 else rows * ratio,
+        height=height,
+        frame=(left, -0.5 - above, right - left, height + 2 * above),
         unit=((erf.center_px[0] + 0.5) * ratio - 0.5, erf.center_px[1]) if erf.center_px else None,
         signed=result.scale == "signed",
         sharp=max(rows, cols) <= SHARP,
@@ -288,7 +317,7 @@ def _view(
         field_seen=box is not None,
         bar=bar,
         bar_text=text,
-        zoom="".join(part.words),
+        window="".join(part.words),
     )
 
 

@@ -18,6 +18,8 @@ LINE, GAP = 9.72, 3.0
 #: Size and weight of letters; their font is the one that is chosen while a figure is drawn.
 PLAIN: dict[str, Any] = {"size": TEXT, "weight": "normal"}
 BOLD: dict[str, Any] = {"size": TITLE, "weight": "bold"}
+#: Lines are broken at spaces, and not between a value and its error.
+BREAKS = re.compile(r"(?<!±) (?!±)")
 #: Lines that a name may take over its panel.
 NAME_LINES = 4
 
@@ -81,7 +83,7 @@ def wrapped(figure: Figure, words: Sequence[str], width: float) -> list[str]:
     """Words joined by dots on as many lines as they need; one that is wider than a line is broken at its spaces."""
     lines: list[str] = []
     for word in words:
-        pieces = word.split(" ") if text_width(figure, word) > width else [word]
+        pieces = BREAKS.split(word) if text_width(figure, word) > width else [word]
         for number, piece in enumerate(pieces):
             longer = f"{lines[-1]}{' ' if number else ' · '}{piece}" if lines else piece
             if lines and text_width(figure, longer) <= width:

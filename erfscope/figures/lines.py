@@ -20,6 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 EXPONENT = 0.3
+#: Steps between ticks, of a power of ten.
+ROUND: dict[str, Any] = {"steps": [1, 2, 5, 10]}
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def plain_ticks(axis: Axis) -> None:
         if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
             break
     else:
-        locator = MaxNLocator(4)
+        locator = MaxNLocator(4, **ROUND)
     axis.set_major_locator(locator)
     axis.set_major_formatter(_plain)
     axis.set_minor_formatter(NullFormatter())

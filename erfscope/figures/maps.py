@@ -21,10 +21,11 @@ from scipy.ndimage import gaussian_filter
 
 from erfscope.figures.lettering import TEXT
 from erfscope.geometry.names import is_input
-from erfscope.maps.drawn import averaged, brightness, shares
+from erfscope.maps.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell, share_text
+from erfscope.view.windows import bar_is_right
 from erfscope.view.words import conditions, field_lines, lengths_text, main_radii, radii
 
 #: Values above this quantile are shown as the brightest colour, so that a few pixels do not darken all others.
@@ -152,20 +153,29 @@ class Look:
 
 
 def draw_map(
-    ax: Axes, result: Result, view: FloatArray, look: Look, *, picture: FloatArray | None = None, bar: bool = True
+    ax: Axes,
+    result: Result,
+    view: FloatArray,
+    look: Look,
+    *,
+    picture: FloatArray | None = None,
+    bar: bool = True,
+    part: CloseUp | None = None,
 ) -> None:
     """Draw one result's map.
 
     Args:
-        ax: Where, as :func:`frame_map` leaves them, with their size.
+        ax: Where, with their size.
         result: The result; it has a map.
         view: (H, W), the values as shown.
         look: Colours.
         picture: (H', W') grey in [0, 1] to show under the map, which is transparent where it is weak.
         bar: Whether to draw a scale bar.
+        part: The part that the map is of a larger one, for how much its panel shows; None for just the map.
     """
     assert result.map is not None
     plane = result.map.plane
+    part = part or close_up(plane)
     height, width = plane.values.shape
     # A one-dimensional map is one row, drawn as high as its panel.
     shared: dict[str, Any] = {
@@ -177,6 +187,7 @@ def draw_map(
         ax.imshow(picture, cmap="gray", vmin=0, vmax=1, **shared)
         cover = cover_of(view, look)
     ax.imshow(view, cmap=colour_map(look.cmap, signed=look.signed), norm=look.norm, alpha=cover, **shared)
+    ax.set(xlim=part.limits(1), ylim=part.limits(0)[::-1])
     reached = {**_rings(ax, result, plane), **_field(ax, plane)}
     if look.contours:
         outline(ax, region_shares(np.abs(plane.values)), look.contours)
@@ -191,22 +202,12 @@ def draw_map(
         # Whole on the map's edge too.
         ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
     if bar:
-        _scale_bar(ax, plane)
-    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+        _scale_bar(ax, plane, part)
 
 
 def cover_of(view: FloatArray, look: Look) -> FloatArray:
     """How much of the image under it each cell of a map hides."""
     return np.asarray(COVER * np.clip(np.abs(view) / look.peak, 0, 1), dtype=np.float64)
-
-
-def frame_map(ax: Axes, *, part: float | None = None) -> None:
-    """Axes without ticks for a map whose width is such a part of the panel's, or all of it."""
-    ax.set_axis_off()
-    ax.set_anchor("N")
-    if part is not None:
-        ax.set_anchor("W")
-        ax.set_axes_locator(lambda ax, _: ax.get_position(original=True).shrunk(part, 1.0))
 
 
 def marks(result: Result, look: Look) -> set[str]:
@@ -237,6 +238,14 @@ def outline(ax: Axes, regions: FloatArray, contours: Sequence[float]) -> None:
     lines = ax.contour(regions, levels=levels, **CONTOUR)
     lines.set_path_effects([*EDGE])
     lines.set_gid("contours")
+    text: dict[str, Any] = {"color": CONTOUR["colors"], "fontsize": TEXT, "annotation_clip": True}
+    text["bbox"] = {"facecolor": "#000000c0", "edgecolor": "none", "pad": 0.6}
+    for number, (level, path) in enumerate(zip(lines.levels, lines.get_paths(), strict=True)):
+        points = np.asarray(path.vertices)
+        if len(points) and np.ptp(ax.transData.transform(points)[:, 1]) > 2 * TEXT / 72 * ax.figure.dpi:
+            # In turn at the upper and the lower end, so that they stand apart.
+            end = points[points[:, 1].argmax() if number % 2 else points[:, 1].argmin()]
+            ax.annotate(f"{100 * level:g} %", (end[0], end[1]), ha="center", va="center", **text)
 
 
 def outline_note(contours: Sequence[float]) -> list[str]:
@@ -251,15 +260,13 @@ def grey(picture: Any) -> FloatArray:
     return np.asarray(np.asarray(picture, dtype=np.float64).mean(axis=-1) / 255, dtype=np.float64)
 
 
-def keys(drawn: set[str]) -> list[Line2D]:
-    """The marks for a legend, in the order of ``MARKS``, and the outlines."""
+def keys(drawn: set[str], contours: Sequence[float] = ()) -> list[Line2D]:
+    """The marks for a legend, in the order of ``MARKS``, and the outlines with their per cents."""
     found = [Line2D([], [], label=name, **_style(name)) for name in MARKS if name in drawn]
     if "contours" in drawn:
-        found.append(
-            Line2D(
-                [], [], label="contours", path_effects=EDGE, color=CONTOUR["colors"], linewidth=CONTOUR["linewidths"]
-            )
-        )
+        label = f"contours {', '.join(f'{each:g}' for each in contours)} %"
+        look: dict[str, Any] = {"path_effects": EDGE, "color": CONTOUR["colors"], "linewidth": CONTOUR["linewidths"]}
+        found.append(Line2D([], [], label=label, **look))
     return found
 
 
@@ -352,13 +359,12 @@ def bar_length(plane: ErfMap, part: float) -> tuple[float, str]:
     return length / step, f"{length:g} {unit}"
 
 
-def _scale_bar(ax: Axes, plane: ErfMap) -> None:
+def _scale_bar(ax: Axes, plane: ErfMap, part: CloseUp) -> None:
     """A bar of a round length, at most three tenths of the map, in the lower left corner, or where the unit is not."""
     height, width = plane.values.shape
-    row, col = plane.center_px or (0.0, width / 2)
     length, text = bar_length(plane, 0.3)
-    left = (0.95 * width - length if col < 0.35 * width else 0.05 * width) - 0.5
-    level = (0.12 if row > 0.65 * height else 0.95) * height - 0.5
+    left = (0.95 * width - length if bar_is_right(part) else 0.05 * width) - 0.5
+    level = (0.12 if plane.center_px and plane.center_px[0] > 0.65 * height else 0.95) * height - 0.5
     edge = [withStroke(linewidth=3.2, foreground=DARK)]
     ax.plot(
         [left, left + length],
@@ -369,8 +375,10 @@ def _scale_bar(ax: Axes, plane: ErfMap) -> None:
         path_effects=edge,
         gid="scale bar",
     )
-    style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom", "ha": "center"}
-    ax.annotate(text, (left + length / 2, level), (0, 2.5), textcoords="offset points", **style)
+    style: dict[str, Any] = {"color": "white", "fontsize": TEXT, "path_effects": EDGE, "va": "bottom"}
+    # From the outer end on, so that it stays on the map.
+    end, side = (left + length, "right") if bar_is_right(part) else (left, "left")
+    ax.annotate(text, (end, level), (0, 2.5), textcoords="offset points", ha=side, **style)
 
 
 def round_length(most: float) -> float:

@@ -11,9 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec, SubplotSpec
 
 from erfscope.figures import canvas
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
+from erfscope.figures.insets import draw_inset
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import letter, name_lines, text_width, wrapped, write_over, write_under
 from erfscope.figures.maps import (
@@ -23,7 +26,6 @@ from erfscope.figures.maps import (
     common_peak,
     display,
     draw_map,
-    frame_map,
     keys,
     marks,
     outline_note,
@@ -32,12 +34,17 @@ from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
+from erfscope.view.windows import Windowed
 from erfscope.view.words import error_words
 
 #: Inches: width of the colour bar, and its length at most.
 BAR, LONGEST = 0.09, 2.6
-#: Inches: the narrowest panel with lines of words under it.
-PANEL = 1.6
+#: Inches: a panel with lines of words under it, and the narrowest one, where wider ones would leave places empty.
+PANEL, NARROW = 1.6, 1.05
+#: Inches: colour bars lie below panels that have less than this each.
+ROOMY = 1.2
+#: As large a part of a sheet may stay empty.
+EMPTY = 0.25
 #: Panels are drawn at most this much higher or flatter than wide.
 TALLEST, FLATTEST = 1.5, 0.3
 #: Beside a map with so much higher a peak, one is too weak to see anything.
@@ -64,8 +71,9 @@ class Tile:
     below: tuple[str, ...] = ()
     #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
-    #: Width of the map as a share of the panel's, where all maps have one scale of lengths; None fills the panel.
-    part: float | None = None
+    #: What of the map is drawn, and what in a corner of it; None for all of it. The corner has a picture too.
+    shown: Windowed | None = None
+    close_picture: FloatArray | None = None
     #: Whether the map has a scale bar of its own.
     bar: bool = True
 
@@ -99,17 +107,17 @@ def mosaic(
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
     for ((row, _), tile), plane in zip(placed, planes, strict=True):
-        ratio = (tile.part or 1.0) * np.divide(*plane.values.shape) * cell_ratio(plane)
+        ratio = np.divide(*(tile.shown.part.frame if tile.shown else plane.values.shape)) * cell_ratio(plane)
         ratios[row] = min(max(ratios[row], ratio), TALLEST)
     figure = sheet(width)
     if heading:
         write_title(figure, heading)
-    bars = [BAR * columns / width] * has_bar
-    grid = figure.add_gridspec(rows, columns + has_bar, height_ratios=ratios, width_ratios=[*[1.0] * columns, *bars])
+    grid, beside = panel_grid(figure, ratios, columns, has_bar=has_bar)
     panels = [figure.add_subplot(grid[place]) for place, _ in placed]
-    for ax, tile in zip(panels, present, strict=True):
-        frame_map(ax, part=tile.part)
-    bar = _bar(figure.add_subplot(grid[:, -1]), looks[0]) if has_bar else None
+    for ax in panels:
+        ax.set_axis_off()
+        ax.set_anchor("N")
+    bar = None if beside is None else colour_bar(figure.add_subplot(beside), looks[0])
     lay_out(figure)
     side = inches(panels[0])[0]
     for number, (ax, tile, look) in enumerate(zip(panels, present, looks, strict=True)):
@@ -121,12 +129,24 @@ def mosaic(
     drawn = set().union(*(marks(tile.result, look) for tile, look in zip(present, looks, strict=True)))
     notes = [*notes, *_notes(present, views, looks, style.scale), TRF, *outline_note(style.outlined)]
     first = {place[0]: ax for (place, _), ax in zip(placed, panels, strict=True)}
-    heights = [side * ratio for ratio in ratios]
-    finish(figure, [*first.values()], heights, words=notes * style.conditions, handles=keys(drawn), handlelength=1.8)
+    heights, firsts = [side * ratio for ratio in ratios], [*first.values()]
+    if bar is not None and is_flat(bar.ax):
+        heights, firsts = [*heights, BAR], [*firsts, bar.ax]
+    finish(
+        figure,
+        firsts,
+        heights,
+        words=notes * style.conditions,
+        handles=keys(drawn, style.outlined),
+        handlelength=1.8,
+    )
     for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
-        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar)
+        part = None if tile.shown is None else tile.shown.part
+        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=part)
+        if tile.shown is not None and tile.shown.close is not None:
+            draw_inset(ax, tile.result, tile.shown, look, picture=tile.close_picture)
     if bar is not None:
-        _shorten(bar)
+        shorten(bar)
     return Drawn(figure=figure, words=notes)
 
 
@@ -155,11 +175,12 @@ def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[L
 
 
 def columns_for(count: int, style: FigureStyle) -> int:
-    """Panels per row for so many panels; two at most where the figure is as wide as a column."""
-    most = style.side_by_side(PANEL)
-    if count <= min(most, 4):
-        return count
-    return min(most, 3 if count in (5, 6, 9) else 4)
+    """Panels per row for so many panels: as wide ones as do not leave much of the sheet empty."""
+    if style.columns is not None:
+        return min(style.columns, count)
+    wide = min(style.side_by_side(PANEL), count if count <= 4 else 3 if count in (5, 6, 9) else 4)
+    empty = (-count % wide) / (count + -count % wide)
+    return wide + (empty >= EMPTY and wide < style.side_by_side(NARROW))
 
 
 def _needed(columns: int) -> float:
@@ -167,9 +188,31 @@ def _needed(columns: int) -> float:
     return {1: ONE_COLUMN, 2: ONE_TEXT}.get(columns, TWO_COLUMNS)
 
 
-def _bar(ax: Axes, look: Look) -> Colorbar:
+def panel_grid(
+    figure: Figure, ratios: Sequence[float], columns: int, *, has_bar: bool
+) -> tuple[GridSpec, SubplotSpec | None]:
+    """Places for rows of panels, whose heights are such ratios of their widths, and for a colour bar: beside them, or
+    below panels that are too narrow to leave it room."""
+    relative = BAR * columns / figure.get_figwidth()
+    is_below = has_bar and bool(figure.get_figwidth() < ROOMY * columns)
+    bars = [relative] * (has_bar and not is_below)
+    heights = [*ratios, *[relative] * is_below]
+    grid = figure.add_gridspec(
+        len(heights), columns + len(bars), height_ratios=heights, width_ratios=[*[1.0] * columns, *bars]
+    )
+    return grid, (grid[-1, :] if is_below else grid[:, -1]) if has_bar else None
+
+
+def is_flat(ax: Axes) -> bool:
+    """Whether a colour bar lies below the panels."""
+    spec = ax.get_subplotspec()
+    return spec is not None and len(spec.colspan) > 1
+
+
+def colour_bar(ax: Axes, look: Look) -> Colorbar:
     """The colour bar of all maps."""
-    bar = ax.figure.colorbar(ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed)), cax=ax)
+    colours = ScalarMappable(norm=look.norm, cmap=colour_map(look.cmap, signed=look.signed))
+    bar = ax.figure.colorbar(colours, cax=ax, orientation="horizontal" if is_flat(ax) else "vertical")
     bar.outline.set_linewidth(0.5)
     bar.set_label((SIGNED_SHORT if look.signed else SHORT)[look.scale], labelpad=2)
     if look.scale == "share":
@@ -184,8 +227,10 @@ def _bar(ax: Axes, look: Look) -> Colorbar:
     return bar
 
 
-def _shorten(bar: Colorbar) -> None:
+def shorten(bar: Colorbar) -> None:
     """Keep a bar beside high maps short, in the middle of what it belongs to, and its label within a flat one."""
+    if is_flat(bar.ax):
+        return
     width, length = inches(bar.ax)
     if length > LONGEST:
         bar.ax.set_box_aspect(LONGEST / width)

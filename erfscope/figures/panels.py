@@ -13,19 +13,18 @@ from matplotlib.patches import Rectangle
 from erfscope.figures.canvas import drawing
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import TEXT
-from erfscope.figures.maps import EDGE, cell_ratio, condition_words, draw_ring, grey, pictures_of, shared, size_lines
-from erfscope.figures.mosaic import TALLEST, Tile, columns_for, mosaic
+from erfscope.figures.maps import EDGE, condition_words, draw_ring, grey, pictures_of, shared, size_lines
+from erfscope.figures.mosaic import NARROW, Tile, columns_for, mosaic
 from erfscope.figures.spaces import arranged, close_tile
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import input_name, is_input
-from erfscope.maps.drawn import close_up
+from erfscope.options.values import AUTO, WHOLE
 from erfscope.printable import brief
 from erfscope.results.depth import reach
 from erfscope.results.result import Result
+from erfscope.view.windows import windows
 from erfscope.view.words import cells, unit_text
 
-#: Inches: the narrowest map in a strip; a narrower one would be smaller than its letters.
-IN_A_ROW = 1.1
 #: Rings and the box of what was expected.
 EXPECTED: dict[str, dict[str, Any]] = {
     "r50": {"color": "#66ff66", "linestyle": (0, (1, 1)), "linewidth": 1.4},
@@ -65,11 +64,14 @@ def panel_with_expected(
         The figure.
     """
     assert result.map is not None
-    tile = close_tile(Tile(result=result, title=result.label, above=(_place(result),), below=tuple(size_lines(result))))
+    (shown,) = windows([result])
+    assert shown is not None
+    tile = Tile(result=result, title=result.label, above=(_place(result),), below=tuple(size_lines(result)))
     with drawing():
         notes = [*words, *shared([result])[0]]
-        figure = mosaic([tile], 1, style=FigureStyle(conditions=True), heading=heading, notes=notes).figure
-        ax, plane = figure.axes[0], close_up(result.map.plane).erf
+        style = FigureStyle(conditions=True)
+        figure = mosaic([close_tile(tile, shown)], 1, style=style, heading=heading, notes=notes).figure
+        ax, plane = figure.axes[0], shown.part.erf
         row, col = plane.center_px
         for name, radius in expected.items():
             draw_ring(ax, plane, radius, gid=f"expected {name}", **EXPECTED[name])
@@ -121,26 +123,24 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Drawn:
     layers = list(dict.fromkeys(result.layer for result in sorted(shown, key=reach)))
     sizes = sorted({result.input.size for result in shown}, key=math.prod)
     common, differing = shared(shown)
-    planes = [result.map.plane for result in shown if result.map is not None]
-    widths = [plane.values.shape[1] for plane in planes]
     centres = {f"unit {_centre(result)}" for result in shown}
-    widest = max(*widths, *(plane.values.shape[0] * cell_ratio(plane) / TALLEST for plane in planes))
     tiles = {}
-    for result, own, width in zip(shown, differing, widths, strict=True):
+    for result, own in zip(shown, differing, strict=True):
         size = condition_words(result)["input"]
         title = [result.layer] * (len(layers) > 1) + [size] * (len(sizes) > 1)
         below = (*size_lines(result), *(text for text in own if text != size))
         above = (f"unit {_centre(result)}",) if len(centres) > 1 else ()
-        tile = Tile(result=result, title=" · ".join(title), above=above, below=below, part=width / widest, bar=False)
+        tile = Tile(result=result, title=" · ".join(title), above=above, below=below, bar=False)
         tiles[result.layer, result.input.size] = tile
     heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
     row = len(sizes) if len(sizes) > 1 else len(layers)
-    rows = -(-row // style.side_by_side(IN_A_ROW))
+    rows = -(-row // (style.columns or style.side_by_side(NARROW)))
     largest = next((layer, size) for layer, size in tiles if size == sizes[-1])
     tiles[largest] = replace(tiles[largest], bar=True)
     placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
     notes = [*common, *(centres if len(centres) == 1 else ()), "one scale of lengths for all maps"]
-    return arranged(placed, -(-row // rows), style=style, heading=heading, notes=notes)
+    zoom = WHOLE if style.zoom == AUTO else style.zoom
+    return arranged(placed, -(-row // rows), style=style, heading=heading, notes=notes, zoom=zoom)
 
 
 def with_unit(results: Sequence[Result]) -> list[Result]:
@@ -182,7 +182,7 @@ def _tiles(
         under = None if picture is None else grey(picture)
         tiles.append(Tile(result=result, title=result.label, above=tuple(above), below=tuple(below), picture=under))
     notes = [*common, *["over the first image, transparent where weak"] * over_pictures]
-    return arranged(tiles, columns_for(len(tiles), style), style=style, notes=notes, close=True)
+    return arranged(tiles, columns_for(len(tiles), style), style=style, notes=notes, zoom=style.zoom)
 
 
 def _place(result: Result) -> str:

@@ -15,7 +15,7 @@ from erfscope.figures.lettering import wrapped, write_over
 from erfscope.figures.lines import line_style, scale_axis, tidy
 from erfscope.figures.mosaic import TRF, Tile
 from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, FigureStyle
-from erfscope.maps.drawn import close_up
+from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
 from erfscope.view.words import error_words, lengths, radii
@@ -37,11 +37,19 @@ SIZES: dict[str, dict[str, Any]] = {
 LINES = ("lines below the curves: r50 thick, r90 thin, TRF pale", "tick: unit, dot: its own step")
 
 
-def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", notes: Sequence[str] = ()) -> Drawn:
+def sequences(
+    tiles: Sequence[Tile],
+    parts: Sequence[CloseUp],
+    *,
+    style: FigureStyle,
+    heading: str = "",
+    notes: Sequence[str] = (),
+) -> Drawn:
     """Mass per sample over time, of as much of the axis as shows every ERF.
 
     Args:
         tiles: Results whose maps have one axis, in one unit.
+        parts: What of each is shown.
         style: Its scale is that of the vertical axis.
         heading: Over the curves.
         notes: What holds for all results.
@@ -64,7 +72,7 @@ def sequences(tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", n
     else:
         _shade(ax, results[0])
         _filled(ax, maps[0])
-    ends = [np.subtract(_ends(erf), zero) for erf, zero in zip(maps, zeros, strict=True)]
+    ends = [np.subtract(_ends(each, erf), zero) for each, erf, zero in zip(parts, maps, zeros, strict=True)]
     ax.set_xlim(min(first for first, _ in ends) * step, max(last for _, last in ends) * step)
     since = " from the unit" if is_relative else ""
     panels[-1].set_xlabel(f"{maps[0].axes.names[0]}{since} ({lengths(results)})", labelpad=2)
@@ -91,10 +99,10 @@ def _share_axis(ax: Axes, results: Sequence[Result], scale: str) -> None:
     ax.set_ylabel(named, labelpad=2)
 
 
-def _ends(erf: ErfMap) -> tuple[float, float]:
-    """Where what is shown of a map begins and ends, in cells: the surroundings of an ERF that would be a line."""
+def _ends(part: CloseUp, erf: ErfMap) -> tuple[float, float]:
+    """Where what is shown of a map begins and ends, in cells."""
     count = len(erf.values)
-    ((first, last),) = close_up(erf).window
+    ((first, last),) = part.window
     aside = AROUND * (last - first)
     return max(first - aside, 0.0) * count - 0.5, min(last + aside, 1.0) * count - 0.5
 

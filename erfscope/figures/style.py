@@ -9,7 +9,7 @@ from typing import Annotated
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT, Option, declared
-from erfscope.options.values import numbers
+from erfscope.options.values import AUTO, WHOLE, numbers, zoom_side
 
 #: What the values of each scale are. Signed maps keep the sign of each value. The first is the default.
 SCALES = {
@@ -63,6 +63,22 @@ class FigureStyle:
             "Outline the regions that hold so many per cent of a map, e.g. 50,90.", OUTPUT, metavar="P,P", read=numbers
         ),
     ] = ()
+    zoom: Annotated[
+        str | float,
+        Option(
+            "Part of the input on maps: auto, as much as the largest ERF needs; none, all of it; or a window's side.",
+            OUTPUT,
+            metavar="auto|none|PX",
+            words=(AUTO, WHOLE),
+        ),
+    ] = AUTO
+    #: As many as have room if None.
+    columns: Annotated[
+        int | None,
+        Option(
+            "Maps side by side in a panel, overlay or strip. Default: as many as fit.", OUTPUT, metavar="N", least=1
+        ),
+    ] = None
     #: As wide as the kind of figure needs if None.
     width: Annotated[
         str | None,
@@ -99,16 +115,22 @@ class FigureStyle:
         """Refuse values that do not exist.
 
         Raises:
-            ErfscopeError: an unknown scale, range of colours, colour map, width or font, or contours that are no per
-                cents between 0 and 100.
+            ErfscopeError: an unknown scale, range of colours, colour map, zoom, width or font, less than one column, or
+                contours that are no per cents between 0 and 100.
         """
+        zoom_side(self.zoom)
         for name, each in declared(FigureStyle).items():
-            each.option.refuse(name, getattr(self, name))
+            value = getattr(self, name)
+            if each.type is bool and not isinstance(value, bool):
+                raise ErfscopeError(f"{name} is True or False, not {value!r}")
+            each.option.refuse(name, value)
         if self.cmap not in (None, *COLOUR_MAPS):
             from matplotlib import colormaps
 
             if self.cmap not in colormaps:
                 raise unknown("colour map", str(self.cmap), colormaps)
+        if not isinstance(self.columns, int | None):
+            raise ErfscopeError(f"columns is a whole number, such as 3, not {self.columns!r}")
         if self.width is not None:
             width_mm(self.width)
         if self.font is not None:
@@ -153,4 +175,4 @@ def width_mm(width: str) -> float:
 
 
 #: Options that figures without maps leave unused.
-OF_MAPS = ("colours", "cmap", "contours")
+OF_MAPS = ("colours", "cmap", "contours", "columns")

@@ -15,10 +15,12 @@ from matplotlib.ticker import MaxNLocator
 from erfscope.errors import ErfscopeError
 from erfscope.figures.canvas import drawing, finish, sheet, write_title
 from erfscope.figures.lettering import write_over
-from erfscope.figures.lines import COLOURS, line_style, scale_axis, tidy
+from erfscope.figures.lines import COLOURS, ROUND, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
+from erfscope.printable import listed
 from erfscope.tiling import HaloBudget, Seam, TilePlan
+from erfscope.tiling.shown import budget_headline, weights_note
 from erfscope.view.extras import halo_text
 from erfscope.view.words import sides_of, square_text
 
@@ -37,6 +39,9 @@ NUMBER: dict[str, Any] = {
 UNIT: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 6, "mfc": "black", "mec": "none"}
 PREDICTED: dict[str, Any] = {"color": COLOURS[1], "linewidth": 1.2}
 TOLERANCE: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+EXACT: dict[str, Any] = {"color": "#444444", "linewidth": 0.8}
+#: Lines that differ by less, relative to their values, cover each other.
+COVERED = 0.05
 #: Errors below this one are that of float32.
 ROUNDING = 1e-7
 #: More lines of the alignment grid than this would hide the tile; every second, third, ... is drawn then.
@@ -64,6 +69,7 @@ def tile_figure(
         if plan.possible
         else [f"tiles differ from the whole {plan.input_axes.noun}: {plan.blockers[0].partition('; ')[0]}"]
     )
+    words += ["halo: of all paths, for any weights"] * (budget is None)
     with drawing():
         count = 1 + (budget is not None) + bool(seams)
         figure = sheet(ONE_COLUMN if count == 1 else TWO_COLUMNS)
@@ -75,8 +81,8 @@ def tile_figure(
             over = f"{plan.input_axes.noun}s"
             words.append(f"share: of the unit at the border that loses most; bands: ± standard error over {over}")
             if tolerance is not None:
-                shortest = halo_text(budget.shortest(plan, tolerance), plan.input_axes)
-                words.append(f"halo {shortest} cuts off less than {tolerance:g} on each side")
+                words.append(budget_headline(plan, budget, tolerance))
+            words.append(weights_note(budget).text)
         if seams:
             keys += _seams(panels[-1], plan, budget, seams)
             words.append(
@@ -153,25 +159,31 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
 
 
 def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
-    """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0."""
+    """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0; sides
+    whose lines cover each other have one key."""
     tidy(ax)
     write_over(ax, "ERF beyond the halo")
-    keys, floor = [], 0.1 * (tolerance or 1e-2)
-    for number, (row, side) in enumerate(np.ndindex(len(plan.axes), 2)):
+    floor, sides = 0.1 * (tolerance or 1e-2), list(np.ndindex(len(plan.axes), 2))
+    alike: dict[int, list[str]] = {}
+    for row, side in sides:
         share, se, exact = budget.share[row, side], np.nan_to_num(budget.se[row, side]), plan.halo[row][side]
+        others = [np.allclose(share, budget.share[other], rtol=COVERED, atol=COVERED * floor) for other in sides]
+        number = others.index(True)
+        alike.setdefault(number, []).append(f"{plan.input_axes.names[row]} {('before', 'after')[side]}")
         look = line_style(number)
         halos = np.arange(len(share))
         ax.plot(halos[share > 0], share[share > 0], gid=f"share {row} {side}", markevery=(number, 8), **look)
         low, high = np.clip(share - se, floor, None), share + se
         ax.fill_between(halos, low, high, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
-        ax.axvline(exact, gid=f"exact {row} {side}", color=look["color"], linestyle=look["linestyle"], linewidth=0.7)
-        name = f"{plan.input_axes.names[row]} {('before', 'after')[side]}, exact {exact} (vertical)"
-        keys.append(Line2D([], [], label=name, **look))
+        ax.axvline(exact, gid=f"exact {row} {side}", **EXACT)
+    names = {number: "every side" if len(each) == len(sides) > 1 else listed(each) for number, each in alike.items()}
+    keys = [Line2D([], [], label=f"ERF cut off, {name}", **line_style(number)) for number, name in names.items()]
+    keys.append(Line2D([], [], label=f"exact halo {halo_text(plan.halo, plan.input_axes)}", **EXACT))
     if tolerance is not None:
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
         keys.append(Line2D([], [], label=f"tolerance {tolerance:g}", **TOLERANCE))
     scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",
@@ -196,7 +208,7 @@ def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[
         keys.append(Line2D([], [], label="RMS error, predicted from the shares", **PREDICTED))
     bottom = max(ROUNDING, 0.5 * min(curves["RMS"]))
     scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",

@@ -16,13 +16,14 @@ from erfscope.figures.canvas import finish, inches, lay_out, sheet
 from erfscope.figures.kinds import FIGURES, Drawn
 from erfscope.figures.lettering import letter, name_lines, wrapped, write_over
 from erfscope.figures.lines import COLOURS as LINES
-from erfscope.figures.lines import scale_axis, tidy
+from erfscope.figures.lines import ROUND, scale_axis, tidy
 from erfscope.figures.maps import EDGE, shared, size_lines
 from erfscope.figures.mosaic import Tile
 from erfscope.figures.panels import with_unit
 from erfscope.figures.spaces import arranged
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
+from erfscope.options.values import AUTO, WHOLE
 from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
@@ -64,12 +65,15 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
         for found in (at.get((*row, column)) for row in rows for column in columns)
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
-    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0])
+    # Units stand at their places on the whole input.
+    zoom = WHOLE if style.zoom == AUTO else style.zoom
+    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0], zoom=zoom)
 
 
 def _index(result: Result) -> tuple[int, ...]:
     assert result.unit is not None
-    return result.unit.index
+    index: tuple[int, ...] = result.unit.index
+    return index
 
 
 def unfit_positions(results: Sequence[Result]) -> str | None:
@@ -156,8 +160,8 @@ def _panel(ax: Axes, result: Result, found: Positions, name: str, scale: str) ->
     ax.set_ylabel(f"row of the unit's centre ({unit})", labelpad=2)
     ax.tick_params(length=2, pad=2)
     # Equal axes get equal ticks.
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(5, **ROUND))
+    ax.yaxis.set_major_locator(MaxNLocator(5, **ROUND))
     _outline(ax, result, found)
 
 

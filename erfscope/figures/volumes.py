@@ -10,10 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from erfscope.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.figures.kinds import Drawn
 from erfscope.figures.lettering import LINE, letter, name_lines, wrapped, write_over
+from erfscope.figures.lines import ROUND
 from erfscope.figures.maps import (
     MARKS,
     Look,
@@ -29,11 +31,12 @@ from erfscope.figures.maps import (
     outline,
     region_shares,
 )
-from erfscope.figures.mosaic import Tile, colour_notes
+from erfscope.figures.mosaic import BAR, Tile, colour_bar, colour_notes, shorten
 from erfscope.figures.style import ONE_TEXT, TWO_COLUMNS, FigureStyle
-from erfscope.maps.drawn import CloseUp, close_up
+from erfscope.maps.drawn import CloseUp, cell_at
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
+from erfscope.view.windows import Windowed
 from erfscope.view.words import radii
 
 #: Axes of a volume that a slice keeps: what it runs down and what across.
@@ -62,27 +65,40 @@ class Sliced:
 
     @property
     def sides(self) -> FloatArray:
-        """Those of what is shown, in the unit of the axes."""
-        return np.multiply(self.part.erf.values.shape, self.part.erf.axes.spacing)
+        """Those of the panels, in the unit of the axes."""
+        return np.multiply(self.part.frame, self.part.erf.axes.spacing)
 
 
 def volumes(
-    tiles: Sequence[Tile], *, style: FigureStyle, heading: str = "", notes: Sequence[str] = (), close: bool = False
+    tiles: Sequence[Tile],
+    parts: Sequence[Windowed],
+    *,
+    style: FigureStyle,
+    heading: str = "",
+    notes: Sequence[str] = (),
 ) -> Drawn:
-    """Three slices of each volume, in a row; a millimetre is as long in all slices of a volume, and in all volumes that
-    have one scale of lengths. The arguments are those of :func:`erfscope.figures.spaces.arranged`."""
-    every = [_sliced(tile, style.scale, close=close) for tile in tiles]
+    """Three slices of each volume, in a row; a millimetre is as long in all slices of all volumes.
+
+    ``parts`` are what of each is shown, close-ups in a row of their own; the other arguments are those of
+    :func:`erfscope.figures.spaces.arranged`."""
+    every = []
+    for tile, shown in zip(tiles, parts, strict=True):
+        every.append(_sliced(tile, shown.part, style.scale))
+        if shown.close is not None:
+            every.append(_sliced(replace(tile, above=("close-up",), below=()), shown.close, style.scale))
     looks = _looks(every, style)
     longest = np.max([each.sides for each in every], axis=0)
     is_flat = bool(longest[0] < FLAT * longest[1])
     figure = sheet(style.inches(ONE_TEXT if is_flat else TWO_COLUMNS))
     if heading:
         write_title(figure, heading)
-    rows = _places(figure, len(tiles), longest, is_flat=is_flat)
+    has_bar = len(set(looks)) == 1
+    rows, beside = _places(figure, len(every), longest, is_flat=is_flat, has_bar=has_bar)
+    bar = None if beside is None else colour_bar(beside, looks[0])
     lay_out(figure)
     side, wide = inches(rows[0][0])[0], sum(inches(ax)[0] for ax in rows[0][: 2 if is_flat else 3])
     for number, (axes, each, look) in enumerate(zip(rows, every, looks, strict=True)):
-        title = f"{letter(number)}\u00a0{each.tile.title}" if len(tiles) > 1 else each.tile.title
+        title = f"{letter(number)}\u00a0{each.tile.title}" if len(every) > 1 else each.tile.title
         colours = [f"colours to {look.peak:.3g}"] * (len(set(looks)) > 1)
         words = [*each.tile.above, *each.part.words, *each.tile.below, *colours]
         write_over(axes[0], name_lines(figure, title, wide), wrapped(figure, words, wide))
@@ -92,12 +108,13 @@ def volumes(
     heights = [min(max(high, 2 * deep + UNDER * LINE / 72 if is_flat else deep), HIGHEST)] * len(rows)
     said = [*notes, "slices through the unit", *colour_notes(tiles, style)]
     planes = [replace(each.tile.result, map=plane, sums=None) for each in every for plane in each.planes]
-    drawn = keys(set().union(*(marks(plane, looks[0]) for plane in planes)) - {"unit", "samples"})
+    drawn = keys(set().union(*(marks(plane, looks[0]) for plane in planes)) - {"unit", "samples"}, style.outlined)
     firsts = [axes[0] for axes in rows]
     finish(figure, firsts, heights, words=said * style.conditions, handles=drawn, handlelength=1.8)
     for axes, each, look in zip(rows, every, looks, strict=True):
-        sides = longest if each.tile.part is not None else each.sides
-        _draw(axes, each, look, sides / each.part.erf.axes.spacing)
+        _draw(axes, each, look)
+    if bar is not None:
+        shorten(bar)
     return Drawn(figure=figure, words=said)
 
 
@@ -115,14 +132,11 @@ def _cut(erf: ErfMap, values: FloatArray, kept: tuple[int, int]) -> FloatArray:
     """The plane of values on the cells of a volume that :func:`slice_of` gives of its own."""
     strongest = np.unravel_index(int(np.argmax(np.abs(erf.values))), erf.values.shape)
     centre, axis = erf.center_px or tuple(map(float, strongest)), _left_out(kept)
-    cell = min(max(round(centre[axis]), 0), values.shape[axis] - 1)
+    cell = cell_at(centre[axis], values.shape[axis])
     return np.asarray(values.take(cell, axis=axis), dtype=np.float64)
 
 
-def _sliced(tile: Tile, scale: str, *, close: bool) -> Sliced:
-    erf = tile.result.map
-    assert erf is not None
-    part = close_up(erf) if close else CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * 3)
+def _sliced(tile: Tile, part: CloseUp, scale: str) -> Sliced:
     # The colours of a slice are those of the whole volume.
     shown = display(part.erf, scale)
     planes = tuple(slice_of(part.erf, kept) for kept in SLICES)
@@ -140,11 +154,15 @@ def _looks(every: Sequence[Sliced], style: FigureStyle) -> list[Look]:
     return [Look(peak=common_peak(views, style.scale), **same) for views in ranges]
 
 
-def _places(figure: Figure, count: int, sides: FloatArray, *, is_flat: bool) -> list[list[Axes]]:
-    """Axes of three slices for each volume: side by side, or the second and third under each other."""
+def _places(
+    figure: Figure, count: int, sides: FloatArray, *, is_flat: bool, has_bar: bool
+) -> tuple[list[list[Axes]], Axes | None]:
+    """Axes of three slices for each volume: side by side, or the second and third under each other; and those of a
+    colour bar beside them."""
     _, high, wide = sides
     widths = [wide, max(wide, high)] if is_flat else [wide, wide, high]
-    grid = figure.add_gridspec(count * (1 + is_flat), len(widths), width_ratios=widths)
+    bars = [BAR * sum(widths) / figure.get_figwidth()] * has_bar
+    grid = figure.add_gridspec(count * (1 + is_flat), len(widths) + has_bar, width_ratios=[*widths, *bars])
     rows = []
     for row in range(count):
         stacked = [grid[2 * row : 2 * row + 2, 0], grid[2 * row, 1], grid[2 * row + 1, 1]] if is_flat else []
@@ -156,11 +174,11 @@ def _places(figure: Figure, count: int, sides: FloatArray, *, is_flat: bool) -> 
             ax.set_xlabel("x", labelpad=1)
             # A name that is longer than its side reaches down, where there is room.
             ax.set_ylabel("y", labelpad=1, loc="top")
-    return rows
+    return rows, figure.add_subplot(grid[:, -1]) if has_bar else None
 
 
-def _draw(axes: Sequence[Axes], each: Sliced, look: Look, limits: FloatArray) -> None:
-    """Draw the slices of one volume on axes that show so many cells of it."""
+def _draw(axes: Sequence[Axes], each: Sliced, look: Look) -> None:
+    """Draw the slices of one volume."""
     erf, result = each.part.erf, each.tile.result
     assert result.map is not None
     regions = region_shares(np.abs(erf.values)) if look.contours else None
@@ -172,13 +190,19 @@ def _draw(axes: Sequence[Axes], each: Sliced, look: Look, limits: FloatArray) ->
         if regions is not None:
             outline(ax, _cut(erf, regions, kept), look.contours)
         for axis, number in ((ax.yaxis, 0), (ax.xaxis, 1)):
-            count, step = plane.values.shape[number], plane.axes.spacing[number]
+            count, step, first = plane.values.shape[number], plane.axes.spacing[number], begun[kept[number]]
+            ticks = _round_ticks(first * step, (first + count - 1) * step)
             is_short = each.sides[kept[number]] < SHORT * each.sides.max()
-            ends = [count - 1] if is_short else sorted({0, (count - 1) // 2, count - 1})
-            axis.set_ticks(ends, [f"{(begun[kept[number]] + cell) * step:g}" for cell in ends])
+            shown = ticks[-1:] if is_short else ticks
+            axis.set_ticks([tick / step - first for tick in shown], [f"{tick:g}" for tick in shown])
             axis.set_label_text(f"{plane.axes.names[number]} ({plane.axes.units[number]})")
-        high, wide = (float(limits[axis]) - 0.5 for axis in kept)
-        ax.set(xlim=(-0.5, wide), ylim=(high, -0.5))
+        down, across = map(each.part.limits, kept)
+        ax.set(xlim=across, ylim=down[::-1])
+
+
+def _round_ticks(first: float, last: float) -> list[float]:
+    """A few round places from the first to the last."""
+    return [float(tick) for tick in MaxNLocator(3, **ROUND).tick_values(first, last) if first <= tick <= last]
 
 
 def _draw_slice(ax: Axes, plane: ErfMap, view: FloatArray, look: Look, picture: FloatArray | None) -> None:

@@ -5,8 +5,9 @@ May import: ``figures`` and below.
 
 from erfscope.gate.baseline import FILE, BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, update
 from erfscope.gate.compare import compare
-from erfscope.gate.judge import GUARDED, MeasureVerdict, Tolerance, defaults, from_pairs, judge, parse, tolerances
+from erfscope.gate.judge import MeasureVerdict, judge
 from erfscope.gate.structure import Structure, StructureChange, changes, structure, structure_of
+from erfscope.gate.tolerance import GUARDED, Tolerance, defaults, from_pairs, parse, tolerances
 from erfscope.gate.verdict import Advice, CheckReport, Verdict
 
 __all__ = [

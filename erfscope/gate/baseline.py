@@ -122,6 +122,9 @@ class BaselineEntry:
         """The settings, options that are not the default among them."""
         asked = dict(self.protocol)
         options: Mapping[str, Any] = asked.pop("options", {})
+        if self.weights.get("source") == "factory" and "weights" in asked:
+            # Not known to be trained, unlike other weights of a model's own.
+            asked["weights"] = "factory"
         return asked | {
             name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()
         }

@@ -3,15 +3,19 @@ alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from erfscope.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, protocol_conditions
-from erfscope.gate.judge import MeasureVerdict, Tolerance, defaults, judge
+from erfscope.gate.judge import MeasureVerdict, has_moved, judge
 from erfscope.gate.structure import StructureChange, changes
+from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.gate.verdict import PYTHON, Advice, Verdict
 
+#: The share of a measure that rounding moves at most, from one batch size or number of threads to another: in float32
+#: it flips single ReLU gates. Images are noise in types with fewer digits.
+ROUNDING = {"float64": 1e-6, "float32": 2e-3}
 #: Settings that decide the structure; the others decide the measurement.
 STRUCTURAL = (*ASKED, *(condition.gate for condition in protocol_conditions(measured=False)))
 
@@ -54,12 +58,10 @@ def compare(
     shape: list[StructureChange] = []
     if obtained.structure and expected.structure and not any(each.key in STRUCTURAL for each in asked):
         shape = list(changes(obtained.structure, expected.structure))
-    sha256 = obtained.weights.get("sha256")
-    # With these, only the measurement can have moved.
-    same_model = sha256 is not None and sha256 == expected.weights.get("sha256") and not shape
+    model = _Sameness.of(obtained, expected, shape)
     verdicts: list[MeasureVerdict] = []
     has_place = obtained.structure is None or bool(obtained.structure.center_px)
-    allowed = tolerances or defaults(same_weights=same_model, has_place=has_place)
+    allowed = tolerances or defaults(same_weights=model.is_same, has_place=has_place)
     if obtained.unusable is None and not asked and obtained.measures:
         verdicts = [
             judge(
@@ -69,6 +71,7 @@ def compare(
                 expected.measures.get(measure),
                 measures=len(allowed),
                 looks=looks,
+                rounding=model.rounding,
             )
             for measure, tolerance in allowed.items()
         ]
@@ -79,13 +82,13 @@ def compare(
         reason = "nothing was measured that could be compared"
     words = {*(change.verdict for change in shape), *(measure.word for measure in verdicts)}
     is_open = bool(reason) or "cannot tell" in words
-    # Changes in the unguarded direction.
+    # Changes in the unguarded direction, and those of operations.
     notices = [change.text for change in shape if change.verdict == "notice"]
     notices += [measure.notice for measure in verdicts if measure.notice]
     return Verdict(
         name=name,
         word="fail" if "fail" in words else "cannot tell" if is_open else "pass",
-        cause=_cause(obtained, shape, verdicts, settings_changed=bool(asked), same_model=same_model),
+        cause=_cause(obtained, shape, verdicts, model, settings_changed=bool(asked)),
         structure=tuple(shape),
         measures=tuple(verdicts),
         reason=reason,
@@ -103,6 +106,45 @@ def is_same_structure(obtained: BaselineEntry, expected: BaselineEntry) -> bool:
     if obtained.structure is None or expected.structure is None or any(_setting_changes(obtained, expected)):
         return False
     return not any(changes(obtained.structure, expected.structure))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sameness:
+    """What two entries have in common, and so what can have moved a measure."""
+
+    #: Whether weights and shape are the same, so that only the code or the measurement can have moved.
+    is_same: bool
+    #: Whether other operations were recorded.
+    has_other_operations: bool
+    #: The share of a measure that rounding may move, where nothing else does: the same weights saw the same images.
+    rounding: float | None
+    #: Whether versions, the device and the like are others.
+    has_other_environment: bool
+
+    @classmethod
+    def of(cls, obtained: BaselineEntry, expected: BaselineEntry, shape: Sequence[StructureChange]) -> Self:
+        """Compare two entries, whose structure has changed so."""
+        sha256, protocol = obtained.weights.get("sha256"), obtained.protocol
+        same_weights = sha256 is not None and sha256 == expected.weights.get("sha256")
+        pixels = [each.recorded.get("pixels") for each in (obtained, expected)]
+        is_exact = same_weights and bool(obtained.recorded) and pixels[0] == pixels[1] and not protocol.get("amp_dtype")
+        is_other = any(change.is_operation for change in shape)
+        rounding = ROUNDING.get(protocol.get("dtype", "")) if is_exact else None
+        return cls(
+            is_same=same_weights and all(change.is_operation for change in shape),
+            has_other_operations=is_other,
+            rounding=0.0 if is_other and rounding is not None else rounding,
+            has_other_environment=any(_circumstances(obtained, expected)),
+        )
+
+    def changed(self, verdicts: Sequence[MeasureVerdict]) -> str:
+        """What changed of a model whose weights are the same, if that is known: operations that were recorded, or else
+        the code around them, where the same images have moved a measure by more than rounding does; "" for nothing."""
+        if not self.is_same or self.has_other_operations:
+            return "operations changed" if self.is_same else ""
+        if self.rounding is None or not any(has_moved(each, self.rounding) for each in verdicts):
+            return ""
+        return "code or environment changed" if self.has_other_environment else "code changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +185,9 @@ def _cause(
     obtained: BaselineEntry,
     shape: list[StructureChange],
     verdicts: list[MeasureVerdict],
+    model: _Sameness,
     *,
     settings_changed: bool,
-    same_model: bool,
 ) -> str:
     if any(change.verdict == "fail" for change in shape):
         return "structure changed"
@@ -158,13 +200,18 @@ def _cause(
     if not verdicts:
         return "structure changed (allowed)" if shape else "structure unchanged"
     words = {measure.word for measure in verdicts}
+    changed = model.changed(verdicts)
     if "fail" in words:
-        return "measurement changed, with the same weights" if same_model else "model changed"
+        return f"{changed or 'measurement changed'}, with the same weights" if model.is_same else "model changed"
     if any(measure.expected is None for measure in verdicts):
         return "measures are missing in the baseline"
-    if "cannot tell" in words:
-        return "same weights, and too noisy to tell" if same_model else "model changed, and too noisy to tell"
-    return "same weights" if same_model else "model changed, within the tolerances"
+    if any(measure.is_open and measure.limit is not None for measure in verdicts):
+        return f"{(changed or 'same weights') if model.is_same else 'model changed'}, and too noisy to tell"
+    if any(measure.is_open and measure.difference is None and measure.se is None for measure in verdicts):
+        return "a measure cannot be compared"
+    if not model.is_same or changed:
+        return f"{changed or 'model changed'}, within the tolerances"
+    return "same weights"
 
 
 def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[str]:

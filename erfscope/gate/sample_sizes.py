@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from erfscope.gate.baseline import BaselineEntry, BaselineMeasure, MoreImages
-from erfscope.gate.judge import Tolerance, defaults
+from erfscope.gate.tolerance import Tolerance, defaults
 from erfscope.maps.accumulator import MIN_GROUPS, jackknife_se
 from erfscope.measures import MEASURES
 
@@ -41,7 +41,7 @@ def _is_noisy(name: str, tolerance: Tolerance, found: BaselineMeasure) -> bool:
         return False
     limit = tolerance.limit(found.value)
     noise = ENOUGH * math.sqrt(2) * jackknife_se(found.leave_one_out)
-    return tolerance.guards(found.value, MEASURES[name].wider) and 0 < limit < noise
+    return tolerance.guards(found.value, MEASURES[name]) and 0 < limit < noise
 
 
 def more_images(entry: BaselineEntry) -> MoreImages:

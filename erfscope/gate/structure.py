@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from erfscope.geometry.unit import Trf, size_text
+from erfscope.printable import listed_up_to
 from erfscope.results.result import Result
+from erfscope.view.table import DASH
 
 #: Positions that differ by less are equal: they are sums of strides and halves.
 SAME_PX = 1e-6
+#: Names of modules and of operations in a line.
+FEW = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,9 @@ class Structure:
     exact: bool
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Every operation up to this layer with its settings, by the module that runs it ("" for the model itself); none in
+    #: baselines of earlier versions.
+    operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def trf_text(self) -> str:
@@ -57,14 +66,31 @@ class StructureChange:
     expected: str
     obtained: str
     verdict: Literal["fail", "cannot tell", "notice"]
-    #: The first layer at which a TRF differs; "" where it is not known.
+    #: The first layer that differs; "" for none.
     first_layer: str = ""
+    #: In what: in its operations where only a later one has another TRF.
+    first_by: Literal["TRF", "operations"] = "TRF"
+    #: Whether it is in the operations.
+    is_operation: bool = False
 
     @property
     def text(self) -> str:
         """The change in one line."""
-        where = f"; the first layer whose TRF differs is {self.first_layer}" if self.first_layer else ""
+        where = f"; {self.where}" if self.first_layer else ""
         return f"{self.what}: obtained {self.obtained}, expected {self.expected}{where}"
+
+    @property
+    def where(self) -> str:
+        """The first layer that differs, in words."""
+        return f"the first layer whose {self.first_by} differ{'s' * (self.first_by == 'TRF')} is {self.first_layer}"
+
+    @property
+    def brief(self) -> str:
+        """The change in a few words: ``TRF 103 -> 71``."""
+        texts, equal_sides = [self.expected, self.obtained], r"(\d+)(x\1)+"
+        if all(re.fullmatch(equal_sides, text) for text in texts):
+            texts = [re.sub(equal_sides, r"\1", text) for text in texts]
+        return f"{self.what.removesuffix(' shrank')}{':' * self.is_operation} {' -> '.join(texts)}"
 
 
 def structure(
@@ -73,6 +99,8 @@ def structure(
     unit: Sequence[int],
     trf: Trf,
     layers: Mapping[str, Trf] = MappingProxyType({}),
+    *,
+    operations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Structure:
     """The structure of one unit.
 
@@ -82,6 +110,7 @@ def structure(
         unit: Index of the unit.
         trf: The unit's theoretical receptive field (TRF).
         layers: That of a unit of each layer up to this one, in order of execution.
+        operations: Those up to this layer, by module.
     """
     return Structure(
         layer=layer,
@@ -96,6 +125,7 @@ def structure(
         layers_px={
             name: (*each.size_px, *(each.local_size_px if each.is_global else ())) for name, each in layers.items()
         },
+        operations=operations,
     )
 
 
@@ -109,19 +139,69 @@ def structure_of(result: Result) -> Structure | None:
 def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
     """Differences between two structures that were measured with the same settings, most important first.
 
-    A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew and a layer of another
-    name are notices. A global operation makes a TRF infinite; where both are, the TRFs without global operations are
-    compared."""
+    A map's shape, a stride, a unit's centre and a TRF that shrank are failures; a TRF that grew, a layer of another
+    name and other operations are notices. A global operation makes a TRF infinite; where both are, the TRFs without
+    global operations are compared."""
     for what, ours, theirs in (
         ("map shape", obtained.map_shape, expected.map_shape),
         ("stride", obtained.stride_px, expected.stride_px),
         ("unit centre", obtained.center_px, expected.center_px),
     ):
         if len(ours) != len(theirs) or any(abs(a - b) > SAME_PX for a, b in zip(ours, theirs, strict=True)):
-            yield StructureChange(what=what, expected=_numbers(theirs), obtained=_numbers(ours), verdict="fail")
+            first = _first_layer(obtained, expected) if what == "stride" and obtained.operations else {}
+            yield StructureChange(
+                what=what, expected=_numbers(theirs), obtained=_numbers(ours), verdict="fail", **first
+            )
     yield from _field_changes(obtained, expected)
     if obtained.layer != expected.layer:
         yield StructureChange(what="layer", expected=expected.layer, obtained=obtained.layer, verdict="notice")
+    yield from operation_changes(obtained, expected)
+
+
+def operation_changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
+    """Differences between the operations of two structures, modules that changed alike together, in the order of
+    execution; none where one of them does not know its own."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for module in _changed_modules(obtained, expected):
+        ours, theirs = obtained.operations.get(module, ()), expected.operations.get(module, ())
+        alike.setdefault(_difference(ours, theirs), []).append(module or "the model itself")
+    for (now, before), modules in alike.items():
+        what = listed_up_to(FEW, modules)
+        yield StructureChange(what=what, expected=before, obtained=now, verdict="notice", is_operation=True)
+
+
+def _changed_modules(obtained: Structure, expected: Structure) -> list[str]:
+    """Modules whose operations differ, in the order of execution, those that are gone last; none where the same
+    operations run in modules of other names."""
+    ours, theirs = obtained.operations, expected.operations
+    every = [Counter(text for texts in each.values() for text in texts) for each in (ours, theirs)]
+    if not ours or not theirs or (ours.keys() != theirs.keys() and every[0] == every[1]):
+        return []
+    return [module for module in {**ours, **theirs} if ours.get(module) != theirs.get(module)]
+
+
+def _difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, str]:
+    """What only one and only the other of two modules does; of one operation only the settings that differ."""
+    new, gone = Counter(ours) - Counter(theirs), Counter(theirs) - Counter(ours)
+    if not new and not gone:
+        return "another order", "the same operations"
+    texts = [[word.split() for word in each.elements()] for each in (new, gone)]
+    if len(texts[0]) == len(texts[1]) == 1 and texts[0][0][0] == texts[1][0][0]:
+        (name, *a), (_, *b) = texts[0][0], texts[1][0]
+        return _operation(name, [word for word in a if word not in b]), _operation(name, [w for w in b if w not in a])
+    return _operations(new), _operations(gone)
+
+
+def _operation(name: str, settings: Iterable[str]) -> str:
+    return " ".join([name, *(setting.replace("=", " ") for setting in settings)])
+
+
+def _operations(found: Counter[str]) -> str:
+    """The names of operations, and how often each is there."""
+    names: Counter[str] = Counter()
+    for text, number in found.items():
+        names[text.split()[0]] += number
+    return listed_up_to(FEW, [f"{number} {name}" if number > 1 else name for name, number in names.items()]) or DASH
 
 
 def _field_changes(obtained: Structure, expected: Structure) -> Iterator[StructureChange]:
@@ -140,7 +220,7 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
             expected=expected.trf_text,
             obtained=f"at most {size_text(ours)}",
             verdict="cannot tell",
-            first_layer=_first_layer(obtained, expected),
+            **_first_layer(obtained, expected),
         )
         return
     if not shrank and not grew:
@@ -156,14 +236,17 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         expected=texts[1],
         obtained=texts[0],
         verdict=verdict,
-        first_layer=_first_layer(obtained, expected),
+        **_first_layer(obtained, expected),
     )
 
 
-def _first_layer(obtained: Structure, expected: Structure) -> str:
-    """The first layer, in order of execution, that both have and whose TRF is another; "" where there is none."""
-    known = expected.layers_px
-    return next((name for name, size in obtained.layers_px.items() if known.get(name, size) != size), "")
+def _first_layer(obtained: Structure, expected: Structure) -> dict[str, Any]:
+    """The first layer, in order of execution, whose operations differ, or where these are not known, whose TRF does."""
+    changed, known = _changed_modules(obtained, expected), expected.layers_px
+    others = [name for name, size in obtained.layers_px.items() if known.get(name, size) != size]
+    if changed and changed[0] not in others:
+        return {"first_layer": changed[0] or "the model itself", "first_by": "operations"}
+    return {"first_layer": (changed or others or [""])[0]}
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,21 +10,27 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from erfscope.gate.baseline import SETTINGS_CHANGED, BaselineEntry, BaselineMeasure
-from erfscope.gate.judge import DEFAULT, SAME_WEIGHTS, MeasureVerdict, shown_word, signed_difference, unit_of
+from erfscope.gate.judge import MeasureVerdict, shown_word, signed_difference
 from erfscope.gate.structure import StructureChange
+from erfscope.gate.tolerance import DEFAULT, SAME_WEIGHTS, unit_of
 from erfscope.geometry.axes import Axes
 from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
-from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, aligned, markdown, markdown_text, rows_of
-from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of
+from erfscope.view.fit import aligned
+from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, markdown, markdown_text, rows_of
+from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of, weights_words
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
 EXIT_CODES: dict[str, int] = {"fail": 1, "cannot tell": 3, "pass": 0, "new": 0, "updated": 0}
 SCHEMA = "erfscope.check/1"
 #: The columns of everything that is compared.
-COMPARED = ("what", "obtained", "expected", "tolerance", "difference", "verdict")
+COMPARED = (
+    Column(name="what", kind="name", folds=True),
+    *(Column(name=name, folds=True, rank=rank) for name, rank in (("obtained", 1), ("expected", 2))),
+    *(Column(name=name, rank=rank) for name, rank in (("tolerance", 4), ("difference", 3), ("verdict", 0))),
+)
 #: Verdicts that no table sets in bold.
 QUIET = ("pass", "notice", DASH)
 
@@ -115,7 +122,7 @@ class Verdict:
         open_measures = [measure for measure in self.measures if measure.word == "cannot tell"]
         has_other_cause = bool(self.reason) or any(change.verdict == "cannot tell" for change in self.structure)
         is_open = self.word == "cannot tell" and not has_other_cause
-        return is_open and all(measure.se is not None for measure in open_measures)
+        return is_open and all(measure.se for measure in open_measures)
 
     @property
     def needed(self) -> int | None:
@@ -134,7 +141,7 @@ class Verdict:
         would settle it, what was found, and how to accept it."""
         changes = [(c.what, c.obtained, c.expected, DASH, DASH, shown_word(c.verdict)) for c in self.structure]
         return Table(
-            columns=tuple(Column(name=name) for name in COMPARED),
+            columns=COMPARED,
             rows=rows_of([*changes, *map(_row, self.measures)]),
             notes=tuple(self._notes()),
         )
@@ -142,7 +149,7 @@ class Verdict:
     def _notes(self) -> Iterator[Note]:
         for change in self.structure:
             if change.first_layer and change.verdict != "notice":
-                yield Note(label="fact", text=f"the first layer whose TRF differs is {change.first_layer}")
+                yield Note(label="fact", text=change.where)
         reasons = filter(None, (self.reason, *(each.reason for each in self.measures)))
         yield from (Note(label="reason", text=text) for text in reasons)
         if self.cause == SETTINGS_CHANGED:
@@ -163,16 +170,32 @@ class Verdict:
         if self.accept:
             yield Note(label="accept", text=f"to accept: {self.accept}")
 
-    def lines(self) -> Iterator[Line]:
-        """What changed, everything that was compared, and the notes, line by line."""
-        table = self.table
+    @property
+    def head(self) -> Line:
+        """The verdict and its cause."""
         # Names come from outside: a line break in one would make a line of its own.
-        yield Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
+        return Line(printable(f"{self.shown.upper()} {self.name} · {self.cause}"), "head", self.shown)
+
+    @property
+    def in_one_line(self) -> Line:
+        """The verdict, its cause, and why it does not pass, in a few words: ``TRF 103 -> 71``."""
+        why = [change.brief for change in self.structure if change.verdict != "notice"]
+        why += [change.brief for change in self.structure if change.is_operation]
+        why += [measure.brief for measure in self.measures if measure.word == "fail"]
+        why += filter(None, [self.reason, *(measure.reason for measure in self.measures if measure.is_open)])
+        return self.head._replace(text=printable(": ".join(filter(None, [self.head.text, "; ".join(why)]))))
+
+    def lines(self, width: int = sys.maxsize) -> Iterator[Line]:
+        """What changed, everything that was compared, and the notes, line by line; the table within a width."""
+        table = self.table
+        yield self.head
         if self.obtained.structure is not None:
             yield Line(printable(f"  structure: {self.obtained.structure}"), "row")
-        words = ["", *(str(row.cells[-1]) for row in table.rows)]
-        for text, word in zip(aligned(table), words, strict=True) if table.rows else ():
-            yield Line(printable(f"  {text}"), "row", word)
+        if source := self.obtained.weights.get("source"):
+            yield Line(f"  {weights_words(source).alone}", "row")
+        words = ["", *(str(row.cells[-1]) for row in table.rows), ""]
+        for texts, word in zip(aligned(table, width - 2), words, strict=True) if table.rows else ():
+            yield from (Line(printable(f"  {text}"), "row", "" if n else word) for n, text in enumerate(texts))
         for note in table.notes:
             kind = KINDS[note.label]
             yield Line(printable(f"  {note.text}"), kind, self.shown if kind == "reason" else "")
@@ -284,10 +307,10 @@ class CheckReport:
         """All verdicts in plain text."""
         return "\n".join(line.text for line in self.lines())
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self, width: int = sys.maxsize) -> Iterator[Line]:
         """All verdicts, what the measures mean, and one line that counts the verdicts."""
         for verdict in self.verdicts:
-            yield from verdict.lines()
+            yield from verdict.lines(width)
             yield Line("", "row")
         shown = (name for each in self for name in ([m.name for m in each.measures] or each.obtained.measures))
         has_default = any(verdict.has_default_tolerances and verdict.measures for verdict in self)
@@ -312,7 +335,7 @@ class CheckReport:
             if verdict.accept:
                 notes.append(f"- **{name}**: to accept: `{printable(verdict.accept).replace('`', '')}`")
         notes += [f"- {markdown_text(text)}" for text in self.notices]
-        columns = tuple(Column(name=name) for name in ("check", *COMPARED))
+        columns = (Column(name="check"), *COMPARED)
         grid = markdown(Table(columns=columns, rows=tuple(rows)))
         return "\n".join([f"### erfscope check: {markdown_text(self.summary)}", "", grid, *notes]).rstrip("\n") + "\n"
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.maps.erf_map import ErfMap, FloatArray
+from erfscope.printable import brief
 
 
 def averaged(values: FloatArray, shape: Sequence[int]) -> FloatArray:
@@ -68,69 +70,98 @@ def brightness(weights: FloatArray) -> FloatArray:
     return np.asarray(np.interp(shares(weights), SHARES, BRIGHTNESS), dtype=np.float64)
 
 
-#: A map is enlarged at least so many times, where the part that is shown holds this share of it and this many cells
-#: along each axis.
-LEAST_ZOOM, HELD, FEWEST = 4, 0.999, 8
+#: A window holds this share of every ERF, a fifth of its reach more for the rings, and this many cells along each axis.
+HELD, FEWEST = 0.999, 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseUp:
-    """The part of a map that is drawn: all of it, or the surroundings of an ERF that would be a dot."""
+    """The part of a map that is drawn: all of it, or a window around the unit."""
 
-    #: How many times it is enlarged; 1 for the whole map.
-    zoom: int
+    #: Side of the window, in the unit of the axes; None for the whole map.
+    side: float | None
     #: The part as a map. Its values are scaled so that their density is still relative to the uniform whole
     #: map.
     erf: ErfMap
     #: The first cell and the one after the last along each axis, as shares of the whole.
     window: tuple[tuple[float, float], ...]
+    #: Cells that the panel shows along each axis: more than the part has beside maps of larger inputs.
+    frame: tuple[float, ...]
+
+    @property
+    def side_text(self) -> str:
+        """The side with its unit; "" for the whole map."""
+        return "" if self.side is None else f"{brief(self.side)} {self.erf.axes.units[-1]}"
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The note on the zoom; none for the whole map."""
-        return (f"zoom x{self.zoom}",) if self.zoom > 1 else ()
+        """The note on the window; none for the whole map."""
+        return (f"window {self.side_text}",) if self.side_text else ()
+
+    def limits(self, axis: int) -> tuple[float, float]:
+        """Where the panel begins and ends along an axis, in cells of the part, whose first begins at -0.5."""
+        beyond = (self.frame[axis] - self.erf.values.shape[axis]) / 2
+        return -0.5 - beyond, self.erf.values.shape[axis] - 0.5 + beyond
 
     def of(self, picture: NDArray[Any]) -> NDArray[Any]:
         """The part of an image, of the map's axes and any size, that shows what this close-up shows of the map."""
         shares = zip(self.window, picture.shape[: len(self.window)], strict=True)
         return picture[tuple(slice(math.floor(first * side), math.ceil(last * side)) for (first, last), side in shares)]
 
+    def inside(self, other: CloseUp) -> tuple[tuple[float, float], ...]:
+        """The first cell and the one after the last of this part along each axis, in cells of another part of the same
+        map."""
+        sides = [
+            count / (last - first) for (first, last), count in zip(other.window, other.erf.values.shape, strict=True)
+        ]
+        return tuple(
+            ((first - begin) * side, (last - begin) * side)
+            for (first, last), (begin, _), side in zip(self.window, other.window, sides, strict=True)
+        )
 
-def close_up(erf: ErfMap) -> CloseUp:
-    """The part of a map to draw: the closest of 4, 8, 16, ... times enlarged around the unit that holds its ERF, else,
-    and where the unit has no place, the whole map.
+
+def needed_side(erf: ErfMap) -> float:
+    """Side of the window around the unit that its ERF needs, in the unit of the axes; infinite where the unit
+    has no place, or the map is zero."""
+    weights = erf.magnitude
+    if not erf.center_px or not weights.any():
+        return math.inf
+    step = max(erf.axes.spacing)
+    places: Any = zip(np.indices(weights.shape, sparse=True), erf.center_px, erf.axes.spacing, strict=True)
+    distances = [np.abs(index - center) * spacing / step for index, center, spacing in places]
+    farthest = np.ceil(np.broadcast_to(reduce(np.maximum, distances), weights.shape)).astype(int)
+    enclosed = np.cumsum(np.bincount(farthest.ravel(), weights.ravel()))
+    reach = int(np.searchsorted(enclosed, HELD))
+    return step * max(2 * (reach + -(-reach // 5)) + 1, FEWEST)
+
+
+def close_up(erf: ErfMap, side: float | None = None) -> CloseUp:
+    """The part of a map in a window around the unit and inside the map; all of it where the unit has no place.
 
     Args:
         erf: A map of any axes.
+        side: Of the window, in the unit of the axes; None for the whole map.
     """
-    shape, weights = erf.values.shape, erf.magnitude
-
-    def parts(zoom: int) -> tuple[slice, ...]:
-        return tuple(_part(side, center, zoom) for side, center in zip(shape, erf.center_px, strict=True))
-
-    zoom, fewest = 1, min((side for side in shape if side > 1), default=0)
-    while (
-        erf.center_px
-        and fewest >= FEWEST * (closer := max(LEAST_ZOOM, 2 * zoom))
-        and weights[parts(closer)].sum() >= HELD
-    ):
-        zoom = closer
-    if zoom == 1:
-        return CloseUp(zoom=1, erf=erf, window=((0.0, 1.0),) * len(shape))
-    window, trf = parts(zoom), erf.trf
+    shape = erf.values.shape
+    sides = np.multiply(shape, erf.axes.spacing)
+    if side is None or not erf.center_px or side >= max(sides):
+        return CloseUp(side=None, erf=erf, window=((0.0, 1.0),) * len(shape), frame=shape)
+    steps = zip(shape, erf.center_px, erf.axes.spacing, strict=True)
+    window, trf = tuple(_part(count, center, math.ceil(side / step)) for count, center, step in steps), erf.trf
     if trf is not None:
         boxes = zip(trf.box_px, window, strict=True)
         trf = replace(trf, box_px=tuple((first - part.start, last - part.start) for (first, last), part in boxes))
     center = tuple(place - part.start for place, part in zip(erf.center_px, window, strict=True))
     values = erf.values[window] * (erf.values.size / erf.values[window].size)
-    shares = tuple((part.start / side, part.stop / side) for part, side in zip(window, shape, strict=True))
-    return CloseUp(zoom=zoom, erf=replace(erf, values=values, center_px=center, trf=trf), window=shares)
+    shares = tuple((part.start / count, part.stop / count) for part, count in zip(window, shape, strict=True))
+    part = replace(erf, values=values, center_px=center, trf=trf)
+    return CloseUp(side=side, erf=part, window=shares, frame=values.shape)
 
 
-def _part(side: int, center: float, times: int) -> slice:
-    """A part of an axis, so many times smaller, around a centre and inside the axis."""
-    count = math.ceil(side / times)
-    first = min(max(round(center - (count - 1) / 2), 0), side - count)
+def _part(whole: int, center: float, count: int) -> slice:
+    """So many cells of an axis, at most all, around a centre and inside the axis."""
+    count = min(count, whole)
+    first = min(max(round(center - (count - 1) / 2), 0), whole - count)
     return slice(first, first + count)
 
 
@@ -138,9 +169,14 @@ def _part(side: int, center: float, times: int) -> slice:
 FRAMES = 7
 
 
+def cell_at(place: float, side: int) -> int:
+    """The cell of an axis through which a map is cut for a unit at this place."""
+    return min(max(round(place), 0), side - 1)
+
+
 def frames_around(own: float, count: int) -> range:
     """Up to :data:`FRAMES` frames around one of ``count``."""
-    first = min(max(round(own) - FRAMES // 2, 0), max(count - FRAMES, 0))
+    first = min(max(cell_at(own, count) - FRAMES // 2, 0), max(count - FRAMES, 0))
     return range(first, min(first + FRAMES, count))
 
 

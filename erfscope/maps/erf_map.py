@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from erfscope.errors import unknown
 from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf
 
@@ -16,6 +17,16 @@ FloatArray = NDArray[np.float64]
 #: Stands for the axes of a map that nothing is said of.
 NO_AXES = Axes(names=(), spacing=(), units=())
 Scale = Literal["amplitude", "energy", "signed"]
+
+
+def refuse_scale(scale: str) -> None:
+    """Refuse a word that is no scale.
+
+    Raises:
+        ErfscopeError: it is none.
+    """
+    if scale not in get_args(Scale):
+        raise unknown("scale", str(scale), get_args(Scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +59,7 @@ class ErfMap:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        refuse_scale(self.scale)
         values = np.ascontiguousarray(self.values, dtype=np.float64)
         if values is self.values or values.base is not None:
             values = values.copy()

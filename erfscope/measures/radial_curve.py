@@ -76,6 +76,20 @@ def radial_profile(erf: ErfMap, *, with_fit: bool = False) -> RadialProfile:
     )
 
 
+def mass_beyond(erf: ErfMap) -> FloatArray:
+    """The share of a map's mass that lies at least 0, 1, 2, ... cells from its unit's centre (n,).
+
+    Args:
+        erf: As for :func:`radial_profile`.
+    """
+    measured = erf.measured
+    geometry, weights = Geometry(measured), measured.magnitude
+    cells = np.floor(geometry.distance / geometry.cell).astype(int)
+    # Summed from the outside, so that what is zero there stays zero.
+    beyond = np.cumsum(np.bincount(cells.ravel(), weights.ravel())[::-1])[::-1]
+    return np.asarray(beyond / beyond[0], dtype=np.float64)
+
+
 def _sums_below(terms: FloatArray) -> FloatArray:
     """Sums of the first 0, 1, ... terms (n,), (n + 1,)."""
     return np.concatenate([[0.0], np.cumsum(terms)])

@@ -40,6 +40,19 @@ MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell")
 
 
+#: Options that each of several models may have of its own, in a mapping by their labels.
+OF_EACH = ("layer", "checkpoint")
+#: Options that take a mapping for one model.
+MAPPINGS = ("images", "transform", "mean", "std", "model_kwargs", "insert")
+#: The name that stands for all stages of a model.
+STAGES = "stages"
+
+
+def is_several(layer: str | None) -> bool:
+    """Whether the name of a layer stands for several: all stages, or those that a pattern names."""
+    return layer is not None and (layer == STAGES or any(mark in layer for mark in "*?"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The options of one call of a public function, as values."""
@@ -73,28 +86,37 @@ class Request:
     progress: Progress = no_progress
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any], *, may_grow: bool = False) -> Self:
+    def parse(cls, options: Mapping[str, Any], *, may_grow: bool = False, of_each: bool = False) -> Self:
         """Read the keywords of a public function, and refuse what needs no model to be refused.
 
         Args:
             options: As for :func:`erfscope.analyze`.
             may_grow: Whether the function finds the input size by measuring where that is "auto".
+            of_each: Whether the function takes several models, of which each may have its own :data:`OF_EACH`.
 
         Raises:
             ErfscopeError: an unknown option or value, an option by both of its names, or options that exclude each
                 other.
         """
         given = _renamed(options)
+        by_label = {name for name in OF_EACH if isinstance(given.get(name), Mapping)}
         for name, value in given.items():
             _refuse_value(name, value)
+            if isinstance(value, Mapping) and name not in (*MAPPINGS, *(OF_EACH if of_each else ())):
+                hint = "; by the labels of several models it is for erfscope.compare" if name in by_label else ""
+                raise ErfscopeError(f"{name} takes no mapping{hint}")
         _refuse_combinations(given)
         is_growing = may_grow and is_auto(given.get("input_size"))
         sizes = [None] if is_growing else input_sizes(given.get("input_size"))
         if given.get("alpha") is not None and not given.get("insert"):
-            raise ErfscopeError("alpha scales inserted blocks, and none is inserted; add --insert BLOCK@LAYER")
+            raise ErfscopeError(
+                "alpha scales inserted blocks, and none is inserted; add insert='BLOCK@LAYER' (--insert BLOCK@LAYER)"
+            )
         shares = alphas(given.get("alpha"))
         several = {
-            name: (OPTIONS[name].default,) if given.get(name) is None else tuple(words(given[name], name))
+            name: (OPTIONS[name].default,)
+            if given.get(name) is None or name in by_label
+            else tuple(words(given[name], name))
             for name in ("layer", "weights", "convention", "wrt")
         }
         named = {name: given[name] for name in given if name in Settings.__dataclass_fields__ and name not in several}
@@ -113,7 +135,7 @@ class Request:
             sizes=tuple(sizes),
             alphas=tuple(shares),
             is_growing=is_growing,
-            building={name: value for name, value in given.items() if name in MODEL and value is not False},
+            building={name: value for name, value in given.items() if name in MODEL - by_label and value is not False},
             **{name: given[name] for name in AS_GIVEN if given.get(name) is not None},
             progress=progress_of(given.get("progress")),
         )
@@ -122,6 +144,13 @@ class Request:
         """The settings of each measurement of one model at some of its layers, in the order of the rows."""
         for convention, layer, wrt in product(self.conventions, layers, self.references):
             yield replace(self.settings, convention=convention, layer=layer, wrt=wrt)
+
+    def of_model(self, label: str | None) -> Self:
+        """The request of one of several models: with its own values of the options that it has in a mapping."""
+        own = {name: self.given[name].get(label) for name in OF_EACH if isinstance(self.given.get(name), Mapping)}
+        layers = tuple(words(own["layer"], "layer")) if "layer" in own else self.layers
+        file = {"checkpoint": own["checkpoint"]} if own.get("checkpoint") is not None else {}
+        return replace(self, layers=layers, building={**self.building, **file})
 
     def several(self) -> list[str]:
         """The options that ask for several results."""
@@ -133,7 +162,7 @@ class Request:
             "input_size": self.sizes,
             "alpha": self.alphas,
         }
-        return [name for name, asked in values.items() if len(asked) > 1 or asked == ("stages",)]
+        return [name for name, asked in values.items() if len(asked) > 1 or (name == "layer" and is_several(asked[0]))]
 
 
 def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,9 +198,13 @@ def _refuse_combinations(given: Mapping[str, Any]) -> None:
     """Refuse options that exclude or need each other, and normalisations that are not finite."""
     if given.get("images") is not None and given.get("synthetic") is not None:
         raise ErfscopeError("give either images or a synthetic kind, not both")
+    kinds, kind = OPTIONS["synthetic"].option.words, given.get("synthetic")
+    if kind is not None and kind not in kinds:
+        raise unknown("synthetic stimulus", str(kind), kinds)
     if given.get("prefix_tokens") is not None and given.get("layout") != "NLC":
         raise ErfscopeError(
-            "prefix-tokens says how many tokens come before those of the layout NLC; add --layout NLC, or leave it out"
+            "prefix_tokens= (--prefix-tokens) says how many tokens come before those of the layout NLC; add"
+            " layout='NLC' (--layout NLC), or leave it out"
         )
     for name in ("mean", "std"):
         value = given.get(name)

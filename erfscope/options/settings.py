@@ -9,9 +9,10 @@ agree in it, with ``"free"`` a resumed run may change it; without, it decides wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.axes import Axes
@@ -38,7 +39,7 @@ class Settings:
         Option(
             "Layer, NAME[2] or NAME[key] for one of several outputs{several}.",
             WHAT,
-            several="a comma list or `stages` measures each",
+            several="a comma list, `stages` (else the outermost modules) or a pattern such as 'dec*' measures each",
             metavar="NAME",
             accepts="str | Sequence[str] | None",
         ),
@@ -344,6 +345,20 @@ def by_removal(settings: Settings) -> bool:
 OPTIONS = declared(Choices, Building, Settings, Running)
 #: Settings that change nothing about what is measured.
 FREE = tuple(name for name, each in OPTIONS.items() if each.option.counts == "free")
+Taker = TypeVar("Taker", bound=Callable[..., Any])
+
+
+def lists_options(function: Taker, without: Container[str] = ()) -> Taker:
+    """Add the options that a function takes as keywords to its docstring, which ``help()`` shows, a line each."""
+    is_building = "Unpack[Building]" in map(str, function.__annotations__.values())
+    taken = declared(Building) if is_building else OPTIONS
+    lines = []
+    for name, each in taken.items():
+        default = "" if each.default is None else f", default {each.default!r}"
+        if name not in without:
+            lines.append(f"    {name} ({each.accepts}{default}): {each.option.text} {each.option.in_python}".rstrip())
+    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
+    return function
 
 
 class Options(Choices, Building, Running, total=False):

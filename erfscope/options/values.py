@@ -92,3 +92,26 @@ def words(value: object, name: str = "option") -> list[Any]:
         return found
     is_list = isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value)
     return list(value) if is_list else [value]  # type: ignore[call-overload]
+
+
+#: ``--zoom``: as much of the input as the largest ERF needs, or all of it.
+AUTO, WHOLE = "auto", "none"
+
+
+def zoom_side(zoom: str | float) -> float | None:
+    """The side of the window that ``--zoom`` names, in the unit of the axes; None for its words.
+
+    Raises:
+        ErfscopeError: neither a word nor a positive number.
+    """
+    if zoom in (AUTO, WHOLE):
+        return None
+    try:
+        side = float(str(zoom).removesuffix("px"))
+    except (TypeError, ValueError):
+        side = math.nan
+    if not 0 < side < math.inf:
+        raise ErfscopeError(
+            f"zoom is {AUTO}, {WHOLE} or the side of the window in pixels of the input, such as 64; not {zoom!r}"
+        )
+    return side

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from functools import partial
-from typing import Any
 
 from erfscope.errors import MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import size_text
+from erfscope.model_facts import Weights
 from erfscope.results.json_values import fields
 from erfscope.results.result import Result
 from erfscope.stimuli import KINDS
@@ -248,19 +248,28 @@ def _unit_word(word: object) -> str:
     return text.replace("center", "centre")
 
 
-def refuse_mixed_weights(weights: Sequence[tuple[str, Any]]) -> None:
-    """Refuse a comparison in which some models fell back to random weights and others have trained ones, or their own.
+def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> None:
+    """Refuse a comparison in which some models have trained weights, or their own, and others random ones that nobody
+    asked for: those that fell back, and factories' without a checkpoint.
 
     Args:
         weights: (label, weights record) of every model and stored result.
+        asked: The weights that were asked for.
 
     Raises:
-        MeasurementError: names the models that fell back.
+        MeasurementError: names the models that fell back, or were made.
     """
     fell = list(dict.fromkeys(label for label, record in weights if record.fallback))
+    made = list(dict.fromkeys(label for label, record in weights if record.source == "factory"))
+    trained = [label for label, record in weights if record.source not in (*RANDOM, "factory")]
+    if made and trained and asked not in RANDOM:
+        raise MeasurementError(
+            f"{', '.join(made)}: weights as the factory made them; no checkpoint was given, and trained models, such as"
+            f" {trained[0]}, are not compared with random ones; give trained weights with --checkpoint {made[0]}=FILE,"
+            " or compare architectures with --weights random"
+        )
     # Random weights that were asked for are what a fallback gives.
-    others = [label for label, record in weights if not record.fallback and record.source != RANDOM[0]]
-    if fell and others:
+    if fell and (trained or any(record.source == "random-raw" for _, record in weights)):
         reason = next(record.reason for _, record in weights if record.fallback)
         raise MeasurementError(
             f"pretrained weights are missing for {', '.join(fell)} ({reason}) but not for the others, and trained"

@@ -43,8 +43,9 @@ class Depth:
     #: Position of the layer at which this size stops growing: the first that no later one exceeds by more than
     #: :data:`NEGLIGIBLE` of it and :data:`NOISE` standard errors. The last where it grows to the end.
     stops_at: int
-    #: The size of the last layer minus that of this one.
+    #: The size of the last layer minus that of this one, and whether it is smaller by as much as counts.
     rest: Difference
+    shrinks: bool
     #: Position of the first layer whose ERF the border clips, by its finding; None where there is none.
     clips_at: int | None
 
@@ -74,6 +75,7 @@ def depth_of(results: Sequence[Result]) -> Depth:
         measure=name,
         stops_at=stops_at,
         rest=paired_difference(sizes[-1], sizes[stops_at]),
+        shrinks=_exceeds(sizes[stops_at], sizes[-1]),
         clips_at=next((n for n, result in enumerate(results) if _has(result, "clipped")), None),
     )
 

@@ -18,6 +18,8 @@ class Style(TypedDict, total=False):
     colours: str
     cmap: str | None
     contours: Sequence[float]
+    zoom: str | float
+    columns: int | None
     width: str | None
     font: str | None
     conditions: bool

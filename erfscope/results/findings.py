@@ -78,7 +78,7 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked:
         floor, images = signed_noise_floor(n_images), f"{n_images} {noun}{'s' * (n_images != 1)}"
         yield Finding(
             code="noise_floor",
-            text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; use --samples 16 or more",
+            text=f"a signed mean over {images} has a noise floor of about {floor:.0%}; give {SIGNED_IMAGES} or more",
         )
 
 
@@ -152,7 +152,8 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
     if adapter.weights.ignored_keys:
         keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
         yield Finding(
-            code="ignored_keys", text=f"{keys} of the checkpoint not used: the layer measured does not depend on them"
+            code="ignored_keys",
+            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on them",
         )
     own = adapter.preprocess.of(wrt)
     if "axes" in shown.assumed:

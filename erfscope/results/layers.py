@@ -24,6 +24,8 @@ class LayerRow:
     stage: bool
     unit: tuple[int, ...]
     trf: Trf
+    #: Whether ``--layer stages`` measures it: a stage or, of a model that declares none, an outermost module.
+    part: bool = False
     #: What the unit is where it has no place; "" of a map's unit.
     kind: str = ""
     #: Its reference where the model takes several inputs; "" where the table's is.
@@ -62,6 +64,7 @@ class LayerTable:
                 "name": row.name,
                 "shape": row.shape,
                 "stage": row.stage,
+                "part": row.part,
                 "unit": row.unit,
                 "kind": row.kind,
                 "trf": trf,
@@ -81,6 +84,7 @@ class LayerTable:
             "input_size": self.input_size,
             "default_layer": self.default_layer,
             "wrt": self.wrt,
+            "weights": "any",
             "without_place": [{"unit": unit, "layer": layer} for unit, layer in self.without_place],
         }
         document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
@@ -108,8 +112,8 @@ class LayerTable:
 
 
 def overview(table: LayerTable) -> list[LayerRow]:
-    """Rows of stages, blocks and the default layer, of all layers where there are none of these; without maps of one
-    position.
+    """Rows of stages, blocks, modules around them and the default layer, of all layers where there are none of these;
+    without maps of one position.
 
     A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not
     ``layer2.0.downsample.0``."""
@@ -123,4 +127,7 @@ def overview(table: LayerTable) -> list[LayerRow]:
         return last.isdigit() and "downsample" not in above and all(outer in stages for outer in numbered)
 
     shown = stages | {row.name for row in usable if is_block(row.name)}
+    if shown and not stages:
+        around = {name[:place] for name in shown for place, letter in enumerate(name) if letter == "."}
+        shown |= around | {row.name for row in usable if row.part}
     return [row for row in usable if not shown or row.name in {*shown, table.default_layer}]

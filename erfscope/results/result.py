@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -29,6 +29,14 @@ from erfscope.results.timing import Timing, own_step, timing_of
 
 if TYPE_CHECKING:
     from erfscope.results.partial import PartialSums
+
+T = TypeVar("T")
+#: What a result has that is ok, or that was measured with the option for it, and else None: who reads it may use it
+#: without asking, and a type checker knows what it is.
+if TYPE_CHECKING:
+    Known: TypeAlias = T | Any
+else:
+    Known = T | None
 
 Status = Literal["ok", "degenerate", "error"]
 
@@ -184,19 +192,19 @@ class Result:
     #: Whether erfscope chose the layer because the model declares none.
     layer_chosen: bool = False
     wrt: str = IMAGE
-    unit: UnitRecord | None
+    unit: Known[UnitRecord]
     convention: str
     method: str
     scale: Scale
-    trf: Trf | None = None
+    trf: Known[Trf] = None
     #: The overlap of tiles; None if it was not asked for.
-    halo: Halo | None = None
+    halo: Known[Halo] = None
     #: Of each operation before the unit that reads at given points; None if they were not asked for.
     sampling_points: tuple[SamplingPoints, ...] | None = None
     #: Those that were asked for, and those that :meth:`compute` has added.
     measures: dict[str, MeasureValue] = field(default_factory=dict)
     se_over: Over = "images"
-    map: ErfMap | None = None
+    map: Known[ErfMap] = None
     #: Sizes of the maps of all units of the layer, where they were asked for.
     positions: Positions | None = None
     #: Share of the map in each frame of a clip; None for other references.
@@ -215,9 +223,9 @@ class Result:
     #: since no operation on the way normalises, so that it cannot be rounding noise.
     gradient_ratio: float | None = None
     #: The check of the gradient by forward passes with noise; None if it was not asked for.
-    trust: Trust | None = None
+    trust: Known[Trust] = None
     #: The comparison of the first image with the whole model; None if it was not asked for.
-    verification: Verification | None = None
+    verification: Known[Verification] = None
     #: Other options that results must share, where they are not the default, by name.
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -323,7 +331,7 @@ class Result:
         return own_step(self.trf, self.axes, self.unit.index, self.unit.map_shape[1:])
 
     @property
-    def timing(self) -> Timing | None:
+    def timing(self) -> Known[Timing]:
         """Where the unit stands in time and what it waits for; None for references without an axis of time."""
         step = self.own_time
         return None if self.trf is None or step is None else timing_of(self.trf, self.axes, step, self.map)

@@ -25,7 +25,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "AVIF")
 #: Bytes that an image file may have: more than any image of a size that is read, and what memory has room for.
 LARGEST_FILE = 1 << 30
 #: What to do where one image of many cannot be read.
-PASSED_OVER = "--keep-going passes over images that cannot be read"
+PASSED_OVER = "keep_going=True (--keep-going) passes over images that cannot be read"
 #: Baseline TIFF tags: bits per sample, and whether 0 is white.
 _BITS, _PHOTOMETRIC = 258, 262
 
@@ -107,6 +107,13 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
         ) from error
 
 
+def largest_value(path: Path) -> tuple[int, int]:
+    """The largest value of an image file as Pillow reads it, and the largest that its pixels may have."""
+    with Image.open(path, formats=_formats()) as image:
+        values = np.asarray(image)
+    return int(values.max()), 255 if values.dtype == np.uint8 else 65535
+
+
 def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
     """Bring an image of any pixel type to what a model of this many channels takes.
 
@@ -172,7 +179,7 @@ def refuse_channels(channels: int) -> None:
     if channels not in (1, 3):
         raise ErfscopeError(
             f"the model takes {channels} channels and an image has 3 (or 1, if grey); "
-            "pass a ready tensor (B, C, H, W) from Python, or use --synthetic leaves"
+            "give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves' (--synthetic leaves)"
         )
 
 

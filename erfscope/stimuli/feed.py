@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 TextKind = Literal["count", "file", "tensor"]
 #: Kinds of images that are resized and cropped; the others are drawn at the input's size.
 _CROPPED = ("image", "array")
+#: The largest value of an image that is nearly black, as a share of what its type holds: 14 bits in 16 are a quarter.
+DARK = 0.26
+#: Times of what a model's images reach, beyond which values are of another scale.
+FAR = 20
 
 
 class Feed(Protocol):
@@ -75,6 +79,13 @@ class Feed(Protocol):
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """The image as shown to the model, (H, W, C); None where there is none."""
+
+    def remark(self, own: Preprocess) -> str | None:
+        """What is unusual about the values of the first input, and what to do; None where nothing is.
+
+        Raises:
+            ErfscopeError: it cannot be read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,17 @@ class PictureFeed:
         """The image, (H, W, C)."""
         return self.stimuli.pixels(index)
 
+    def remark(self, own: Preprocess) -> str | None:
+        """Whether the image is nearly black, as one of 12 bits in a file of 16 is."""
+        if self.kind not in _CROPPED or (shown := int(self.stimuli.pixels(0).max())) >= DARK * 255:
+            return None
+        largest, most = self.stimuli.largest(0) if self.stimuli.largest else (shown, 255)
+        if largest >= DARK * most:
+            return None
+        times = most // (most if largest == 0 else (1 << largest.bit_length()) - 1)
+        advice = f"multiply the values by {times} and save the images again" if times > 1 else "give other images"
+        return f"nearly black: the largest value of {self.name(0)} is {largest:,} of {most:,}; {advice}"
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFeed:
@@ -212,6 +234,17 @@ class TensorFeed:
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """Nothing: the tensor is already normalised."""
         return None
+
+    def remark(self, own: Preprocess) -> str | None:
+        """Whether its values are far from those of images in the model's input space, as 0 to 255 are."""
+        usual = max((max(abs(m), abs(1 - m)) / s for m, s in zip(own.mean, own.std, strict=False)), default=1.0)
+        largest = float(self.tensor[0].abs().max())
+        if len(own.size) != 2 or largest <= FAR * usual:
+            return None
+        return (
+            f"the values of the tensor reach {largest:.4g}, and those of images as the model takes them ±{usual:.3g}:"
+            " unless it scales them itself, divide by 255, subtract mean and divide by std, or give uint8 arrays"
+        )
 
 
 Read = tuple[int, Tensor | str]

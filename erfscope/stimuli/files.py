@@ -17,7 +17,7 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.geometry.axes import Axes
-from erfscope.stimuli.decode import Crop, fit, read_picture, refuse_channels
+from erfscope.stimuli.decode import Crop, fit, largest_value, read_picture, refuse_channels
 from erfscope.stimuli.picture import Pixels, Stimuli, at_least_one
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif")
@@ -50,7 +50,7 @@ FRAMES = "/"
 def suffixes_of(axes: Axes) -> tuple[str, ...]:
     """What a directory is searched for, for an input with these axes."""
     frames = (FRAMES,) if axes.noun == "clip" else ()
-    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), SUFFIXES)
+    return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), (*SUFFIXES, ".zarr"))
 
 
 def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
@@ -97,7 +97,7 @@ def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
         raise ErfscopeError(f"{str(asked)!r} is neither a file nor a directory; {_HINT}")
     if glob.has_magic(str(path)):
         return _match(str(asked), path, suffixes)
-    raise ErfscopeError(f"no such image: {str(asked)!r}{_nearest(path)}; {_HINT}")
+    raise ErfscopeError(f"{str(asked)!r} does not exist{_nearest(path)}; {_HINT}")
 
 
 def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
@@ -112,6 +112,8 @@ def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
         elif _has(match.name, suffixes) and match.is_file():
             files[match] = None
     if not files:
+        if not (folder := _fixed_part(pattern)).exists():
+            raise ErfscopeError(f"the directory {str(folder)!r} of the pattern {asked!r} does not exist; {_HINT}")
         raise ErfscopeError(
             f"no {_noun(suffixes)} for the pattern {asked!r}: {len(matches)} matches, none of them a file with one of"
             f" {' '.join(suffixes)}"
@@ -239,6 +241,7 @@ def open_images(
         source=source,
         draw=partial(_draw, files, crop, channels),
         digest=cache(partial(sha256_of, files)),
+        largest=lambda index: largest_value(files[index]),
         is_one_file=is_one,
     )
 
@@ -351,7 +354,9 @@ def _chosen(
     at_least_one(samples)
     found = [find(path, suffixes) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not found:
-        raise ErfscopeError("no images were given; give --image PATH or --synthetic leaves")
+        raise ErfscopeError(
+            "no images were given; give images=PATH or synthetic='leaves' (--image PATH or --synthetic leaves)"
+        )
     known: set[str] = set()
     named = _candidates([entry for entry in found if entry.named], known)
     pool = _candidates([entry for entry in found if not entry.named], known)

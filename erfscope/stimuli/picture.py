@@ -30,6 +30,8 @@ class Stimuli:
     draw: Callable[[int], Pixels]
     #: The hash that :attr:`sha256` shows. A function, since hashing files means to read them.
     digest: Callable[[], str]
+    #: Index -> the largest value of an image as it is stored, and of its type; None where that is :attr:`draw`'s.
+    largest: Callable[[int], tuple[int, int]] | None = None
     #: Version of the synthetic generator, counted up whenever its pixels change; 0 for files and arrays.
     version: int = 0
     #: Whether :attr:`source` is the name of the only file; it begins with a count otherwise.
@@ -79,4 +81,4 @@ def at_least_one(samples: int | None) -> None:
         ErfscopeError: ``samples`` is below 1.
     """
     if samples is not None and samples < 1:
-        raise ErfscopeError(f"--samples {samples} was asked for; give 1 or more")
+        raise ErfscopeError(f"samples={samples} (--samples {samples}) was asked for; give 1 or more")

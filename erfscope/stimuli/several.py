@@ -100,6 +100,10 @@ class SeveralFeed:
                 found[:, channels][inside(own, [first for first, _ in box])] = feed.batch(indices, own)
         return found
 
+    def remark(self, own: Preprocess) -> str | None:
+        """That of the first input."""
+        return self._first.remark(own)
+
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
         """The image of the first input."""
         return self._first.pixels(index)

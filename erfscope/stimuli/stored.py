@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -31,6 +32,34 @@ class MissingPackage(ErfscopeError):
     """A file needs a package that is not installed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An array whose axes are taken in another order, read where it is sliced."""
+
+    values: Any
+    #: The stored axis of each axis, None for one of length 1 that is not stored; others are read at their first place.
+    axes: tuple[int | None, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sides."""
+        return tuple(1 if axis is None else int(self.values.shape[axis]) for axis in self.axes)
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its values."""
+        return np.dtype(self.values.dtype)
+
+    def __getitem__(self, part: tuple[slice, ...]) -> NDArray[Any]:
+        index: list[Any] = [0] * len(self.values.shape)
+        for axis, cut in zip(self.axes, part, strict=True):
+            if axis is not None:
+                index[axis] = cut
+        stored = [axis for axis in self.axes if axis is not None]
+        read = np.asarray(self.values[tuple(index)]).transpose([sorted(stored).index(axis) for axis in stored])
+        return read[tuple(None if axis is None else slice(None) for axis in self.axes)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArray:
     """An array in a file, which is read where it is sliced."""
@@ -51,20 +80,34 @@ class StoredArray:
 
 
 def is_values(path: Path) -> bool:
-    """Whether a file holds a volume, a clip or sound, by its name; a TIFF file if its first two pages are of one
-    size."""
+    """Whether a file holds numbers that are no picture, by its name; a TIFF file if its first two pages are of one
+    size, or its pixels none that Pillow takes for a picture's, such as several bands or floats."""
     name = path.name.lower()
     if not name.endswith(TIFF):
         return name.endswith((*VOLUMES, *SOUNDS)) or (path.is_dir() and not frames_of(path))
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with silenced("PIL"), Image.open(path, formats=["TIFF"]) as image:
             first = image.size, image.mode
+            if image.mode in ("I", "F"):
+                return True
             image.seek(1)
             return first == (image.size, image.mode)
+    except UnidentifiedImageError:
+        return _is_tiff(path)
     except Exception:  # One page, or damaged: what reads it as a picture says so.
         return False
+
+
+def _is_tiff(path: Path) -> bool:
+    """Whether a file begins as TIFF and BigTIFF files do, and has a page."""
+    with contextlib.suppress(Exception):
+        import tifffile
+
+        with silenced("tifffile"), tifffile.TiffFile(path) as file:
+            return len(file.pages) > 0
+    return False
 
 
 @contextmanager
@@ -122,7 +165,7 @@ def _nifti(path: Path) -> Iterator[StoredArray]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pages:
+class Pages:
     """Compressed pages, all of which are read where they are sliced."""
 
     series: Any
@@ -130,10 +173,12 @@ class _Pages:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its sides."""
         return tuple(self.series.shape)
 
     @property
     def dtype(self) -> Any:
+        """The type of its values."""
         return np.dtype(self.series.dtype)
 
     def __getitem__(self, part: tuple[slice, ...]) -> NDArray[Any]:
@@ -154,9 +199,15 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
         raise _missing(path, "tifffile", "volumes") from error
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
+        try:
+            tifffile.TIFF.DECOMPRESSORS[series.keyframe.compression]
+            tifffile.TIFF.UNPREDICTORS[series.keyframe.predictor]
+        except KeyError as error:
+            name = tifffile.COMPRESSION(series.keyframe.compression).name
+            raise MissingPackage(f"reading {path.name} ({name}) needs imagecodecs: pip install imagecodecs") from error
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
         is_plain = series.dataoffset is not None
-        values = tifffile.memmap(path, mode="r") if is_plain else _Pages(series, str(path))
+        values = tifffile.memmap(path, mode="r") if is_plain else Pages(series, str(path))
         yield StoredArray(values=values, channel_axes=channels)
 
 
@@ -166,16 +217,47 @@ def _zarr(path: Path) -> Iterator[StoredArray]:
         import zarr
     except ImportError as error:
         raise _missing(path, "zarr", "volumes") from error
-    notes = [path / name for name in (".zarray", "zarr.json") if (path / name).is_file()]
-    header = json.loads(notes[0].read_text(encoding="utf-8")) if notes else {}
-    if not notes or header.get("node_type", "array") != "array":
+    inside = ome_image(path)
+    folder, axes = (path, ()) if inside is None else inside[:2]
+    header = _note(folder, ".zarray", "zarr.json")
+    if header is None or header.get("node_type", "array") != "array":
         raise ErfscopeError(f"cannot read {str(path)!r}: it is no zarr array; name an array inside it, as {path}/0")
     if strange := sorted(_codecs(header) - _CODECS):
         raise ErfscopeError(
             f"cannot read {str(path)!r}: its codec {strange[0]!r} is not among those that are safe to read; save it"
             " with blosc, gzip or zstd"
         )
-    yield StoredArray(values=zarr.open_array(str(path), mode="r"))
+    values: Any = zarr.open_array(str(folder), mode="r")
+    if not axes:
+        yield StoredArray(values=values)
+        return
+    # Of time, channels and depth those with one entry are left out.
+    kept = [axis for axis, name in enumerate(axes) if name in ("y", "x") or values.shape[axis] > 1]
+    channels = tuple(place for place, axis in enumerate(kept) if axes[axis] == "c")
+    yield StoredArray(values=Ordered(values, tuple(kept)), channel_axes=channels or (0, -1))
+
+
+def _note(folder: Path, *names: str) -> Any:
+    """The first of these metadata files of zarr that a folder has; None for none."""
+    note = next((folder / name for name in names if (folder / name).is_file()), None)
+    return None if note is None else json.loads(note.read_text(encoding="utf-8"))
+
+
+def ome_image(path: Path) -> tuple[Path, tuple[str, ...], dict[str, Any]] | None:
+    """The array of the highest resolution of an OME-zarr group, the names of its axes, and the group's attributes; None
+    of anything else.
+
+    Source: the OME-NGFF specification, 0.1 to 0.5."""
+    attributes = (_note(path, "zarr.json") or {}).get("attributes") or _note(path, ".zattrs") or {}
+    images = attributes.get("ome", attributes).get("multiscales")
+    if not images:
+        return None
+    folder = path / images[0]["datasets"][0]["path"]
+    if not folder.resolve().is_relative_to(path.resolve()):
+        raise ErfscopeError(f"cannot read {str(path)!r}: its image lies outside of it")
+    # Before version 0.4 an axis was a letter, and before 0.3 there were these five.
+    axes = images[0].get("axes") or "tczyx"
+    return folder, tuple(each if isinstance(each, str) else each["name"] for each in axes), attributes
 
 
 def _codecs(note: Any) -> set[str]:

@@ -44,6 +44,8 @@ class Values:
     is_clip: bool
     #: Whether the file holds integers.
     is_whole: bool
+    #: The largest value that an image's unsigned integers can have; None of other values.
+    full_scale: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,8 @@ class ValuesFeed:
 
     @property
     def kind(self) -> str:
-        """ "volume" or "sound"."""
-        return "sound" if len(self.model.size) == 1 else "volume"
+        """ "sound", "image" or "volume"."""
+        return ("sound", "image", "volume")[len(self.model.size) - 1]
 
     @property
     def spacing_unit(self) -> str:
@@ -118,6 +120,7 @@ class ValuesFeed:
             scale = ", ".join(shown)
         else:
             scale = "as in the file" if self.kind == "sound" else "each standardised (mean 0, std 1)"
+        scale = f"unsigned integers / their largest, {scale}" if self.kind == "image" else scale
         assumed = tuple(name for name in own.assumed if name == "size")
         return replace(cropped, scale_text=scale, assumed=assumed)
 
@@ -135,15 +138,19 @@ class ValuesFeed:
         return torch.stack([each[inside(box)] if box else each for each in map(torch.from_numpy, inputs)])
 
     def pixels(self, index: int) -> NDArray[np.uint8] | None:
-        """Frames (D, H, W, C): those of a clip, of a volume its middle slice for each; None for sound."""
+        """Frames (D, H, W, C): those of a clip, of a volume its middle slice for each; of an image its first three
+        bands, or its first one, (H, W, C); None for sound."""
         if self.kind == "sound":
             return None
         values = self._read(index).values
         if self.is_clip:
             return np.moveaxis(values, 0, -1).astype(np.uint8)
-        middle = np.moveaxis(values[:, values.shape[1] // 2], 0, -1)
+        bands = values[: 3 if len(values) >= 3 else 1]
+        middle = np.moveaxis(bands if self.kind == "image" else values[:, values.shape[1] // 2], 0, -1)
         low, high = np.percentile(middle, (1, 99))
-        shown = np.rint(255 * np.clip((middle - low) / ((high - low) or 1), 0, 1)).astype(np.uint8)
+        shown: NDArray[np.uint8] = np.rint(255 * np.clip((middle - low) / ((high - low) or 1), 0, 1)).astype(np.uint8)
+        if self.kind == "image":
+            return shown
         return np.broadcast_to(shown, (*self.model.size, shown.shape[-1])).copy()
 
     def _read(self, index: int) -> Values:
@@ -162,13 +169,21 @@ class ValuesFeed:
             )
         return found
 
+    def remark(self, own: Preprocess) -> str | None:
+        """Whether scaled values are far from 1, as those of 16-bit sound that are stored as floats are."""
+        largest = float(np.abs(self._scaled(0)).max())
+        if largest <= 100:
+            return None
+        return f"the values of {self.name(0)} reach {largest:.4g} after scaling: give mean= and std= (--mean, --std)"
+
     def _scaled(self, index: int) -> FloatArray:
         found, (mean, std) = self._read(index), _numbers(self.model)
         values = found.values
         if self.is_clip:
             values /= 255
             mean, std = self.model.mean, self.model.std
-        elif mean is None and std is None and self.kind == "volume":
+        values /= found.full_scale or 1
+        if not self.is_clip and mean is None and std is None and self.kind != "sound":
             values -= values.mean()
             spread = values.std()
             if not spread > 0:
@@ -215,7 +230,9 @@ def open_values(
     )
     for file in files:
         _refuse_kind(file, preprocess)
-    pictures = [file for file in files if not is_values(file)]
+    # A TIFF file may hold as many bands as the model takes; other pictures are grey or RGB.
+    is_banded = rank == 2 and preprocess.channels not in (1, 3)
+    pictures = [file for file in files if not (is_values(file) or (is_banded and file.suffix.lower() in TIFF))]
     if len(pictures) == len(files):
         return None
     if pictures:
@@ -253,7 +270,7 @@ def read_values(path: Path, *, channels: int, size: Sequence[int]) -> Values:
     NIfTI arrays (X, Y, Z) become (Z, Y, X); they are not turned to another orientation. Nothing is resampled.
 
     Args:
-        path: NIfTI, TIFF, zarr or .npy for three axes; .wav, .flac, .ogg or .npy for one.
+        path: NIfTI, TIFF, zarr or .npy for three axes; TIFF, zarr or .npy for two; .wav, .flac, .ogg or .npy for one.
         channels: The model's input channels, which tell the axis of the channels from the others.
         size: Spatial size of the input.
 
@@ -278,8 +295,14 @@ def read_values(path: Path, *, channels: int, size: Sequence[int]) -> Values:
             f"cannot use {str(path)!r}: {wrong} of the {values.size} values that are read are not finite; replace them,"
             " as by numpy.nan_to_num"
         )
-    is_whole = array.values.dtype.kind in "biu"
-    return Values(values=values, spacing=array.spacing, is_clip=_is_clip(array, channel, size), is_whole=is_whole)
+    dtype = np.dtype(array.values.dtype)
+    return Values(
+        values=values,
+        spacing=array.spacing,
+        is_clip=_is_clip(array, channel, size),
+        is_whole=dtype.kind in "biu",
+        full_scale=int(np.iinfo(dtype).max) if dtype.kind == "u" and len(size) == 2 else None,
+    )
 
 
 def _numbers(preprocess: Preprocess) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -318,8 +341,8 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
             )
         return
     is_sound = name.endswith(SOUNDS) and not name.endswith(".npy")
-    if rank == 2 and not name.endswith(TIFF):
-        what = "sound" if is_sound else "an array" if name.endswith(".npy") else "a volume"
+    if rank == 2 and (is_sound or name.endswith((".nii", ".nii.gz"))):
+        what = "sound" if is_sound else "a volume"
         hint = "; if it takes samples, say so by axes='t' (--axes t)" if is_sound else ""
         raise ErfscopeError(
             f"{str(file)!r} is {what}, and the model takes images of two axes, {size_text(preprocess.size)}; give image"
@@ -378,7 +401,7 @@ def _layout(path: Path, array: StoredArray, channels: int, size: Sequence[int]) 
         axes = [axis for axis in {each % len(shape) for each in array.channel_axes} if shape[axis] == channels]
     spaces = [(axis, _spatial(array, axis)) for axis in axes]
     if not spaces:
-        dims = {1: "T", 3: "D, H, W"}[rank]
+        dims = ("T", "H, W", "D, H, W")[rank - 1]
         asked = f"({channels}, {dims}) or ({dims}, {channels})" + (f", or ({dims})" * (channels == 1))
         raise ErfscopeError(
             f"{name} it holds {found}, and the model takes {_counted(channels)} of {size_text(size)}, as in {asked};"

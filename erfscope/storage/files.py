@@ -145,9 +145,8 @@ def _read_report(path: Path) -> Report:
             raise ValueError("two results have one id")
         return Report(results=tuple(results), settings=document["settings"], environment=document["environment"])
     except OSError as error:
-        raise ErfscopeError(
-            f"cannot read {path}: {error.strerror or error}; name a report.json or a folder that holds one"
-        ) from error
+        what = f"cannot read {path}: {error.strerror or error}" if path.exists() else f"{path} does not exist"
+        raise ErfscopeError(f"{what}; name a report.json or a folder that holds one") from error
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ErfscopeError(
             f"{path} is damaged ({type(error).__name__}: {str(error)[:120]}); measure again and store the result"

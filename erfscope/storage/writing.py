@@ -133,6 +133,13 @@ def check_file(path: str | Path, suffixes: Sequence[str], *, force: bool) -> Non
     check_target(target, force=force)
 
 
+def suffixes_like(source: str | Path) -> tuple[str, ...]:
+    """The suffixes of an output of the same kind as an image that is run on tiles: TIFF, zarr, or else .npy."""
+    name = str(source).lower().rstrip("/")
+    kinds = ((".tif", ".tiff"), (".zarr",), (".npy",))
+    return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
+
+
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
     """Refuse an output that is one of the inputs, by whatever name or link.
 

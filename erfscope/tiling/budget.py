@@ -36,22 +36,39 @@ class HaloBudget:
     seam: FloatArray
     #: (*space): the ERF of the first unit of a tile, from the first cell of the tile's halo on.
     corner: FloatArray | None = None
+    #: The first unit's result without its map: weights, images and settings.
+    measured: Result | None = None
 
     def predicted(self, halo: int) -> float:
         """The error at seams that is expected of a halo, relative to the output's standard deviation."""
         return math.sqrt(float((self.seam[..., min(halo, self.seam.shape[-1] - 1)] ** 2).mean()))
 
-    def shortest(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...]:
-        """The shortest halos, in steps of the alignment, that cut off less than a share on each side, its standard
-        error included; the exact ones where no shorter ones do.
+    def least(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...] | None:
+        """The shortest halos that cut off less than a share on each side, its standard error included; None where not
+        even the exact ones do, since an operation that makes tiles impossible carries the ERF beyond them.
         """
         above = self.share + np.nan_to_num(self.se) >= tolerance
-        halos = []
-        for axis, sides in zip(plan.axes, above, strict=True):
-            least = [int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides]
-            steps = [math.ceil(cells / axis.alignment) * axis.alignment for cells in least]
-            halos.append(_within(axis, steps))
-        return tuple(halos)
+        if any(above[row, side, halo] for row, axis in enumerate(plan.axes) for side, halo in enumerate(axis.halo)):
+            return None
+        cells = [[int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides] for sides in above]
+        return tuple(map(_within, plan.axes, cells))
+
+    def shortest(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...] | None:
+        """Those of :meth:`least` in steps of the alignment, in which crops begin and end, or the exact ones where these
+        are shorter."""
+        least = self.least(plan, tolerance)
+        if least is None:
+            return None
+        steps = (
+            [math.ceil(cells / axis.alignment) * axis.alignment for cells in sides]
+            for axis, sides in zip(plan.axes, least, strict=True)
+        )
+        return tuple(map(_within, plan.axes, steps))
+
+    def longest_share(self, plan: TilePlan) -> float:
+        """The share that the exact halos cut off, on the side where it is largest."""
+        halos = ((row, side, halo) for row, axis in enumerate(plan.axes) for side, halo in enumerate(axis.halo))
+        return max(float(self.share[place]) for place in halos)
 
 
 class Seam(NamedTuple):
@@ -107,6 +124,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
         se=np.take_along_axis(np.stack(errors), worst, 0)[0],
         seam=np.sqrt(np.mean(squares, 0)),
         corner=corner,
+        measured=replace(results[0], map=None, sums=None, part=None),
     )
 
 

@@ -210,7 +210,8 @@ def run_tiled(
         model: The model, in evaluation mode, on the device that it is to run on; or the adapter of one, which is called
             as it is measured.
         x: The image (C, *space), or several (B, C, *space), as the model takes it: a tensor, an array, a memmap, or
-            anything else with a shape and slices, such as a zarr array. Only the crop that is run is read.
+            anything else with a shape and slices, such as a zarr array. Only the crop that is run is read. A tensor or
+            an array (*space) has one channel.
         plan: From :func:`erfscope.tile`.
         batch_size: How many crops are run together.
         out: Where the output is written, by slices; a new tensor or array, as ``x`` is one, if None.
@@ -235,6 +236,9 @@ def run_tiled(
         raise ErfscopeError(f"one array is cut here, and the plan is of {plan.wrt}, one of several inputs")
     called = partial(progress_lines(), "tiles") if progress is True else progress or None
     rank = len(plan.axes)
+    if isinstance(x, np.ndarray | Tensor) and len(x.shape) == rank:
+        # An image without an axis of channels has one.
+        x = x[None]
     check_image(x, rank)
     if out is not None and shares_memory(x, out):
         raise ErfscopeError(

@@ -7,8 +7,10 @@ from typing import Any
 
 from erfscope.geometry.names import IMAGE
 from erfscope.printable import brief
+from erfscope.results.json_values import fields
 from erfscope.tiling.budget import HaloBudget
 from erfscope.tiling.plan import TileCost, TilePlan
+from erfscope.view import words
 from erfscope.view.extras import halo_text
 from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
 from erfscope.view.terminal.report import as_html, as_plain_text
@@ -66,9 +68,8 @@ def tile_parts(
     if costs:
         yield from (empty, costs_table(plan, costs, image_size))
     if budget is not None:
-        share, short = tolerance or 0.0, budget.shortest(plan, tolerance or 0.0)
-        text = f"halo {halo_text(short, plan.input_axes)}, cuts off less than {share:g} of the ERF on each side"
-        yield from (empty, Note(text=text, style="bold"), budget_table(plan, budget))
+        yield from (empty, Note(text=budget_headline(plan, budget, tolerance or 0.0), style="bold"))
+        yield from (weights_note(budget), empty, budget_table(plan, budget))
     if plan.possible and plan.wasted > 0.5:
         smaller = max(map(max, plan.halo)) // 2
         yield Note(
@@ -81,19 +82,42 @@ def tile_parts(
         yield Note(text=text, style="dim")
 
 
+def budget_headline(plan: TilePlan, budget: HaloBudget, tolerance: float) -> str:
+    """The shortest halo that cuts off less than a share, and how it was rounded; or that none does."""
+    least, short, cells = budget.least(plan, tolerance), budget.shortest(plan, tolerance), plan.input_axes
+    if least is None or short is None:
+        share = f"{budget.longest_share(plan):.2g} of the ERF on a side"
+        return f"no halo reaches {tolerance:g}: even the longest, {halo_text(plan.halo, cells)}, cuts off {share}"
+    text = f"halo {halo_text(short, cells)}, cuts off less than {tolerance:g} of the ERF on each side"
+    if short == least:
+        return text
+    why = f"since crops begin and end at multiples of {square_text(plan.alignment)}"
+    return f"{text}; rounded up from {halo_text(least, cells)}, {why}"
+
+
+def weights_note(budget: HaloBudget) -> Note:
+    """The weights and the images with which a budget was measured; a warning where they are not trained."""
+    if (result := budget.measured) is None:
+        return Note(text="measured with weights that are not known")
+    untrained = words.random_weights(result)
+    text = f"measured over {words.images_text(result)}; {untrained or words.weights_condition(result).alone}"
+    return Note(text=text, style="bold yellow" if untrained else "")
+
+
 def _in_units(plan: TilePlan) -> str:
     """The halo and the alignment in the units of the input's axes; "" where these are its cells."""
     if plan.space is None or not plan.axes or set(plan.space.spacing) == {1.0}:
         return ""
     sides = list(zip(plan.space.spacing, plan.space.units, plan.axes, strict=True))
 
-    def words(numbers: Iterable[float]) -> str:
+    def lengths(numbers: Iterable[float]) -> str:
         return " x ".join(
             f"{brief(number * step)} {unit}" for number, (step, unit, _) in zip(numbers, sides, strict=True)
         )
 
     before, after = zip(*plan.halo, strict=True)
-    return f"{words(before)} before, {words(after)} after, multiples of {words(axis.alignment for *_, axis in sides)}"
+    multiples = lengths(axis.alignment for *_, axis in sides)
+    return f"{lengths(before)} before, {lengths(after)} after, multiples of {multiples}"
 
 
 def _sizes(plan: TilePlan) -> str:
@@ -117,7 +141,7 @@ def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None,
     yield f"{name}: valid for {_sizes(plan)}"
     cut, alignment = plan.input_axes, square_text(plan.alignment)
     only = "" if alignment == "1" else f", not only at multiples of {alignment}"
-    yield f"any phase: the halo needed if tiles may begin anywhere{only}"
+    yield f"halo: of all paths, for any weights; any phase: the halo needed if tiles may begin anywhere{only}"
     steps = "" if alignment == "1" else f", in whole steps of {sides_of(cut, plan.alignment, square=True)}"
     tile, cell = sides_of(cut, plan.tile, square=True), cut.one_cell
     yield f"crop: what is run for a tile of {tile} (--tile N for another), with its halo{steps}"
@@ -202,13 +226,17 @@ def plan_json(
     names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")
     document: dict[str, Any] = {"schema": "erfscope-tile-1"} | ({} if plan.wrt == IMAGE else {"wrt": plan.wrt})
     document |= {name: getattr(plan, name) for name in ("model", "layer", "possible", "blockers", "memory")}
-    document |= {name: getattr(plan, name) for name in names}
+    # The exact halo holds for any weights; a shorter one for those with which it was measured.
+    document |= {"weights": "any"} | {name: getattr(plan, name) for name in names}
     if plan.space is not None:
         document |= {"axes": plan.space.names, "spacing": plan.space.spacing, "units": plan.space.units}
-    fields = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
-    document["tiles"] = [{name: getattr(each, name) for name in fields} for each in costs]
+    columns = ("names", "tile", "step", "crop", "memory", "tiles", "wasted")
+    document["tiles"] = [{name: getattr(each, name) for name in columns} for each in costs]
     if budget is not None and tolerance is not None:
         se = [[[None if each != each else each for each in side] for side in axis] for axis in budget.se.tolist()]
-        shorter = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
+        shorter: dict[str, Any] = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
+        shorter |= {"least": budget.least(plan, tolerance)}
+        if budget.measured is not None:
+            shorter |= {"weights": fields(budget.measured.weights), "images": budget.measured.input.n_images}
         document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
     return document

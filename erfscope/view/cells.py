@@ -109,6 +109,8 @@ def identity(result: Result) -> list[str]:
         place = ",".join(map(brief, center[bool(of_frame) :]))
         at = f" at {about}{of_frame}({place}) {axes.cell}" if place else ""
         texts.append(f"{'' if result.unit.kind else 'unit '}{words.place_text(result)}{at}")
+    # The warning of weights that are not trained names them.
+    texts += [] if words.random_weights(result) else [words.weights_condition(result).alone]
     texts += [size_text(result.input.size), words.images_text(result), words.convention_text(result)]
     texts += [] if result.method == "gradient" else [result.method]
     by = {"graph": "computed by its graph", "plain": "computed by the whole model"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import SupportsFloat
 
 from erfscope.geometry.names import is_input
-from erfscope.printable import number, rounded
+from erfscope.printable import number, plus, rounded
 from erfscope.results.depth import Depth, DepthStep, Difference, covered, depth_of, in_depth
 from erfscope.results.result import Result
 from erfscope.view import words
@@ -60,8 +60,7 @@ def _change(change: Difference) -> Cell:
     """A difference with its sign; no document has it."""
     value, se = change
     text, error = rounded(value, se)
-    sign = "+" if value is not None and value > 0 else ""
-    return Cell(text=f"{sign}{text}", value=value, error=None if error is None else Cell(text=error, value=se))
+    return Cell(text=f"{plus(text)}{text}", value=value, error=None if error is None else Cell(text=error, value=se))
 
 
 def depth_sentences(results: Sequence[Result]) -> list[str]:
@@ -78,9 +77,13 @@ def depth_sentences(results: Sequence[Result]) -> list[str]:
 def _growth(depth: Depth) -> Iterator[str]:
     steps, size, after = depth.steps, depth.measure, len(depth.steps) - 1 - depth.stops_at
     names, unit = [step.result.layer for step in steps], words.lengths_text(steps[0].result)
-    if after:
-        last = f"the last {after} layers add" if after > 1 else "the last layer adds"
-        yield f"{size} stops growing at {names[depth.stops_at]}: {last} {_unsigned(depth.rest)} {unit}."
+    last, rest = f"the last {after} layers" if after > 1 else "the last layer", _unsigned(depth.rest)
+    if after and depth.shrinks:
+        yield f"{size} shrinks behind {names[depth.stops_at]}, by {rest.removeprefix('-')} {unit} in {last}."
+    elif after and rest.startswith("-"):
+        yield f"{size} stops growing at {names[depth.stops_at]}, and changes by {rest} {unit} in {last}."
+    elif after:
+        yield f"{size} stops growing at {names[depth.stops_at]}: {last} add{'s' * (after == 1)} {rest} {unit}."
     elif len(steps) > 1:
         last = f"{names[-1]} adds {_unsigned(steps[-1].added)} {unit} to {names[-2]}"
         yield f"{size} grows up to the last layer: {last}."

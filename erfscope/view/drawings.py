@@ -44,6 +44,8 @@ class Drawing:
     width: int
     #: Cells that are higher than wide make it higher than it has rows.
     height: float
+    #: x, y, width and height of its panel, which shows more beside maps of larger inputs.
+    frame: tuple[float, float, float, float]
     #: Row and column of the unit; None where it has no place.
     unit: tuple[float, float] | None
     signed: bool
@@ -61,12 +63,35 @@ class Drawing:
     #: Length of the scale bar, and the same as text in the unit of the axes.
     bar: float
     bar_text: str
-    #: That a part of the map is drawn, and how many times enlarged; "" for the whole map.
-    zoom: str = ""
+    #: The side of the window that is drawn of the map, in words; "" for the whole map.
+    window: str = ""
+    #: A close-up of an ERF that is a dot beside others.
+    inset: Inset | None = None
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the panel shows more than the map."""
+        return self.frame[2:] != (self.width, self.height)
+
+    @property
+    def view_box(self) -> str:
+        """The panel's sides, as an SVG has them."""
+        return " ".join(f"{side:g}" for side in self.frame)
 
     def uri(self, scale: str) -> str:
         """The map on one scale, in its own range."""
         return next(shown.uri for shown in self.images if shown.scale == scale and "own" in shown.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inset:
+    """A close-up in the corner of a map."""
+
+    drawing: Drawing
+    text: str
+    #: x, y and side of the corner, and x, y, width and height of what it shows.
+    at: tuple[float, float, float]
+    of: tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +112,8 @@ class Drawings:
     scale: str
     #: The range of colours that a page opens with.
     span: str
+    #: What panels show, in words.
+    shown: str = ""
 
     @property
     def has_units(self) -> bool:

@@ -69,7 +69,8 @@ def _regions(trust: Trust) -> Iterator[str]:
 
 
 def _hidden(trust: Trust) -> Iterator[str]:
-    if trust.hidden is not None:
+    # Where it is the reason of doubt, the first words say so.
+    if trust.hidden is not None and (trust.is_within or not trust.silent_because):
         yield f"forward passes leave {trust.hidden} possible"
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.geometry.names import is_input
 from erfscope.measures import MEASURES
-from erfscope.printable import name_pieces, printable
+from erfscope.printable import name_pieces, plus, printable
 from erfscope.results.json_values import plain
 from erfscope.view import depth as by_depth
 from erfscope.view import drawings as charts
@@ -126,6 +126,7 @@ def _environment() -> Environment:
         "MEASURES": MEASURES,
         "is_input": is_input,
         "share_text": share_text,
+        "plus": plus,
         "drawing": charts,
         "by_depth": by_depth,
     }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from erfscope.finding import code_of
+from erfscope.finding import Finding, code_of
 from erfscope.geometry.names import input_name
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.printable import DIGITS, listed_up_to, number
@@ -22,8 +22,11 @@ from erfscope.view.table import MISSING, Cell, Column
 
 #: Columns that describe the layer and the model.
 STRUCTURE = ("stride", "TRF", "halo", "params", "GMACs")
-#: By default a table has all measures of its results up to this number, else those of a comparison.
-FEW = 6
+#: By default a table has all measures of its results up to this number; of more, as of all that there are, those of a
+#: comparison.
+FEW = 20
+#: Models that a note names.
+FEW_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,9 @@ class ReportView:
         return [condition.alone for condition in self.shared.values()]
 
     def note_text(self, note: ReportNote) -> str:
-        """A note with its first row and the number of the others."""
+        """A note with its first row and the number of the others of this model, or with the models that it is of."""
+        if len(names := list(dict.fromkeys(self.rows[row].result.label for row in note.rows))) > 1:
+            return note.text if len(note.rows) == len(self.rows) else f"{listed_up_to(FEW_NAMES, names)}: {note.text}"
         more = len(note.rows) - 1
         of = f" (and {more} more row{'s' * (more != 1)} of this model)" if more else ""
         return f"{self.rows[note.rows[0]].name}: {note.text}{of}"
@@ -265,18 +270,34 @@ def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
         yield Column(name=name, kind="measure", unit=unit, gloss=words.GLOSS.get(name, ""))
 
 
+def unsaid(result: Result) -> list[Finding]:
+    """The findings of a result that neither its error says already, nor the line on forward passes with noise."""
+    error, is_tested = result.error or "", result.trust is not None
+    return [
+        each
+        for each in result.findings
+        if each.text not in error and not (is_tested and each.code == "gradient_unproved")
+    ]
+
+
 def _notes(results: Sequence[Result]) -> Iterator[ReportNote]:
-    """Failures, each its own, and findings, once for each model and kind."""
+    """Failures, each its own, and findings, once for each model and kind, or for several models of which it says the
+    same."""
     for index, result in enumerate(results):
         if not result.ok:
             yield ReportNote(code="failed", text=result.error or result.status, rows=(index,))
     found: dict[tuple[str, str, int], list[tuple[int, str]]] = {}
     for index, result in enumerate(results):
         codes: Counter[str] = Counter()
-        for finding in result.findings:
+        for finding in unsaid(result):
             if len(results) == 1 or code_of(finding).severity != "notice":
                 # Several findings of one kind are a note each.
                 found.setdefault((result.label, finding.code, codes[finding.code]), []).append((index, finding.text))
                 codes[finding.code] += 1
-    for (_, code, _), rows in found.items():
+    # What is said alike of several models is one note.
+    alike: dict[tuple[str, ...], list[tuple[int, str]]] = {}
+    for (label, code, place), rows in found.items():
+        is_same = len({text for _, text in rows}) == 1
+        alike.setdefault((code, rows[0][1]) if is_same else (code, label, str(place)), []).extend(rows)
+    for (code, *_), rows in alike.items():
         yield ReportNote(code=code, text=rows[0][1], rows=tuple(index for index, _ in rows))

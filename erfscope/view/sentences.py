@@ -15,7 +15,7 @@ from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.geometry.unit import CENTRE
 from erfscope.model_facts import Weights
 from erfscope.printable import listed, listed_up_to, one_line
-from erfscope.results.comparability import RANDOM, Use, differing, values
+from erfscope.results.comparability import Use, differing, values
 from erfscope.results.findings import OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
@@ -32,6 +32,7 @@ from erfscope.view.words import (
     option_values,
     steps_of_one,
     unit_text,
+    weights_words,
 )
 
 # --- The head of a page: its title, the smallest and the largest ERF, and whether these can be compared ---
@@ -115,10 +116,10 @@ def result_line(result: Result) -> str:
 def quiet_line(result: Result) -> str:
     """E.g. ``resnet18 layer4 unit 3,3: ok, r50 62.0 ± 0.6 px (± over 20 images), random weights (fallback:
     HF_HUB_OFFLINE is set)``; errors in full."""
-    weights, words = result.weights, [] if result.error is None else [result.error]
+    words = [] if result.error is None else [result.error]
     has_error = any(radius.se is not None for radius in list(main_radii(result).values())[:1])
-    if weights.source in RANDOM:
-        words.append(f"{weights.source} weights" + (f" (fallback: {weights.reason})" if weights.fallback else ""))
+    reason = f" (fallback: {result.weights.reason})" if result.weights.fallback else ""
+    words.append(weights_words(result.weights.source).alone + reason)
     return one_line(_line(result, words, f" ({errors_over(result)})" * has_error))
 
 
@@ -267,11 +268,8 @@ def _weights(weights: Weights) -> str:
         "checkpoint": f"weights of the checkpoint{origin}",
         "random": f"random weights, seed {weights.seed}{switched}",
         "random-raw": f"random weights as initialised, seed {weights.seed}",
-        "factory": "weights as the function that builds it makes them",
-        "exported": "weights as exported",
-        "given": "weights as provided",
     }
-    text = texts.get(weights.source, "weights of its own")
+    text = texts.get(weights.source) or weights_words(weights.source).alone
     if weights.fallback:
         text += ", since pretrained ones could not be had"
     return text + (f", sha256 {weights.sha256[:12]}" if weights.sha256 else "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from erfscope.errors import unknown
-from erfscope.printable import one_line, printable
+from erfscope.printable import one_line, plus, printable
 from erfscope.results.json_values import plain as as_json
 
 DASH = "–"
@@ -51,7 +51,7 @@ class Cell:
     @property
     def full(self) -> str:
         """The number as JSON has it."""
-        value = as_json(self.value)
+        value = as_json(self.value + 0.0 if isinstance(self.value, float) else self.value)
         return "" if value is None else value if isinstance(value, str) else repr(value)
 
     @property
@@ -64,7 +64,7 @@ class Cell:
     @property
     def signed(self) -> str:
         """A difference, its sign before it."""
-        return f"{'+' if isinstance(self.value, float) and self.value >= 0 else ''}{self}"
+        return f"{plus(self.text)}{self}"
 
 
 MISSING = Cell(text=DASH, is_missing=True)
@@ -91,6 +91,8 @@ class Column:
     #: Whether its text may fold in a narrow terminal; and its width there, None for what it needs.
     folds: bool = False
     width: int | None = None
+    #: When it goes where a terminal has no room: the highest rank first, and of one rank the last column.
+    rank: int = 1
 
     @property
     def is_numeric(self) -> bool:
@@ -164,14 +166,6 @@ def plain(table: Table) -> str:
     """Texts with tabs between them."""
     lines = [[column.name for column in table.columns], *(map(str, row.cells) for row in table.rows)]
     return "".join("\t".join(line) + "\n" for line in lines)
-
-
-def aligned(table: Table) -> list[str]:
-    """Lines of text whose columns are aligned to the left."""
-    lines = [[column.name for column in table.columns], *([str(each) for each in row.cells] for row in table.rows)]
-    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
-    return [line.rstrip() for line in padded]
 
 
 # --- CSV ------------------------------------------------------------------------------------------

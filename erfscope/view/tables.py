@@ -18,7 +18,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import words
 from erfscope.view.extras import halo_cell
-from erfscope.view.report_view import ReportView, Row, chosen_measures, report_view
+from erfscope.view.report_view import ReportNote, ReportView, Row, chosen_measures, report_view
 from erfscope.view.table import (
     MISSING,
     WRITERS,
@@ -187,7 +187,7 @@ def paper_table(view: ReportView) -> Table:
     # A note sends nobody to columns that the table lacks.
     texts = [note.text if names.issuperset(WITHOUT_OWN_CELL) else note.text.removesuffix(COMPARE) for note in notes]
     texts = [
-        f"{text} ({view.rows[note.rows[0]].name})" if note.rows[1:] else text
+        f"{text} ({view.rows[note.rows[0]].name})" if _is_of_first(view, note) else text
         for note, text in zip(notes, texts, strict=True)
     ]
     rows = [
@@ -204,6 +204,11 @@ def paper_table(view: ReportView) -> Table:
         terms=tuple(_terms(view, columns)),
         notes=tuple(Note(label=letter, text=text) for letter, text in zip(letters.values(), texts, strict=True)),
     )
+
+
+def _is_of_first(view: ReportView, note: ReportNote) -> bool:
+    """Whether the text of a note of several rows may be that of the first alone."""
+    return len(note.rows) > 1 and len({view.rows[row].result.label for row in note.rows}) == 1
 
 
 def _in_one_column(view: ReportView) -> ReportView:

@@ -132,10 +132,21 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
 
 def weights_condition(result: Result) -> Condition:
     """The source of the weights."""
-    weights, fallback = result.weights, " (fallback)" if result.weights.fallback else ""
-    if weights.source == "given":
-        return Condition(f"as provided{fallback}", f"weights as provided{fallback}")
-    return Condition(f"{weights.source}{fallback}", f"{weights.source} weights{fallback}")
+    return weights_words(result.weights.source, fallback=result.weights.fallback)
+
+
+#: Sources of weights that are no word before "weights": in a cell of a table, and alone.
+AS_MADE = {
+    "factory": Condition("as made, no checkpoint", "weights as the factory made them; no checkpoint was given"),
+    "given": Condition("as provided", "weights as provided"),
+    "exported": Condition("as exported", "weights as exported"),
+}
+
+
+def weights_words(source: str, *, fallback: bool = False) -> Condition:
+    """How weights of a source, see :class:`erfscope.model_facts.Weights`, are called in every output."""
+    why = " (fallback)" if fallback else ""
+    return AS_MADE.get(source) or Condition(f"{source}{why}", f"{source} weights{why}")
 
 
 def convention_text(result: Result) -> str:
@@ -177,13 +188,13 @@ def option_values(result: Result) -> dict[str, Condition]:
 
 
 def images_text(result: Result) -> str:
-    """The number and kind of the images, and the number of unusable ones."""
+    """The number and kind of the images, of how many where some are unusable."""
     n, lost = result.input.n_images, result.input.n_dead
+    used = f"{n - lost} of {n}" if lost else str(n)
     kind = KINDS.get(result.input.source)
-    text = f"{n}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
+    return f"{used}{'' if kind is None else ' synthetic'} {result.input.noun}{'' if n == 1 else 's'}" + (
         "" if kind is None else f" ({kind.words})"
     )
-    return text + (f", {lost} unusable" if lost else "")
 
 
 def over_text(results: Sequence[Result], over: str) -> str:
@@ -334,8 +345,11 @@ def ratios_note(result: Result) -> str:
 
 
 def random_weights(result: Result) -> str:
-    """The warning that a result describes an untrained network; "" where it does not."""
+    """The warning that a result describes an untrained network, or may do so; "" where it does not."""
     weights = result.weights
+    if weights.source == "factory":
+        made = weights_words("factory").alone
+        return f"{made}: unless the factory loads trained ones, this describes the architecture only"
     if weights.source not in RANDOM:
         return ""
     why = weights.reason if weights.fallback else f"{weights.source}, seed {weights.seed}"
@@ -424,7 +438,11 @@ def errors_over(result: Result) -> str:
     if result.se_over == "images":
         return f"± over {images} {noun}s"
     of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
-    return f"± over {draws} draws of random signs for {of} not in it: add --samples 8"
+    # Where all that were given are taken, --samples brings no more.
+    are_all = result.input.text_kind != "count" or result.input.source == "array"
+    are_all |= any(finding.code == "fewer_images" for finding in result.findings)
+    more = f"give 8 {noun}s or more" if are_all else "add --samples 8"
+    return f"± over {draws} draws of random signs for {of} not in it: {more}"
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

@@ -328,3 +328,67 @@ def test_names_of_weights_are_texts(tmp_path: Path, trained: State) -> None:
     torch.save({("a", ("b",)): torch.zeros(2)}, file)
     with pytest.raises(ErfscopeError, match="holds no weights: it has a dict"):
         load_checkpoint(resnet(), file, needed=bool)
+
+
+LOSS = {"crit.weight": torch.ones(2), "loss.buffer": torch.zeros(3)}
+
+
+def under(prefix: str, state: State, plus: float = 0.0) -> State:
+    return {prefix + key: value + plus if value.is_floating_point() else value for key, value in state.items()}
+
+
+def training(trained: State, case: str) -> object:
+    """What a training writes that holds ``trained``, and other parts of it."""
+    return {
+        "a criterion": {"state_dict": {**LOSS, **under("model.", trained)}, "epoch": 1},
+        "two levels": {**under("net.model.", trained), **LOSS},
+        "compiled": {**under("model._orig_mod.", trained), **LOSS},
+        "compiled parts": {key.replace("layer1.", "layer1._orig_mod."): value for key, value in trained.items()},
+        "two names of one": {**under("model.", trained), **under("net.", trained)},
+        "a network beside another": {"generator": under("module.", trained), "critic": dict(LOSS), "epoch": 2},
+        "mappings inside each other": {"state_dict": {"model": trained}},
+        "an average without weights": {"ema": {"decay": 0.9}, "state_dict": trained},
+        "an average": {"ema": trained, "model": under("", trained, 1.0)},
+        "an average beside": {**under("model.", trained, 1.0), **under("ema_model.", trained)},
+    }[case]
+
+
+@pytest.mark.parametrize(
+    ("case", "ignored"),
+    [
+        *(("a criterion", 2), ("two levels", 2), ("compiled", 2), ("compiled parts", 0), ("two names of one", None)),
+        *(("a network beside another", 2), ("mappings inside each other", 0), ("an average without weights", 0)),
+        *(("an average", 0), ("an average beside", None)),
+    ],
+)
+def test_the_model_is_found_among_the_parts_of_a_training(
+    tmp_path: Path, trained: State, case: str, ignored: int | None
+) -> None:
+    torch.save(training(trained, case), tmp_path / "x.ckpt")
+    model = resnet()
+    weights = load_checkpoint(model, tmp_path / "x.ckpt", needed=lambda key: True)
+    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items())
+    copies = sum("num_batches_tracked" not in key for key in trained)
+    assert weights.ignored_keys == (copies if ignored is None else ignored)
+    assert bool(weights.reason) == bool(weights.ignored_keys)
+    assert ("ema" in str(weights.origin)) == (case in ("an average", "an average beside"))
+
+
+def test_a_checkpoint_of_the_bare_model_fits_one_that_wraps_it(tmp_path: Path, trained: State) -> None:
+    torch.save({**trained, **LOSS}, tmp_path / "x.pth")
+    model = nn.ModuleDict({"net": nn.ModuleDict({"inner": resnet()})})
+    weights = load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert all(torch.equal(value, trained[key]) for key, value in model["net"]["inner"].state_dict().items())
+    assert weights.reason == "not used: crit.weight, loss.buffer"
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_two_copies_of_a_model_are_refused(tmp_path: Path, trained: State, is_nested: bool) -> None:
+    two = {"teacher": trained, "student": under("", trained, 1.0)}
+    flat = {**under("teacher.", trained), **under("student.", trained, 1.0)}
+    torch.save(two if is_nested else flat, tmp_path / "x.pth")
+    model = resnet()
+    before = sha256(model)
+    with pytest.raises(ErfscopeError, match=r"holds the model 2 times, under teacher\.\* and student\.\*; save"):
+        load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
+    assert sha256(model) == before

@@ -6,9 +6,11 @@ import copy
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import erfscope
 from erfscope.advice import search as search_module
@@ -305,8 +307,60 @@ def test_an_advice_shows_itself_and_its_json_is_valid(calls):
     assert document["schema"] == "erfscope.advice/1"
     assert document["search"]["candidates"][0]["edit"] == "the model as it is"
     assert str(advice).splitlines()[0].startswith("Sequential at 24x24 px: none of 2 layers is unproductive")
-    assert "halo<=1: halo is 2 px; met with the least loss of r50 by 0: kernel=1" in str(advice)
+    assert "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which" in str(advice)
     assert "<pre" in advice._repr_html_()
     assert repr(advice) == "<advice on Sequential>"
     with pytest.raises(ErfscopeError, match="nothing was searched"):
         erfscope.advise(stack(), input_size=24).figure()
+
+
+def shares_beyond(module: nn.Module, seed: int, halo: int, insert: list[str] | None = None) -> list[float]:
+    """What of a map lies so many cells away or more, for 1, 2, ... up to the halo, cell by cell."""
+    result = erfscope.analyze(module, seed=seed, layer="output", insert=insert, **OPTIONS)
+    (row, col), values = result.map.center_px, result.map.values
+    cells = [(((y - row) ** 2 + (x - col) ** 2) ** 0.5, value) for (y, x), value in np.ndenumerate(values)]
+    return [sum(value for away, value in cells if away >= least) / values.sum() for least in range(1, halo + 1)]
+
+
+@pytest.mark.slow
+def test_a_smaller_halo_is_judged_by_what_of_the_erf_stays_beyond_each_distance(calls):
+    module = stack()
+    search = erfscope.advise(module, target="halo<=1", **OPTIONS).search
+    assert set(search.own.values.values()) == {1.0}
+    for trial in search.trials[1:]:
+        for draw, kept in trial.values.items():
+            seed = draw_seed(0, draw)
+            own = shares_beyond(module, seed, 2)
+            smaller = shares_beyond(module, seed, 2, [*trial.candidate.edits])
+            expected = np.mean([min(1, ours / theirs) for ours, theirs in zip(smaller, own, strict=True)])
+            assert kept == pytest.approx(expected, rel=1e-6)
+
+
+class UNet(nn.Module):
+    """One level down, and up again beside its skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.mid = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 5, padding=2)
+        self.dec = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skip = self.enc(x)
+        deep = functional.interpolate(self.mid(functional.max_pool2d(skip, 4)), scale_factor=4)
+        return self.dec(torch.cat([skip, 1e-3 * deep], 1))
+
+
+@pytest.mark.slow
+def test_what_a_skip_connection_hides_from_r50_is_said_and_judged_by_the_reach(calls):
+    advice = erfscope.advise(UNet(), target="halo<=9", input_size=32, samples=2)
+    search, text = advice.search, " ".join(str(advice).split())
+    assert search.bypassed == ("mid",)
+    cut = next(each for each in search.met() if each.candidate.edits == ("mid: kernel=1",))
+    assert search.r50(cut)[1][0] == pytest.approx(0, abs=0.01)
+    assert search.measured(cut)[0] < 0.9
+    assert "r50 is blind here: skip connections pass by mid, and edits of these change it by less than 1 %" in text
+    assert advice.to_json()["search"]["measure"] == "reach"
+
+
+def test_a_search_of_a_plain_stack_hides_nothing(calls):
+    assert erfscope.advise(stack(), target="halo<=1", **OPTIONS).search.hidden() == []

@@ -68,8 +68,8 @@ def test_every_width_shows_the_advice_and_the_search(width):
     assert max(map(len, out.getvalue().splitlines())) <= width
     words = " ".join(out.getvalue().split())
     for text in (
-        "halo<=1: halo is 2 px; met with the least loss of r50 by 0: kernel=1",
-        '--insert "0: kernel=1"',
+        "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which keeps",
+        "--insert '0: kernel=1'",
         "ΔGMACs",
     ):
         assert text in words

@@ -165,9 +165,9 @@ def test_the_answer_says_met_not_met_or_not_decided_with_errors(simulated):
         run = simulated.NoisySearch([20.0, *(30 * simulated.TRUTHS[truths])], setting, 0)
         search = found[truths, draws] = run.found()
         text, number = words(search, structure), r"[\d.]+ ± [\d.]+ px"
-        tested = rf"; the best of 4 tested: net: dilation=\d+, {number}"
+        tested = rf"; the best of 4 tested: --insert 'net: dilation=\d+', {number}"
         expected = {
-            ("four", 1000): rf"; met at the least cost by net: dilation=8, with {number}",
+            ("four", 1000): rf"; met at the least cost by --insert 'net: dilation=8', with {number}",
             ("none, far", 1000): rf", and none of 12 candidates meets the target{tested}",
             ("none, close", 26): r"; not decided in this time whether any of 12 candidates meets the target.*",
             ("none, close", 1000): rf"; not decided by 32 draws whether any of 12 candidates meets the target{tested}",

@@ -58,6 +58,25 @@ def conv(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GELU(), nn.Conv2d(8, 8, 3, 2, 1))
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("one", "two"), ("net (one)", "net (two)")),
+        (("one/out", "two/out"), ("net (one/out)", "net (two/out)")),
+        (("one", "one"), ("net (one)", "net (one #2)")),
+    ],
+)
+def test_stored_runs_of_one_name_are_told_apart_by_their_folders(folders, names, tmp_path):
+    for folder in set(folders):
+        (tmp_path / folder).parent.mkdir(exist_ok=True)
+        made_up.report(made_up.result("net")).save(tmp_path / folder)
+    report = erfscope.compare([tmp_path / folder for folder in folders])
+    assert tuple(result.label for result in report) == names
+    assert all(name in report.table() for name in names)
+    other = erfscope.compare([tmp_path / folders[0], made_up.report(made_up.result("other"))])
+    assert [result.label for result in other] == ["net", "other"]
+
+
 # --- The same pixels ------------------------------------------------------------------------------
 
 

@@ -88,7 +88,7 @@ CALLS = {
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "explore")) for name in CALLS])
 def test_a_broken_image_costs_no_model_and_its_line_names_the_way_out(name, pictures, loads, tmp_path):
     where = pictures / "c.png" if name == "explore" else pictures
-    with pytest.raises(erfscope.ErfscopeError, match=r"cannot read '.*c\.png'.*; --keep-going passes over"):
+    with pytest.raises(erfscope.ErfscopeError, match=r"cannot read '.*c\.png'.*; keep_going=True passes over"):
         CALLS[name](where, tmp_path)
     assert loads == []
 
@@ -97,13 +97,13 @@ def test_a_broken_image_is_a_verdict_on_the_structure_alone_which_needs_no_weigh
     asked = {"weights": "random", "missing": "accept", "baseline": tmp_path / "b.json"}
     verdict = erfscope.check("test_resnet", image=pictures, **asked)
     assert verdict.word == "cannot tell"
-    assert re.search(r"cannot read '.*c\.png'.*; --keep-going passes over", verdict.reason)
+    assert re.search(r"cannot read '.*c\.png'.*; keep_going=True passes over", verdict.reason)
     assert verdict.obtained.structure is not None
     assert set(loads) == {NO_NUMBERS}
 
 
 def test_a_missing_image_costs_no_model(loads):
-    with pytest.raises(erfscope.ErfscopeError, match="no such image"):
+    with pytest.raises(erfscope.ErfscopeError, match="does not exist"):
         erfscope.analyze("test_resnet", image="nowhere.png")
     assert loads == []
 

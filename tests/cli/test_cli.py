@@ -171,8 +171,8 @@ NOT_STARTED = {
     ),
     "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
     "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "not an image", "PNG"),
-    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "no such image"),
-    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "no such image"),
+    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "does not exist"),
+    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "does not exist"),
     "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
     "empty pattern": (["analyze", "test_resnet", *QUICK, "--image", "val/*.jpg"], "val/*.jpg", "0 matches"),
     "wrong checkpoint": (

@@ -224,7 +224,7 @@ def test_a_better_source_wins_between_options_that_exclude_each_other(folder, se
     monkeypatch.delenv("ERFSCOPE_SYNTHETIC")
     code, _, err = run("analyze", MODEL, "--image", "gone.png")
     assert code == 2
-    assert "no such image: 'gone.png'" in err
+    assert "'gone.png' does not exist" in err
 
 
 def test_a_commands_own_format_beats_a_flat_json(folder, run):
@@ -480,7 +480,7 @@ class Trap:
     ("asked", "words"),
     [
         ({"transform": "half"}, "went through a Python program's transform, which is no setting"),
-        ({"images": "Tensor"}, "no such image: 'Tensor'"),
+        ({"images": "Tensor"}, "'Tensor' does not exist"),
         ({"seed": "three"}, "(set in theirs.json)"),
         ({"samples": {"a": 1}}, "samples in theirs.json is {'a': 1}"),
         ({"verify": "yes"}, "verify in theirs.json is 'yes'; it must be true or false"),

@@ -16,7 +16,7 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.drawn import averaged, close_up
+from erfscope.maps.drawn import averaged, close_up, needed_side
 from erfscope.view.terminal.heatmap import (
     COLOUR_KEY,
     GLYPH_KEY,
@@ -29,6 +29,7 @@ from erfscope.view.terminal.heatmap import (
     input_image,
 )
 from erfscope.view.terminal.report import draw_result
+from erfscope.view.windows import windows
 
 LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 
@@ -248,41 +249,44 @@ def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_pa
         "test_resnet", layer="layer1", weights="random", samples=2, input_size=160, measures="r50,r90"
     )
     assert result.map is not None
-    heat = HeatMap(result, 40)
-    assert heat.close_up.zoom == 160 // heat.erf.values.shape[0]
-    assert heat.close_up.zoom >= 4
+    (each,) = windows([result])
+    heat = HeatMap(result, 40, each.part)
+    side = heat.erf.values.shape[0]
+    assert side <= 160 / 4
     ((row, _),) = np.argwhere(heat.marked("unit"))
     rows = heat.shape[0]
     first, last = heat.close_up.window[0]
     assert 160 * (first + (last - first) * (row + 0.5) / rows) - 0.5 == pytest.approx(result.map.center_px[0], abs=1)
-    words = f"zoom x{heat.close_up.zoom}"
+    words = f"window {side} px"
     assert words in shown(draw_result(result))
-    assert (
-        shown(
-            Gallery([result, erfscope.analyze("test_resnet", weights="random", samples=2, measures="r50,r90")])
-        ).count(words)
-        == 1
-    )
+    # Beside a map that needs its whole input this one has the whole input too.
+    other = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=160, measures="r50,r90")
+    assert words not in shown(Gallery([result, other]))
+    assert shown(Gallery([result, result])).count(words) == 2
     figure = erfscope.Report(results=(result,)).figure()
     ax = figure.axes[0]
-    assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(heat.erf.values.shape[1])
+    assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(side)
     assert any(words in text.get_text() for text in figure.findobj(Text))
     erfscope.Report(results=(result,)).save(tmp_path / "erf.html")
     page = (tmp_path / "erf.html").read_text()
     assert words in page
-    assert f'viewBox="-0.5 -0.5 {heat.erf.values.shape[1]} ' in page
+    assert f'viewBox="-0.5 -0.5 {side} {side}"' in page
 
 
 def test_a_close_up_keeps_density_and_places(result):
     values = np.zeros((100, 160))
     values[10:13, 60:63] = 1 / 9
     erf = erfscope.ErfMap(values=values, center_px=(11.0, 61.0), stride_px=(1.0, 1.0))
-    found = close_up(erf)
-    # 100 / 8 = 12.5 cells are enough, 100 / 16 are too few.
-    assert (found.zoom, found.erf.values.shape) == (8, (13, 20))
+    # Three cells across, and at least nine are shown.
+    assert needed_side(erf) == 9
+    found = close_up(erf, 20)
+    assert (found.side_text, found.erf.values.shape) == ("20 px", (20, 20))
     assert found.erf.values.max() * found.erf.values.size == pytest.approx(values.max() * values.size)
     row, col = (int(place) for place in found.erf.center_px)
     assert found.erf.values[row - 1 : row + 2, col - 1 : col + 2].min() > 0
     np.testing.assert_array_equal(found.of(values) > 0, found.erf.values > 0)
     wide = erfscope.ErfMap(values=np.full((100, 160), 1 / 16000), center_px=(11.0, 61.0), stride_px=(1.0, 1.0))
     assert close_up(wide).erf is wide
+    # The farthest of 100 x 160 cells from column 61 is 98 columns away, one of a thousand may be left out, and a fifth
+    # stands around it.
+    assert 1.2 * 190 < needed_side(wide) <= 1.2 * 98 * 2 + 2

@@ -23,6 +23,7 @@ from erfscope.model_facts import Weights
 from erfscope.results.layers import LayerRow, LayerTable
 from erfscope.results.report import Report
 from erfscope.studies import STUDIES
+from erfscope.view.fit import text_width
 from erfscope.view.report_view import report_view
 from erfscope.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMap
 from erfscope.view.terminal.layers import layer_view
@@ -273,3 +274,33 @@ def test_the_hint_keeps_the_options_of_the_command_and_ends_where_a_file_was_ask
     assert f"compare {tmp_path} DIR2" in str(next_step(one, [str(tmp_path)]))
     failed = made_up.report(replace(one[0], status="error", error="no"))
     assert next_step(failed, []) is None
+
+
+NARROW = [
+    ("layers", "test_vit", "--all"),
+    ("layers", "test_resnet", "--layer", "layer2", "--unit", "corner"),
+    ("advise", "test_resnet", "--input-size", "64", "--all"),
+    ("advise", "test_resnet", "--input-size", "64", "--measure", "--weights", "random", "--samples", "4"),
+    ("advise", "test_resnet", "--weights", "random", "--target", "r50>=60", "--samples", "2", "--time", "3s"),
+    ("tile", "test_resnet", "--layer", "layer2", "--image-size", "4000x3000"),
+    ("analyze", "test_resnet", "--weights", "random", "--samples", "4", "--input-size", "96,128"),
+    ("compare", "test_resnet", "test_vit", "--weights", "random", "--samples", "4", "--layer", "stages"),
+    ("check", "test_resnet", "--weights", "random", "--samples", "4", "--allow-new"),
+    ("check", "test_resnet", "--weights", "random", "--samples", "4", "--fail-on", "r50=5%,r90=-5%"),
+    ("study", "--list"),
+    *(("study", name, "--show") for name in STUDIES),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_command_cuts_a_cell_where_the_terminal_is_narrow(command, monkeypatch, tmp_path, width):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    for arguments in NARROW:
+        code, out, err = command(*arguments)
+        assert code in (0, 1), err
+        assert "…" not in out, arguments
+        # Commands that are copied stand on one line.
+        lines = [line for line in out.splitlines() if "erfscope " not in line]
+        assert max(map(text_width, lines)) <= width, arguments

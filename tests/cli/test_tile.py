@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -114,10 +115,13 @@ def test_a_tolerance_measures_shorter_halos(capsys: pytest.CaptureFixture[str]) 
     code, out, _ = run(capsys, *asked, "0.1")
     assert code == 0
     assert "cuts off less than 0.1 of the ERF on each side" in out
+    assert re.search(r"measured over 4 synthetic images \(dead leaves\); .*weights", out)
     found = run(capsys, *asked, "0.1", "--json", "-o", "plan.png")
     assert found[2] == "erfscope: wrote plan.png\n"
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(found[1])["weights"] == "any"
     budget = json.loads(found[1])["budget"]
+    assert budget["weights"]["source"] == "factory"
     shares = budget["share"][0][0]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 0
@@ -152,7 +156,9 @@ def test_a_file_is_run_and_a_run_that_was_stopped_goes_on(
     image = np.random.default_rng(0).random((3, 48, 56), dtype=np.float32)
     np.save("image.npy", image)
     asked = ("nets.py:stack", "--input-size", "64", "--tile", "16", "--weights", "random", "--run", "image.npy", "-o")
-    assert run(capsys, *asked, "out.npy")[0] == 0
+    code, _, err = run(capsys, *asked, "out.npy")
+    assert code == 0
+    assert re.search("erfscope: nets.py:stack: .*weights", err)
     net = erfscope.adapters.load("nets.py:stack", weights="random", input_size=64).module.eval()
     with torch.no_grad():
         whole = net(torch.from_numpy(image)[None])[0].numpy()

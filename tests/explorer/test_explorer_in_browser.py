@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
@@ -16,9 +17,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 from test_explorer import OPTIONS, SIZE, decoded, explorer, masses, net, picture, spatial  # noqa: F401
 from test_page_in_browser import HOSTILE, browser, opened, overflow, requests  # noqa: F401
+from torch import nn
 
 import erfscope
 from erfscope.explorer.page import Explorer
+from erfscope.explorer.planes import levels
 from erfscope.explorer.stages import ExploredUnit, Stage
 from erfscope.figures.maps import COVER, colour_map
 
@@ -298,3 +301,89 @@ def test_a_click_in_a_slice_moves_the_others_to_its_unit(browser, tmp_path):  # 
         f"2 (1, {row_shown}, 6)"
     ]
     assert browser.get_log("browser") == []
+
+
+EVERY_UNIT = """
+const screen = document.querySelector('.screen');
+const step = (key, shiftKey) => screen.dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey }));
+const next = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+const [side, done] = arguments, found = [];
+const read = (canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data];
+(async () => {
+  for (let k = 0; k < side; k++) ['ArrowUp', 'ArrowLeft'].forEach((key) => step(key, false)), step('ArrowLeft', true);
+  for (let depth = 0; depth < side; depth++) {
+    for (let row = 0; row < side; row++) {
+      for (let col = 0; col < side; col++) {
+        await next();
+        found.push([screen.dataset.unit, [...screen.querySelectorAll('.panel > canvas')].map(read)]);
+        step('ArrowRight', false);
+      }
+      for (let k = 0; k < side; k++) step('ArrowLeft', false);
+      step('ArrowDown', false);
+    }
+    for (let k = 0; k < side; k++) step('ArrowUp', false);
+    step('ArrowRight', true);
+  }
+  done(found);
+})();
+"""
+
+
+def test_every_plane_of_every_unit_glows_where_the_map_is(browser, tmp_path):  # noqa: F811
+    """Units behind pooling stand at half cells, which two rules of rounding tell apart."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.AvgPool3d(2), nn.Conv3d(1, 2, 3, padding=1)).eval()
+    options = {"input_size": (6, 6, 6), "in_chans": 1, "layer": "1", "draws": 1, "dtype": "float64"}
+    given = torch.rand(1, 1, 6, 6, 6, dtype=torch.float64)
+    found = erfscope.explore(module, given, grid=3, **options)
+    found.save(tmp_path / "volume.html")
+    start(browser, (tmp_path / "volume.html").as_uri())
+    shown = dict(browser.execute_async_script(EVERY_UNIT, 3))
+    assert len(shown) == 27
+    palette = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].astype(float)
+    for unit in found.models[0].stages[0].units:
+        assert {place % 1 for place in unit.center_px} == {0.5}
+        ranks = levels(erfscope.analyze(module, images=given, unit=unit.index, **options).map.values)
+        depth, row, col = map(round, unit.center_px)
+        # A page knows the levels in three planes, and not those of the cells between them.
+        planes = decoded(np.stack([ranks[depth], ranks[:, :, col].T, ranks[:, row]]))[1]
+        for plane, pixels in zip(planes, shown[",".join(map(str, unit.index))], strict=True):
+            assert plane.max() > 0.1
+            colours = np.reshape(pixels, (*plane.shape, 4)).astype(float)
+            expected = palette[np.floor(255 * plane + 0.5).astype(int)]
+            colour = COVER * plane * (expected[..., 0] - expected[..., 2])
+            np.testing.assert_allclose(colours[..., 0] - colours[..., 2], colour, atol=4)
+
+
+@pytest.mark.parametrize(("side", "times"), [(24, "4 times"), (40, "8 times")])
+def test_a_field_that_is_small_in_the_picture_is_enlarged_around_its_unit(browser, tmp_path, side, times):  # noqa: F811
+    torch.manual_seed(0)
+    module = nn.Conv2d(1, 2, 3, padding=1).eval()
+    options = {"input_size": (side, side), "in_chans": 1, "layer": "output", "draws": 1}
+    found = erfscope.explore(module, grid=5, **options)
+    found.save(tmp_path / "small.html")
+    start(browser, (tmp_path / "small.html").as_uri())
+    point(browser, 0.9, 0.1)
+    drawn(browser)
+    inset, box = (
+        browser.find_element(By.CSS_SELECTOR, ".screen .inset"),
+        browser.find_element(By.CSS_SELECTOR, ".screen"),
+    )
+    assert inset.is_displayed()
+    assert inset.get_attribute("data-zoom") == times
+    # It lies in the corner farthest from the unit, and holds its field.
+    assert (
+        inset.rect["y"] - box.rect["y"] < box.rect["height"] / 2 < inset.rect["x"] - box.rect["x"] + inset.rect["width"]
+    )
+    first, top, wide, high = map(float, inset.find_element(By.TAG_NAME, "svg").get_dom_attribute("viewBox").split())
+    field = inset.find_element(By.CSS_SELECTOR, ".field")
+    place = [float(field.get_dom_attribute(name)) for name in ("x", "y", "width", "height")]
+    assert first <= place[0] < place[0] + place[2] <= first + wide
+    assert top <= place[1] < place[1] + place[3] <= top + high
+
+
+def test_a_field_that_fills_the_picture_has_no_inset(browser, address):  # noqa: F811
+    start(browser, address)
+    choose(browser, 2)
+    drawn(browser)
+    assert not browser.find_element(By.CSS_SELECTOR, ".screen .inset").is_displayed()

@@ -41,7 +41,6 @@ from erfscope.figures.maps import (
 from erfscope.figures.panels import panel_with_expected
 from erfscope.figures.style import COLOURS, SCALES
 from erfscope.geometry.unit import Trf
-from erfscope.maps.drawn import close_up
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue, measure, with_errors
 from erfscope.measures.radial_curve import radial_profile
@@ -51,6 +50,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import InputRecord, Result, UnitRecord
 from erfscope.storage.files import map_bytes
 from erfscope.view.table import escaped
+from erfscope.view.windows import windows
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
@@ -319,8 +319,7 @@ def test_maps_of_their_own_range_say_it_and_have_no_common_bar():
     figure = figure_of(results, "panel", colours="own", scale="linear")
     assert len(figure.axes) == 2
     for ax, result in zip(figure.axes, results, strict=True):
-        # Of what is shown: the part around a small ERF.
-        peak = float(np.quantile(display(close_up(result.map).erf, "linear"), 0.999))
+        peak = float(np.quantile(display(result.map, "linear"), 0.999))
         assert ax.images[0].norm.vmax == pytest.approx(peak)
         assert f"colours 0 to {peak:.3g}" in words(figure)
     assert "each map on its own range" in words(figure)
@@ -362,13 +361,14 @@ def test_contours_enclose_the_share_that_they_say(sigma):
     outlined = panel([erf], contours=(90, 50, 50))
     (lines,) = outlined.axes[0].collections
     # A small ERF is drawn on the part of the map around it.
-    center = close_up(erf.map).erf.center_px
+    (shown,) = windows([erf])
+    center = shown.part.erf.center_px
     inner, outer = (np.hypot(*(path.vertices - center).T) for path in lines.get_paths())
     # Of a Gaussian the share within r is 1 - exp(-r^2 / 2 sigma^2). Smoothing by an eighth of the inner radius makes it
     # 1 % wider.
     for radius, share in ((inner, 0.5), (outer, 0.9)):
         np.testing.assert_allclose(radius, sigma * np.sqrt(-2 * np.log(1 - share)), rtol=0.02, atol=0.6)
-    assert "contours" in [text.get_text() for text in outlined.legends[0].get_texts()]
+    assert "contours 50, 90 %" in [text.get_text() for text in outlined.legends[0].get_texts()]
     assert "highest-density regions of 50, 90 %" in words(outlined).replace("\n", " ")
     for wrong in (0, 100, -3):
         with pytest.raises(ErfscopeError, match="per cents of the ERF between 0 and 100"):

@@ -60,9 +60,9 @@ def by_gid(home, name):
 def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 0.5), units=("mm",) * 3, cell="voxels")
     result = made((6, 8, 10), axes)
-    values, panels = result.map.values, figure_of([result], "panel").axes
+    values, (*panels, bar) = result.map.values, figure_of([result], "panel").axes
     expected = [values[3] * 6, values[:, 4] * 8, values[:, :, 5] * 10]
-    assert len(panels) == 3
+    assert (len(panels), bar.get_ylabel()) == (3, "share of the ERF")
     for ax, plane, kept in zip(panels, expected, [(1, 2), (0, 2), (0, 1)], strict=True):
         assert np.array_equal(slice_of(result.map, kept).values, plane)
         assert ax.images[0].get_array().shape == plane.shape
@@ -79,7 +79,7 @@ def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
 def test_clip_is_seven_frames_on_one_scale_and_their_sum():
     axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
     result = made((9, 12, 12), axes)
-    *frames, whole = figure_of([result], "panel").axes
+    *frames, whole, _ = figure_of([result], "panel").axes
     values = result.map.values
     assert len({ax.images[0].get_clim() for ax in frames}) == 1
     for ax, frame in zip(frames, range(1, 8), strict=True):
@@ -134,7 +134,8 @@ def test_scale_bars_and_cells_follow_the_spacing():
 def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
     results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
-    panels = figure_of(results, "panel", contours=(50,)).axes
+    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
+    assert bar.get_ylabel() == "share of the ERF"
     assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
     assert len({ax.images[0].get_clim() for ax in panels}) == 1
     assert all(by_gid(ax, "contours") for ax in panels)
@@ -144,7 +145,7 @@ def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
 def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_nothing():
     shown = np.arange(6 * 8 * 10, dtype=np.uint8).reshape(6, 8, 10, 1)
     volume = replace(made((6, 8, 10), Axes.named(NAMES["dhw"])), picture=shown)
-    under = [ax.images[0].get_array() for ax in figure_of([volume], "overlay").axes]
+    under = [ax.images[0].get_array() for ax in figure_of([volume], "overlay").axes[:3]]
     for found, expected in zip(under, (shown[3], shown[:, 4], shown[:, :, 5]), strict=True):
         assert np.array_equal(found, expected[..., 0] / 255)
     sound = replace(made((50,), Axes.named(NAMES["t"])), picture=np.zeros((50, 1), np.uint8))

@@ -25,8 +25,8 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
-from erfscope.gate.judge import Tolerance
 from erfscope.gate.noise import decide, noise_of
+from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.unit import Trf
 from erfscope.maps.accumulator import jackknife_se
 from erfscope.measures import MEASURES
@@ -527,3 +527,106 @@ def test_a_tolerance_given_twice_is_refused():
         tolerances({"r50": "-5%", " r50": "-50%"})
     with pytest.raises(ErfscopeError, match="are a mapping"):
         tolerances(["r50=-5%"])
+
+
+def operations(**modules: str) -> dict[str, tuple[str, ...]]:
+    return {name.replace("_", "."): tuple(text.split(", ")) for name, text in modules.items()}
+
+
+def of(operations, **more):
+    return dataclasses.replace(shape(**more), operations=operations)
+
+
+PLAIN = operations(conv1="conv2d stride=1x1 padding=1x1", act1="relu", conv2="conv2d stride=1x1", act2="relu")
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"act1": ("gelu",)}, "act1: relu -> gelu"),
+        ({"act1": ("gelu",), "act2": ("gelu",)}, "act1, act2: relu -> gelu"),
+        ({"conv2": ("conv2d stride=2x2",)}, "conv2: conv2d stride 1x1 -> conv2d stride 2x2"),
+        ({"act1": ("relu", "mul other=2")}, "act1: – -> mul"),
+        ({"": ("add", "add")}, "the model itself: – -> 2 add"),
+    ],
+)
+def test_a_changed_operation_is_named_with_the_layer_that_runs_it(changed, text):
+    found = [change for change in changes(of({**PLAIN, **changed}), of(PLAIN)) if change.is_operation]
+    assert [(change.brief, change.verdict) for change in found] == [(text, "notice")]
+
+
+def test_the_same_operations_in_another_order_are_a_change_and_in_layers_of_other_names_none():
+    body = {"body": ("conv2d", "relu")}
+    (found,) = changes(of({"body": ("relu", "conv2d")}), of(body))
+    assert found.brief == "body: the same operations -> another order"
+    assert not [*changes(of({"trunk": ("conv2d", "relu")}), of(body))]
+    # Baselines of earlier versions know none.
+    assert not [*changes(of(PLAIN), shape())]
+
+
+def exact(value: float, operations=PLAIN, *, wobble=WOBBLE, **more) -> BaselineEntry:
+    """What is measured with noise of half its value, on images that are known."""
+    measures = {"r50": recorded(value, 0.5 * value, wobble=wobble)}
+    more = {"protocol": {"samples": 20, "dtype": "float32"}, "recorded": {"pixels": "p"}, **more}
+    return entry(structure=of(operations), measures=measures, **more)
+
+
+GELU = {**PLAIN, "act1": ("gelu",)}
+
+
+@pytest.mark.parametrize(
+    ("value", "operations", "word", "cause"),
+    [
+        (100.0, PLAIN, "pass", "same weights"),
+        (100.15, PLAIN, "pass", "same weights"),  # float32 rounds by up to 0.2 %
+        (100.5, PLAIN, "pass", "code changed, within the tolerances"),
+        (98.5, PLAIN, "fail", "code changed, with the same weights"),
+        (100.5, GELU, "pass", "operations changed, within the tolerances"),
+        (98.5, GELU, "fail", "operations changed, with the same weights"),
+    ],
+)
+def test_the_same_weights_on_the_same_images_leave_no_noise(value, operations, word, cause):
+    words = {"r50": "1%"}
+    found = compare(exact(value, operations, wobble=OTHER), exact(100.0), name="x", tolerances=tolerances(words))
+    assert (found.word, found.cause) == (word, cause)
+    assert found.measures[0].se == 0
+    # Other images, other weights and types with few digits are noise.
+    for more in (
+        {"recorded": {"pixels": "q"}},
+        {"weights": {"sha256": "b"}},
+        {"protocol": {"samples": 20, "dtype": "float16"}},
+    ):
+        other = exact(value, operations, wobble=OTHER, **more)
+        known = dataclasses.replace(exact(100.0), protocol=other.protocol)
+        assert compare(other, known, name="x", tolerances=tolerances(words)).word == "cannot tell"
+
+
+def test_a_changed_environment_is_not_called_a_change_of_code():
+    now, before = (exact(value, recorded={"pixels": "p", "torch": torch}) for value, torch in ((98.0, "2"), (100, "1")))
+    assert compare(now, before, name="x").cause.startswith("code or environment changed")
+
+
+def test_one_line_says_why_a_check_does_not_pass():
+    smaller = dataclasses.replace(exact(100.0), structure=shape(size_px=(71, 71)))
+    words = tolerances({"r50": "1%"})
+    square = dataclasses.replace(exact(100.0), structure=shape(size_px=(103, 103)))
+    found = compare(smaller, square, name="x", tolerances=words)
+    assert found.in_one_line.text == "FAIL x · structure changed: TRF 103 -> 71"
+    moved = compare(exact(98.0, GELU), exact(100.0), name="x", tolerances=words)
+    assert moved.in_one_line.text.endswith("weights: act1: relu -> gelu; r50 100 -> 98.0 px (1%)")
+    other = compare(entry(protocol={"samples": 40}), entry(), name="x")
+    assert other.in_one_line.text == "INCONCLUSIVE x · settings changed: samples is 40 and was 20"
+    assert compare(exact(100.0), exact(100.0), name="x", tolerances=words).in_one_line.text == "PASS x · same weights"
+
+
+@pytest.mark.parametrize(("name", "word", "value"), [("far_mass", "-5%", 0.0), ("center_share", "-5%", 0.98)])
+def test_a_percentage_that_nothing_can_exceed_passes_with_a_notice(name, word, value):
+    found = judge(name, parse(name, word), recorded(value), recorded(value))
+    assert (found.word, f"{word!r} guards nothing; leave {name} out" in found.notice) == ("pass", True)
+
+
+def test_a_tolerance_that_guards_nothing_is_not_called_noise():
+    absolute = tolerances({"r50": "-100"})
+    found = compare(entry(100.0), entry(100.0), name="x", tolerances=absolute)
+    assert (found.word, found.cause) == ("cannot tell", "a measure cannot be compared")
+    assert "guards nothing" in found.in_one_line.text

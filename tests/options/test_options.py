@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+import erfscope
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, naming_flags
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
-from erfscope.options.option import declared
+from erfscope.options.option import Building, declared
 from erfscope.options.request import Request
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.results import figure_style
@@ -102,3 +105,50 @@ def test_lists_are_values_and_what_is_given_is_kept():
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})
+
+
+@pytest.mark.parametrize(
+    ("call", "near"),
+    [
+        (lambda net: erfscope.wrap(net, axes="thv"), "thw"),
+        (lambda net: erfscope.wrap(net, layout="NHCW"), "NHWC"),
+        (lambda net: erfscope.ErfMonitor(net, synthetic="leafs"), "leaves"),
+        (lambda net: erfscope.check(net, missing="refues"), "refuse"),
+        (lambda _: erfscope.ErfMap(values=[[1.0]], center_px=(0, 0), stride_px=(1, 1), scale="amplitud"), "amplitude"),
+    ],
+)
+def test_a_wrong_word_is_refused_where_it_is_given(call, near):
+    with pytest.raises(ErfscopeError, match=f"did you mean '{near}'"):
+        call(nn.Conv2d(3, 4, 3))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["analyze", "sweep", "compare", "check", "explore", "halo_budget", "advise", "tile", "layers", "theoretical"],
+)
+def test_the_docstring_of_every_function_lists_its_options_with_their_lines(name):
+    lines = inspect.getdoc(getattr(erfscope, name)).partition("\nOptions:\n")[2].splitlines()
+    taken = declared(Building) if name in ("tile", "layers", "theoretical") else OPTIONS
+    assert [line.partition("(")[0].strip() for line in lines] == list(taken)
+    assert all(each.option.text in line for line, each in zip(lines, taken.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "in_python", "in_terminal"),
+    [
+        ("such as input_size=(16, 9) (--input-size 16x9)", "such as input_size=(16, 9)", "such as --input-size 16x9"),
+        ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
+        ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
+        (
+            "use --batch-size 1 or --plain (batch_size=1, plain=True)",
+            "use batch_size=1, plain=True",
+            "use --batch-size 1 or --plain",
+        ),
+        ("start again (--force)", "start again (--force)", "start again (--force)"),
+    ],
+)
+def test_errors_name_keywords_in_python_and_flags_in_a_terminal(text, in_python, in_terminal):
+    assert (str(ErfscopeError(text)), ErfscopeError(text, model="net").reason) == (in_python, in_python)
+    with naming_flags():
+        assert str(ErfscopeError(text, model="net")) == f"net {in_terminal}"
+    assert str(ErfscopeError(text)) == in_python

@@ -61,6 +61,20 @@ def test_layers_of_one_cell_add_nothing_and_the_growth_stops_before_them(samples
     assert depth_sentences(series)[0] == "r50 stops growing at 2: the last 2 layers add 0 ± 0 px."
 
 
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ([5.0, 18.0, 12.0, 3.0], "r50 shrinks behind layer1, by 15.00 ± 0.01 px in the last 2 layers."),
+        ([5.0, 18.0, 12.0], "r50 shrinks behind layer1, by 6.000 ± 0.014 px in the last layer."),
+        # Less than 2 %.
+        ([5.0, 18.0, 17.9], "r50 stops growing at layer1, and changes by -0.100 ± 0.014 px in the last layer."),
+    ],
+)
+def test_a_size_that_is_lost_again_shrinks(sizes, sentence):
+    results = [step.result for step in grown(*sizes).steps]
+    assert depth_sentences(results)[0] == sentence
+
+
 def test_clipping_begins_where_the_kernel_reaches_far_beyond_the_border():
     # Sigma is 0.8, 1.2 and 4.5 px, half the side of the input 8.5: 10, 7 and 1.9 sigma.
     series = stack(3, 3, 15, side=17)

@@ -229,7 +229,7 @@ def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x.png").open("wb") as file:
         file.truncate(1 << 31)
     with pytest.raises(
-        ErfscopeError, match=r"a file of 2048 MiB is too large for an image; make it smaller; --keep-going passes"
+        ErfscopeError, match=r"a file of 2048 MiB is too large for an image; make it smaller; keep_going=True passes"
     ):
         read_picture(tmp_path / "x.png", channels=3)
 
@@ -316,7 +316,7 @@ def test_arrays_that_are_no_pictures_are_refused_by_place(given_: object, text: 
 
 def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(encoded(Image.fromarray(COLOURS)))
-    text = r"the model takes 6 channels and an image has 3 .*; pass a ready tensor .* or use --synthetic"
+    text = r"6 channels and an image has 3 .*; give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves'"
     with pytest.raises(ErfscopeError, match=text):
         open_images([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
     with pytest.raises(ErfscopeError, match=text):

@@ -178,8 +178,8 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
     cases = {
         str(
             folder / "class0" / "0000.png"
-        ): r"no such image: '.*0000\.png' \(did you mean '.*000\.png'\?\); give an image file",
-        str(tmp_path / "nowhere" / "x.png"): r"no such image: .* \(there is no directory '.*nowhere' either\)",
+        ): r"'.*0000\.png' does not exist \(did you mean '.*000\.png'\?\); give an image file",
+        str(tmp_path / "nowhere" / "x.png"): r"'.*' does not exist \(there is no directory '.*nowhere' either\)",
         str(tmp_path / "empty"): r"no images in the directory '.*empty'; its files need one of these suffixes: \.jpg",
         str(tmp_path / "empty" / "*.png"): r"no images for the pattern '.*': 0 matches, none",
         str(

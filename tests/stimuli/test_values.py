@@ -295,7 +295,10 @@ WRONG_FILES = {
     "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
     "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
     "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
-    "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"7x5x12 and the input is 4x6x8; .*--input-size 7x"),
+    "small.npy": (
+        lambda path: np.save(path, np.ones((7, 5, 12))),
+        r"4x6x8; .*input_size=\(7, 5, 12\)",
+    ),
     "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
     "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
     "empty.npy": (lambda path: path.write_bytes(b""), "damaged or of another kind"),
@@ -326,7 +329,7 @@ def test_a_wrong_file_is_one_line_that_names_it(name, tmp_path):
         opened(tmp_path / name).batch([0])
     assert name in str(error.value)
     assert "\n" not in str(error.value)
-    assert "--keep-going passes over" in str(error.value)
+    assert "keep_going=True passes over" in str(error.value)
 
 
 def test_a_truncated_nifti_file_is_refused(tmp_path):
@@ -342,7 +345,7 @@ def test_a_truncated_nifti_file_is_refused(tmp_path):
 def test_sound_of_other_channels_is_refused(channels, tmp_path):
     pytest.importorskip("soundfile")
     write_wav(tmp_path / "s.wav", np.ones((50, 2)))
-    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* --in-chans"
+    text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* in_chans="
     with pytest.raises(ErfscopeError, match=text.replace(" --in", ".*--in")):
         opened(tmp_path / "s.wav", size=(40,), channels=channels).batch([0])
 
@@ -392,7 +395,7 @@ def test_files_for_another_kind_of_input_are_refused(tmp_path):
     Image.new("RGB", (9, 9)).save(picture)
     wrong = [
         (volume, (9, 9), 3, "is a volume, and the model takes images of two axes, 9x9"),
-        (sound, (9, 9), 3, r"is sound, and the model takes images of two axes.*\(--axes t\)"),
+        (sound, (9, 9), 3, r"is sound, and the model takes images of two axes.*axes='t'"),
         (volume, (9,), 1, "is a volume, and the model takes sound of one axis, 9; .*\\.wav"),
         (sound, SIZE, 1, "is sound, and the model takes volumes or clips of three axes, 4x6x8; .*\\.nii"),
         (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),
@@ -509,3 +512,63 @@ def test_a_folder_of_frames_is_one_clip_and_a_folder_of_folders_several(tmp_path
     )
     with pytest.raises(ErfscopeError, match=r"a clip of 4 frames, and the input has 5; give more frames"):
         folder.pixels(0)
+
+
+def write_ome_zarr(path: Path, image: np.ndarray) -> None:
+    """Bands (H, W, C) as (T, C, Z, Y, X)."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    write_zarr(path / "0", np.moveaxis(image, -1, 0)[None, :, None])
+    axes = [{"name": name} for name in "tczyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [{"path": "0"}]}]}
+
+
+INTERLEAVED = {"photometric": "minisblack", "planarconfig": "contig", "metadata": None}
+#: How an image (H, W, C) of some bands lies in a file.
+BANDS = {
+    "bands.tif": lambda path, image: write_tiff(path, image, **INTERLEAVED),
+    "zlib.tif": lambda path, image: write_tiff(path, image, compression="zlib", predictor=True, **INTERLEAVED),
+    "bands.ome.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), metadata={"axes": "CYX"}),
+    "bands.zarr": write_ome_zarr,
+    "hwc.npy": np.save,
+    "chw.npy": lambda path, image: np.save(path, np.moveaxis(image, -1, 0)),
+}
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", BANDS)
+def test_an_image_of_several_bands_gives_its_middle(name, channels, tmp_path):
+    image = np.random.default_rng(0).integers(0, 60000, (9, 12, channels), dtype=np.uint16)
+    BANDS[name](tmp_path / name, image)
+    feed = opened(tmp_path / name, size=(7, 8), channels=channels)
+    middle = np.moveaxis(image[1:8, 2:10], -1, 0) / 65535
+    np.testing.assert_allclose(feed.batch([0])[0], (middle - middle.mean()) / middle.std(), atol=1e-12)
+    stated = opened(tmp_path / name, size=(7, 8), channels=channels, mean=[0.5] * channels, std=[0.25] * channels)
+    np.testing.assert_allclose(stated.batch([0])[0], (middle - 0.5) / 0.25, atol=1e-12)
+    assert feed.kind == "image"
+    assert feed.pixels(0).shape == (7, 8, 3 if channels >= 3 else 1)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.tif", "x.zarr"])
+def test_an_array_without_an_axis_of_channels_is_one_channel(name, tmp_path):
+    image = numbers(9, 12)
+    {"x.npy": np.save, "x.tif": write_tiff, "x.zarr": write_zarr}[name](tmp_path / name, image)
+    found = opened(tmp_path / name, size=(7, 8)).batch([0])[0, 0]
+    middle = image[1:8, 2:10].astype(np.float64)
+    np.testing.assert_allclose(found, (middle - middle.mean()) / middle.std(), atol=1e-12)
+
+
+def test_four_bands_of_eight_bits_are_no_picture_to_a_model_of_four_channels(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (9, 12, 4), dtype=np.uint8)
+    write_tiff(tmp_path / "x.tif", image, photometric="rgb", extrasamples=["unassalpha"])
+    feed = opened(tmp_path / "x.tif", size=(9, 12), channels=4)
+    assert feed.batch([0]).shape == (1, 4, 9, 12)
+    assert open_values([tmp_path / "x.tif"], samples=None, seed=0, preprocess=model_of((9, 12), 3)) is None
+
+
+def test_other_bands_than_the_model_takes_say_both(tmp_path):
+    write_tiff(tmp_path / "x.tif", numbers(9, 12, 5), **INTERLEAVED)
+    with pytest.raises(
+        ErfscopeError, match=r"it holds 9x12x5, and the model takes 4 channels of 7x8, as in \(4, H, W\)"
+    ):
+        opened(tmp_path / "x.tif", size=(7, 8), channels=4).batch([0])

@@ -12,6 +12,9 @@ from torch import nn
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
 from erfscope.tiling import tile_costs, with_tile
+from erfscope.tiling.shown import plan_json, tile_view
+from erfscope.view.terminal.report import as_plain_text
+from erfscope.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 #: Box kernels in a row: the ERF is that of a sum of as many uniform steps of -1, 0 or 1.
@@ -93,6 +96,49 @@ def test_halos_of_a_strided_stack_are_whole_steps_of_the_alignment() -> None:
     assert budget.share[0, 0] == pytest.approx(before, rel=1e-5, abs=1e-12)
     assert budget.share[0, 1, :8] == pytest.approx(after, rel=1e-5, abs=1e-12)
     assert budget.shortest(plan, 0.15) == ((8, 4),)
+    # Crops begin and end at multiples of 4.
+    least = tuple(next(halo for halo, share in enumerate(side) if share < 0.15) for side in (before, after))
+    assert budget.least(plan, 0.15) == (least,) == ((7, 4),)
+    text = tile_text_of(plan, budget, 0.15)
+    assert "halo 8 samples before, 4 samples after, cuts off less than 0.15 of the ERF on each side" in text
+    assert "rounded up from 7 samples before, 4 samples after, since crops begin and end at multiples of 4" in text
+
+
+def tile_text_of(plan: TilePlan, budget: HaloBudget, tolerance: float) -> str:
+    return " ".join(as_plain_text(tile_view(plan, budget=budget, tolerance=tolerance)).split())
+
+
+def test_where_an_operation_reads_the_whole_image_no_halo_reaches_the_tolerance() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.InstanceNorm2d(2), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1))
+    plan = erfscope.tile(net.eval(), 16, in_chans=1, input_size=32)
+    budget = erfscope.halo_budget(net, plan, samples=4)
+    assert not plan.possible
+    assert budget.share[..., -1].max() > 1e-3
+    assert budget.shortest(plan, 1e-3) is None
+    assert budget.shortest(plan, 0.9) == ((0, 0), (0, 0))
+    document = plan_json(plan, (), budget=budget, tolerance=1e-3)["budget"]
+    assert document["halo"] is None
+    assert document["weights"]["source"] == "given"
+    text = tile_text_of(plan, budget, 1e-3)
+    share = f"{budget.longest_share(plan):.2g}"
+    assert f"no halo reaches 0.001: even the longest, 2 px before, 2 px after, cuts off {share} of the ERF" in text
+    assert "measured over 4 synthetic images (dead leaves); weights as provided" in text
+    assert "cuts off less" not in text
+
+
+def test_untrained_weights_are_said_where_an_overlap_is_chosen() -> None:
+    plan = erfscope.tile("test_resnet", 16, input_size=32, layer="layer1")
+    budget = erfscope.halo_budget("test_resnet", plan, samples=1, draws=1, weights="random")
+    assert budget.measured is not None
+    warning = random_weights(budget.measured)
+    assert "RANDOM WEIGHTS" in warning
+    assert warning in tile_text_of(plan, budget, 0.1)
+    figure = plan.figure(budget, 0.1)
+    said = " ".join(text.get_text() for ax in figure.axes for text in ax.texts) + " ".join(
+        text.get_text() for text in figure.texts
+    )
+    assert warning in " ".join(said.split())
 
 
 def test_what_follows_from_the_plan_is_no_option(stack: tuple[nn.Module, TilePlan, HaloBudget]) -> None:

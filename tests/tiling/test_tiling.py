@@ -416,7 +416,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         erfscope.run_tiled(net.train(), torch.zeros(1, 20, 20), plan)
     net.eval()
     with pytest.raises(ErfscopeError, match="2 axes; x has shape"):
-        erfscope.run_tiled(net, torch.zeros(20, 20), plan)
+        erfscope.run_tiled(net, torch.zeros(20), plan)
 
 
 @pytest.mark.slow

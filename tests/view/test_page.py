@@ -431,7 +431,7 @@ def test_maps_of_one_axis_and_of_films_are_shown():
     line = dataclasses.replace(line, measures={"r50": MeasureValue(value=5.0, kind="radius")})
     film = dataclasses.replace(made_up("film", (3, 20, 30)), frame_mass=(0.2, 0.3, 0.5))
     page = Page(html(Report(results=(line, film))))
-    assert {a["viewbox"] for a, _ in page.all("svg", class_="map")} == {"-0.5 -0.5 50 6.0", "-0.5 -0.5 30 20"}
+    assert {a["viewbox"] for a, _ in page.all("svg", class_="map")} == {"-0.5 -0.5 50 6", "-0.5 -0.5 30 20"}
     assert {float(a["x1"]) for a, _ in page.all("line", class_="r50") if "vector-effect" in a} == {19.5, 29.5}
     assert ("/results/1/frame_mass/2", "0.5", "50.0 %") in page.numbers
 

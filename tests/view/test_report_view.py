@@ -57,10 +57,10 @@ def test_the_digits_of_a_number_follow_its_error_in_every_output(output):
 
 #: Values and errors of which printing all decimals of the errors would take five digits and more.
 LONG = {
-    "r50": ((186.25, 0.013), "186.2 ± <0.1"),
-    "r90": ((1234.56, 0.24), "1235 ± <1"),
+    "r50": ((186.25, 0.013), "186.2"),
+    "r90": ((1234.56, 0.24), "1235"),
     "context_r50": ((12345.6, 234.5), "12350 ± 230"),
-    "erf_trf": ((0.123456, 0.0000123), "0.1235 ± <0.0001"),
+    "erf_trf": ((0.123456, 0.0000123), "0.1235"),
 }
 
 

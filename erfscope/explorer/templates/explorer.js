@@ -42,6 +42,7 @@
     const [frames, , length] = model.size;
     model.panels = PANELS[model.kind].filter(({ frame }) => frame == null || frame < frames);
     model.isLine = model.kind === "sequence";
+    if (!model.isLine) model.panels = [...model.panels, ...model.panels.filter(({ frame }) => frame == null).map(({ axes }) => ({ axes, inset: true }))];
     const fields = model.stages.filter((stage) => !stage.global).map((stage) => stage.trf.at(-1));
     model.zoom = Math.ceil(1.25 * Math.max(8, ...fields));
     if (model.isLine && fields.length && model.zoom < length / 2) model.panels = [...model.panels, { axes: FLAT, zoom: true }];
@@ -215,32 +216,53 @@
     for (let band = 0; band < 3; band++) pixels[k + band] = pixels[k + band] * (1 - cover) + palette[colour + band] * cover;
   }
 
+  // How many times the inset of a stage enlarges: the most of 4, 8, 16, ... that holds the maps of its units; 1 for none.
+  function zoomOf(model, { units }) {
+    const far = units.reduce((most, unit) => Math.max(most, unit.radii.at(-1) || 0), 0);
+    const isWhole = (side, axis) => side === 1 || (model.kind === "clip" && !axis);
+    const holds = (times) => model.size.every((side, axis) => isWhole(side, axis) || side / times >= Math.max(4, (2.5 * far) / model.spacing[axis]));
+    let zoom = 1;
+    while (far && holds(Math.max(4, 2 * zoom))) zoom = Math.max(4, 2 * zoom);
+    return zoom;
+  }
+
+  // A part of an image.
+  function part({ data: pixels, width }, [top, bottom], [left, right]) {
+    const image = new ImageData(right - left + 1, bottom - top + 1);
+    for (let row = top; row <= bottom; row++) {
+      image.data.set(pixels.subarray(4 * (row * width + left), 4 * (row * width + right + 1)), 4 * (row - top) * image.width);
+    }
+    return image;
+  }
+
   // A view is some panels: planes of the input, each with its map, its marks and a line of text.
   function makeView(model, element, panels, step) {
     element.classList.add("planes", model.kind);
     element.replaceChildren();
-    const side = (axis) => model.size[axis] * model.spacing[axis];
+    const side = (axis) => model.size[axis] * model.spacing[axis], boxes = {};
     if (model.kind === "volume" && panels.length > 1) element.style.gridTemplateColumns = `${side(2)}fr ${side(0)}fr`;
     return panels.map((spec) => {
-      const box = make("span", "", "panel"), canvas = make("canvas"), note = make("i");
+      const box = make("span", "", spec.inset ? "inset" : "panel"), canvas = make("canvas"), note = make("i");
       const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       svg.setAttribute("preserveAspectRatio", "none");
       svg.setAttribute("aria-hidden", "true");
       if (spec.frame != null) box.classList.add("frame");
       if (spec.zoom) box.classList.add("zoom");
-      if (!model.isLine) box.style.aspectRatio = `${side(spec.axes[1])} / ${side(spec.axes[0])}`;
-      box.append(canvas, svg, note);
-      element.append(box);
+      if (!model.isLine && !spec.inset) box.style.aspectRatio = `${side(spec.axes[1])} / ${side(spec.axes[0])}`;
+      box.append(canvas, svg);
+      if (!spec.inset) box.append(note);
+      if (spec.frame == null && !spec.inset) boxes[spec.axes] = box;
+      (spec.inset ? boxes[spec.axes] : element).append(box);
       return { ...spec, box, canvas, svg, note, step };
     });
   }
 
   // Where a panel lies: its cell along the third axis, and the cells along its own that it shows.
-  function lay(panel, model, unit, held) {
+  function lay(panel, model, stage, unit, held) {
     const third = thirdOf(panel), seen = state.mode === "seen" && held;
     const place = (axis) => {
-      const cell = unit.at && !seen ? Math.round(unit.at[axis]) : Math.floor(state.at[axis] * model.size[axis]);
-      return clamp(cell, 0, model.size[axis] - 1);
+      // The planes of a measured unit go through the cell that the page holds of it.
+      return unit.cell && !seen ? unit.cell[axis] : clamp(Math.floor(state.at[axis] * model.size[axis]), 0, model.size[axis] - 1);
     };
     const begin = (axis, count) => clamp(place(axis) - Math.floor(count / 2), 0, model.size[axis] - count);
     if (panel.frame != null) {
@@ -251,6 +273,17 @@
     }
     panel.own = place(third);
     panel.window = panel.axes.map((axis) => [0, model.size[axis] - 1]);
+    if (panel.inset) {
+      const zoom = zoomOf(model, stage);
+      panel.box.hidden = zoom === 1 || state.mode === "seen" || !unit.at;
+      panel.box.dataset.zoom = `${zoom} times`;
+      panel.window = panel.axes.map((axis) => {
+        const count = Math.ceil(model.size[axis] / zoom), first = begin(axis, count);
+        return [first, first + count - 1];
+      });
+      // In the corner that is farthest from the unit.
+      ["is-low", "is-right"].forEach((name, k) => panel.box.classList.toggle(name, place(panel.axes[k]) < model.size[panel.axes[k]] / 2));
+    }
     if (panel.zoom) {
       if (!panel.isHeld) panel.begin = begin(2, model.zoom);
       panel.window[1] = [panel.begin, panel.begin + model.zoom - 1];
@@ -260,8 +293,9 @@
   // Draw on a panel: the picture, and over it what `bright` gives for each cell down and across.
   function paint(panel, model, bright) {
     const { canvas, window: [rows, [left, right]] } = panel;
-    const step = model.isLine ? Math.ceil((right - left + 1) / 2048) : panel.step;
-    const under = model.isLine ? new ImageData(Math.ceil((right - left + 1) / step), 1) : ground(model, { ...panel, step });
+    const step = model.isLine ? Math.ceil((right - left + 1) / 2048) : panel.inset ? 1 : panel.step;
+    const whole = model.isLine ? new ImageData(Math.ceil((right - left + 1) / step), 1) : ground(model, { ...panel, step });
+    const under = panel.inset ? part(whole, rows, [left, right]) : whole;
     const { width, height } = under;
     if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
     const image = new ImageData(new Uint8ClampedArray(under.data), width, height);
@@ -357,7 +391,7 @@
         text += ring("r50") + ring("r90");
         const near = nearest(model, stage);
         if (full !== "pin" && near !== number && stage.units[near].pending && meets(cellOf(stage, near))) text += twice(rectangle(flat(cellOf(stage, near))), "cell");
-        const wide = model.size[axes[1]] / 60, high = model.isLine ? 0.6 : (wide * across) / down;
+        const wide = (right - left + 1) / (panel.inset ? 25 : 60), high = model.isLine ? 0.6 : (wide * across) / down;
         const cross = model.isLine ? `M${col} -0.5V0.5` : `M${col - wide} ${row}H${col + wide}M${col} ${row - high}V${row + high}`;
         if (panel.cell === own) text += twice(`path d="${cross}"`, "cross");
       } else {
@@ -385,11 +419,12 @@
   function show(view, model, stage, number, full, bright = null) {
     const unit = stage.units[number];
     view.forEach((panel) => {
-      lay(panel, model, unit, full !== "pin");
+      lay(panel, model, stage, unit, full !== "pin");
+      if (panel.box.hidden) return;
       if (bright) paintUnits(panel, model, stage, bright);
       else paintUnit(panel, model, stage, unit);
       mark(panel, model, stage, number, full);
-      if (full) label(panel, model, unit);
+      if (full && !panel.inset) label(panel, model, unit);
     });
   }
 

@@ -4,7 +4,7 @@ r50 and r90 rings."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,11 @@ from rich.text import Text
 from erfscope.environment import OPENCV_FIX
 from erfscope.geometry.axes import DEPTH
 from erfscope.geometry.names import is_input
-from erfscope.geometry.unit import size_text
 from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.maps.erf_map import FloatArray
+from erfscope.options.values import AUTO
 from erfscope.results.result import Result
+from erfscope.view.windows import WHOLE_SHOWN, window_notes, windows
 from erfscope.view.words import IN_PLANE, distinctions
 
 #: Shades from dark to bright.
@@ -54,13 +55,14 @@ class Drawn(NamedTuple):
 
 
 class HeatMap:
-    """One result's map, ``columns`` wide and as high as its aspect asks for."""
+    """One result's map, or a part of it, as high as its aspect asks for; what ``columns`` show is the part's frame."""
 
-    def __init__(self, result: Result, columns: int) -> None:
+    def __init__(self, result: Result, columns: int, part: CloseUp | None = None) -> None:
         assert result.map is not None
-        self.close_up = close_up(result.map.plane)
+        self.close_up = part or close_up(result.map.plane)
         self.result, self.erf = result, self.close_up.erf
         height, width = self.erf.values.shape
+        columns = max(1, round(columns * width / self.close_up.frame[1]))
         rows = max(1, round(columns * height / width))
         if rows > 2 * columns:
             columns, rows = max(1, round(2 * columns * width / height)), 2 * columns
@@ -135,49 +137,55 @@ class HeatMap:
 class Gallery:
     """A rich renderable: the maps of all usable results, each under its name, as many side by side as fit."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = [result for result in results if result.ok and result.map is not None]
+    def __init__(self, results: Sequence[Result], *, zoom: str | float = AUTO) -> None:
+        self.results, self.zoom = [result for result in results if result.ok and result.map is not None], zoom
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
         if not self.results or width < MIN_WIDTH:
             return
-        shown = self.results[:MOST]
-        rows = math.ceil(len(shown) / ((width + GAP) // (NARROWEST + GAP)))
-        across = math.ceil(len(shown) / rows)
+        panels = list(self._panels())
+        rows = math.ceil(len(panels) / ((width + GAP) // (NARROWEST + GAP)))
+        across = math.ceil(len(panels) / rows)
         side = min(WIDEST, (width + GAP) // across - GAP)
-        heats = [HeatMap(result, side) for result in shown]
-        maps, differences = [heat.drawn(console) for heat in heats], distinctions(self.results)
-        for first in range(0, len(shown), across):
+        maps = [HeatMap(result, side, part).drawn(console) for result, part, _ in panels]
+        for first in range(0, len(panels), across):
             grid = Table.grid(padding=(0, GAP, 0, 0))
-            line = shown[first : first + across]
+            line = panels[first : first + across]
             for _ in line:
                 grid.add_column(width=side)
-            labels = zip(heats[first : first + across], differences[first : first + across], strict=True)
-            grid.add_row(*(self._label(heat, each, side) for heat, each in labels))
+            grid.add_row(*(self._label(result, facts, side) for result, _, facts in line))
             grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
         if maps[0].fault is not None:
             yield Text(maps[0].fault, style="yellow")
-        yield Text(self._legend(maps[0].key, zooms={heat.close_up.zoom for heat in heats}), style="dim")
+        yield Text(self._legend(maps[0].key), style="dim")
 
-    def _label(self, heat: HeatMap, differences: Mapping[str, str], width: int) -> Text:
+    def _panels(self) -> Iterator[tuple[Result, CloseUp, list[str]]]:
+        """The maps that are shown and, after each, its close-up where it has one, with the facts in its label."""
+        shown = windows(self.results, self.zoom)[:MOST]
+        for result, differences, each in zip(self.results, distinctions(self.results), shown, strict=False):
+            assert each is not None
+            # The layer has its reference beside it.
+            reference = [] if is_input(result.wrt) or "layer" in differences else [f"wrt {result.wrt}"]
+            facts = [*differences.values(), *reference]
+            yield result, each.part, [*facts, *each.part.words]
+            if each.close is not None:
+                yield result, each.close, [each.close_text, *facts]
+
+    def _label(self, result: Result, facts: Sequence[str], width: int) -> Text:
         """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
-        result = heat.result
-        # The layer has its reference beside it.
-        reference = [] if is_input(result.wrt) or "layer" in differences else [f"wrt {result.wrt}"]
-        facts = [*differences.values(), *reference, *heat.close_up.words]
         lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
 
-    def _legend(self, key: str, *, zooms: set[int]) -> str:
-        """The key to shades and marks, a warning of different scales, and the number of maps left out."""
-        parts = [key]
-        spaces = {size_text(result.map.values.shape) for result in self.results if result.map is not None}
-        if len(spaces) > 1 or len(zooms) > 1:
+    def _legend(self, key: str) -> str:
+        """What is shown, the key to it, a warning of different scales, and the number of maps left out."""
+        notes = window_notes(windows(self.results, self.zoom))
+        parts = [*(notes if notes != [WHOLE_SHOWN] else []), key]
+        if len({(result.wrt, result.axes.units) for result in self.results}) > 1:
             parts.append("maps are not to one scale")
         if any(result.is_in_plane for result in self.results):
             parts.append(f"maps of clips are summed over time, rings are {IN_PLANE}")

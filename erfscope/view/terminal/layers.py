@@ -11,7 +11,7 @@ from rich.text import Text
 
 from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf, size_text
-from erfscope.printable import brief
+from erfscope.printable import brief, listed_up_to
 from erfscope.results.layers import LayerRow, LayerTable, overview
 from erfscope.view.table import Column, Table, TableRow, rows_of, write
 from erfscope.view.tables import dataframe
@@ -50,6 +50,8 @@ class _All:
         hidden = len({row.name for row in self.table.rows} - {row.name for row in self.rows})
         more = f" --all shows {hidden} more layer{'s' * (hidden != 1)}." if hidden else ""
         yield Text("; ".join(self._legend()) + "." + more, style="dim")
+        if parts := [row.name for row in self.table.rows if row.part and not row.stage]:
+            yield Text(f"--layer stages measures {listed_up_to(8, list(dict.fromkeys(parts)))}", style="dim")
         if self.table.without_place:
             units = ", ".join(f"{unit} ({layer})" for unit, layer in self.table.without_place)
             yield Text(f"--unit also takes units without a place: {units}", style="dim")
@@ -92,6 +94,7 @@ class _All:
         yield f"{self.table.model} at {', '.join(sizes.values()) or size_text(self.table.input_size)}"
         yield f"sizes in {_unit_of(self.table)}"
         yield f"default layer {self.table.default_layer or '–'}"
+        yield "the same for any weights"
         if any(row.stage for row in self.rows):
             yield "* a stage"
         if any(map(_is_mixed, self.rows)):
@@ -138,6 +141,7 @@ def _facts(table: LayerTable, row: LayerRow) -> dict[str, str]:
         "map": size_text(row.shape),
         **({} if row.wrt else {"input": size_text(table.input_size)}),
         "reference": f"{reference}, {size_text(trf.reference_px)}",
+        "weights": "any",
         "unit": _unit_text(row),
         **(_place_facts(table, trf) if trf.center_px else {}),
         "TRF": f"covers {whole_text(table.wrt)}" if trf.is_global else _sides(table, trf.size_px),

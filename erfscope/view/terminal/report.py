@@ -15,7 +15,8 @@ from rich.text import Text
 
 from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.unit import size_text
-from erfscope.measures import INPUT_SHARE, SHOWN, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.measures import INPUT_SHARE, SHOWN_WITHOUT_PLACE, Geometry, Prepared
+from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
@@ -24,18 +25,17 @@ from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
-from erfscope.view.report_view import ReportView, Row, report_view
+from erfscope.view.report_view import ReportView, Row, report_view, unsaid
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
 from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 from erfscope.view.terminal.table import TerminalTable
+from erfscope.view.windows import windows
 
 #: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
 #: Width of text outside a terminal, where COLUMNS is not set.
 PLAIN_WIDTH = 110
-#: Of so many measures all stand beside the map of a single result.
-FEW = 8
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
@@ -43,14 +43,14 @@ def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
     return draw_report(Report(results=(result,), environment={}), maps=maps)
 
 
-def draw_report(report: Report, *, maps: bool = True) -> RenderableType:
-    """Several results: one row each, their maps, if ``maps``, then findings and notes."""
+def draw_report(report: Report, *, maps: bool = True, zoom: str | float = AUTO) -> RenderableType:
+    """Several results: one row each, their maps, if ``maps``, then findings and notes; ``zoom`` as for figures."""
     view = report_view(report)
     if len(report) < 2:
         place = [Text(view.pixel_note, style="dim")] if view.pixel_note else []
-        return Group(*_single(view.rows[0], maps=maps), *place) if len(report) else Text("no results")
+        return Group(*_single(view.rows[0], maps=maps, zoom=zoom), *place) if len(report) else Text("no results")
     lines: list[RenderableType] = [Text(text, style="bold yellow") for text in view.shouts]
-    lines += [ComparisonTable(view), *([Gallery(report.results)] if maps else [])]
+    lines += [ComparisonTable(view), *([Gallery(report.results, zoom=zoom)] if maps else [])]
     lines += [Text(f"{row.name}: {_extra(extra)}") for row in view.rows for extra in row.extras]
     for note in view.notes:
         failed = note.code == "failed"
@@ -80,8 +80,8 @@ def as_html(text: str) -> str:
     return f'<pre style="line-height: 1.2">{html.escape(text)}</pre>'
 
 
-def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
-    result, findings = row.result, row.result.findings
+def _single(row: Row, *, maps: bool, zoom: str | float) -> Iterator[RenderableType]:
+    result, findings = row.result, unsaid(row.result)
     yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
         yield Text(text, style="bold yellow")
@@ -94,7 +94,7 @@ def _single(row: Row, *, maps: bool) -> Iterator[RenderableType]:
     yield from (Text(f.text + ("" if known else _larger(result))) for f in findings if f.code == "clipped")
     yield Text()
     # A stored result may lack its map.
-    yield _MapAndSizes(row) if maps and result.map is not None else _sizes(row.sizes)
+    yield _MapAndSizes(row, zoom) if maps and result.map is not None else _sizes(row.sizes)
     if note := words.plane_note([result]):
         yield Text(note, style="dim")
     yield from (Text(_extra(extra)) for extra in row.extras)
@@ -142,15 +142,18 @@ class _MapAndSizes:
     """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the
     terminal is narrow."""
 
-    def __init__(self, row: Row) -> None:
-        self.row = row
+    def __init__(self, row: Row, zoom: str | float) -> None:
+        self.row, self.zoom = row, zoom
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.row.result
+        (shown,) = windows([result], self.zoom)
+        assert shown is not None
         sizes, picture, width = _sizes(self.row.sizes), result.picture, options.max_width
         room = width - GAP - max(map(cell_len, sizes.plain.splitlines()), default=0)
         is_beside = room >= NARROWEST
-        heat = HeatMap(result, min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE))))
+        columns = min(room if is_beside else width, max(WIDE_MAP, int(width * WIDE_SHARE)))
+        heat = HeatMap(result, columns, shown.part)
         drawn = heat.drawn(console)
         grid = Grid.grid(padding=(0, GAP, 0, 0))
         if picture is not None and room >= 2 * heat.shape[1] + GAP:
@@ -172,13 +175,11 @@ def _side(result: Result) -> Iterator[str]:
 
 
 def _sizes(sizes: tuple[Size, ...]) -> Text:
-    """The rows beside the heat map: value, share of the input's side, and what it means; of many measures those that
-    every report has."""
-    rows = [size for size in sizes if size.gloss or len(sizes) <= FEW]
-    width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in rows), default=0)
-    names = max([13, *(len(size.name) + 1 for size in rows)])
+    """The rows beside the heat map: value, share of the input's side, and what it means."""
+    width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in sizes), default=0)
+    names = max([13, *(len(size.name) + 1 for size in sizes)])
     text = Text(no_wrap=True)
-    for size in rows:
+    for size in sizes:
         ratio = "" if size.of_input.value is None else f"{size.of_input} of {'area' if 'area' in size.name else 'side'}"
         text.append(f"{size.name:<{names}}", style="bold")
         text.append(f"{size.cell} {size.unit}".rstrip().rjust(width))
@@ -253,31 +254,46 @@ class ComparisonTable:
     def __init__(self, view: ReportView) -> None:
         self.view = view
         self.swept = swept(view.results)
+        self.measured = {name for row in view.rows for name in row.result.measures}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, width = _columns(self.view), options.max_width
         name = COLUMN_GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
         tables, hidden = [columns], list[str]()
         if name + sum(column.width for column in columns) > width:
-            every = [column for column in columns if column.name in self.swept]
-            sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
-            short = min(name, NAME_WIDTH + COLUMN_GAP)
-            narrow = min(short, NARROW_NAME + COLUMN_GAP)
-            for other in LATER:
-                if narrow + sum(column.width for column in sizes) > width:
-                    sizes = [column for column in sizes if column.name != other]
-            name = max(min(short, width - sum(column.width for column in sizes)), narrow)
-            second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
-            tables = [sizes, second]
+            tables, hidden, name = self._split(columns, name, width)
         for shown in tables:
             yield Text()
             yield TerminalTable(self._table(shown, name - COLUMN_GAP))
         yield Text()
         if hidden:
             yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
+        if left_out := len(self.measured - {column.name for column in columns}):
+            yield Text(f"{left_out} more measures: --format csv or --measures NAME,NAME shows them", style="dim")
         if "layer" in self.swept and len({row.result.label for row in self.view.rows}) > 1:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         yield from (Text(text, style="dim") for text in self.view.below)
+
+    def _split(self, columns: list[_Column], name: int, width: int) -> tuple[list[list[_Column]], list[str], int]:
+        """The columns of several tables, the names of those without room, and the width of the names of rows: the
+        sizes, the others as far as there is room, and measures that are left in tables of their own."""
+        every = [column for column in columns if column.name in self.swept]
+        sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
+        short = min(name, NAME_WIDTH + COLUMN_GAP)
+        narrow = min(short, NARROW_NAME + COLUMN_GAP)
+        for other in LATER:
+            if narrow + sum(column.width for column in sizes) > width:
+                sizes = [column for column in sizes if column.name != other]
+        name = max(min(short, width - sum(column.width for column in sizes)), narrow)
+        second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
+        tables = [sizes, second]
+        while left := [column for column in columns if column.name in hidden and column.name in self.measured]:
+            more, rest = _fitting([*every, *left], every, width - name)
+            if len(rest) == len(left):
+                break
+            tables.append(more)
+            hidden = [each for each in hidden if each in rest or each not in self.measured]
+        return tables, hidden, name
 
     def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
         rows, group = list[TableRow](), None
@@ -306,7 +322,6 @@ class ComparisonTable:
 def _columns(view: ReportView) -> list[_Column]:
     """All columns that may be shown, in their order."""
     shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    shown = [c for c in shown if c.kind != "measure" or c.name in (INPUT_SHARE, *SHOWN, *SHOWN_WITHOUT_PLACE)]
     return [
         _Column(
             name=column.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -12,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from erfscope.printable import name_pieces
+from erfscope.view.fit import GAP, Fit, fit
 from erfscope.view.table import Cell, Column, Note, Table, Value, rows_of
 
 
@@ -27,28 +29,26 @@ class TerminalTable:
         self.table, self.edged = table, edged
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self.grid())
+        return Measurement.get(console, options, self.grid(fit(self.table, options.max_width - 2 * self.edged)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.grid()
+        found = fit(self.table, options.max_width - 2 * self.edged)
+        yield self.grid(found)
+        if found.note:
+            yield Text(found.note, style="dim")
         yield from map(_drawn, self.table.notes)
 
-    def grid(self) -> Grid:
+    def grid(self, found: Fit) -> Grid:
         """The table itself."""
-        columns = self.table.columns
+        columns = found.table.columns
         if not any(column.name for column in columns):
-            grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+            grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, GAP, 0, 0))
         else:
-            grid = Grid(box=box.SIMPLE_HEAD, show_edge=self.edged, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in columns:
-            grid.add_column(
-                column.name,
-                justify="right" if column.is_numeric else "left",
-                width=column.width,
-                no_wrap=not column.folds,
-                overflow="fold" if column.folds else "ellipsis",
-            )
-        for place, row in enumerate(self.table.rows):
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=self.edged, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+        for column, width in zip(columns, found.widths, strict=True):
+            justify: Literal["left", "right"] = "right" if column.is_numeric else "left"
+            grid.add_column(column.name, justify=justify, width=width, overflow="fold")
+        for place, row in enumerate(found.table.rows):
             if row.begins_section and place:
                 grid.add_section()
             grid.add_row(*map(_shown, columns, row.cells), style=row.style)

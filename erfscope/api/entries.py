@@ -1,0 +1,157 @@
+"""Several models as they are named: their labels, and what each has of its own beside the options of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from erfscope.adapters import split_label
+from erfscope.adapters.requested import Model, name_of
+from erfscope.adapters.sources.catalogue import model_names
+from erfscope.adapters.sources.sources import split_layer, take_layer
+from erfscope.engine.model import LoadedModel
+from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.geometry.unit_kind import by_kind, kind_of
+from erfscope.options.request import OF_EACH, Request, is_several
+from erfscope.printable import one_line
+from erfscope.results.merge import is_shard, merge, run_of
+from erfscope.results.report import Report
+from erfscope.results.result import Result
+from erfscope.storage.files import is_report, read
+
+#: How several models have a checkpoint.
+_EACH_CHECKPOINT = "of several models each has its own checkpoint: write --checkpoint LABEL=FILE"
+
+
+def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
+    """(label, model or stored report), labels made distinct; a spec keeps the layer behind it."""
+    named: list[tuple[Any, Any]] = (
+        [*models.items()] if isinstance(models, Mapping) else [(None, model) for model in models]
+    )
+    pairs = [pair for label, m in named for pair in (_named(label, m) if isinstance(m, str) else [(label, m)])]
+    if not pairs:
+        raise ErfscopeError("nothing to compare; name at least one model or stored result")
+    entries: list[tuple[str, Any]] = []
+    for label, model in pairs:
+        given = take_layer(model)[0]
+        if isinstance(model, Result):
+            model = Report(results=(model,))
+        elif isinstance(model, str | Path) and (Path(model).suffix == ".json" or is_report(Path(model))):
+            model = read(model)
+        if isinstance(model, Report) and label:
+            model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
+        name = label or name_of(given if isinstance(given, str | Path) else model)
+        taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
+        entries.append((f"{name} #{taken + 1}" if taken else name, model))
+    return _told_apart(_without_shards(entries))
+
+
+def _told_apart(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Stored reports with rows that are called as those of another entry have their folders in the labels of rows."""
+    labels = [{row.label for row in entry} if isinstance(entry, Report) else {label} for label, entry in entries]
+    alike = [any(own & other for other in labels if other is not own) for own in labels]
+    paths = [Path(label).parts for (label, _), is_alike in zip(entries, alike, strict=True) if is_alike]
+    # As much of the ends of paths as differs in all of them.
+    longest = max(map(len, paths), default=0)
+    kept = next((n for n in range(1, longest) if len({path[-n:] for path in paths}) == len(paths)), longest)
+    told = []
+    for (label, entry), is_alike in zip(entries, alike, strict=True):
+        if is_alike and isinstance(entry, Report):
+            folder = one_line(str(Path(*Path(label).parts[-kept:])))
+            entry = replace(entry, results=tuple(replace(row, label=f"{row.label} ({folder})") for row in entry))
+        told.append((label, entry))
+    return told
+
+
+def with_own(
+    entries: Sequence[tuple[str, Any]], options: Mapping[str, Any]
+) -> tuple[list[tuple[str, Any]], Mapping[str, Any]]:
+    """The entries without the layers that specs name, and the options with these and checkpoints ``LABEL=FILE`` in
+    mappings by label.
+
+    Raises:
+        ErfscopeError: a label that no model has.
+    """
+    taken = [(label, *take_layer(model)) for label, model in entries]
+    labels, layers = [label for label, _ in entries], {label: layer for label, _, layer in taken if layer is not None}
+    found = dict(options)
+    if layers:
+        shared = found.get("layer")
+        found["layer"] = {**(shared if isinstance(shared, Mapping) else dict.fromkeys(labels, shared)), **layers}
+    files = found.get("checkpoint")
+    if isinstance(files, str | list | tuple):
+        files = [files] if isinstance(files, str) else files
+        pairs = [(next((each for each in labels if str(file).startswith(f"{each}=")), None), file) for file in files]
+        found["checkpoint"] = {label: str(file)[len(label) + 1 :] for label, file in pairs if label is not None}
+        if plain := [file for label, file in pairs if label is None]:
+            if len(labels) > 1 or len(files) > 1:
+                raise ErfscopeError(f"{_EACH_CHECKPOINT}, not {plain[0]}; the labels are {', '.join(labels)}")
+            found["checkpoint"] = plain[0]
+    for name in OF_EACH:
+        for label in found[name] if isinstance(found.get(name), Mapping) else ():
+            if label not in labels:
+                raise unknown("model", str(label), labels, where=f"the {name} of each")
+    return [(label, model) for label, model, _ in taken], found
+
+
+def _named(label: str | None, text: str) -> list[tuple[str | None, str]]:
+    """(label, spec) of one argument: several where it is a pattern of timm's names."""
+    if label is not None:
+        return [(label, text)]
+    label, spec = split_label(text)
+    pattern, layer = split_layer(spec)
+    if label is not None or not any(mark in pattern for mark in "*?[") or Path(spec).exists():
+        return [(label, spec)]
+    names = model_names(pattern)
+    if not names:
+        raise ErfscopeError(f"no model of timm is called {pattern!r}; `erfscope models` lists the names")
+    return [(None, name if layer is None else f"{name}@{layer}") for name in names]
+
+
+def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The shards of each run as one entry, where its first shard stands.
+
+    Raises:
+        MeasurementError: they cannot be put together.
+    """
+    runs: dict[object, list[Report]] = {}
+    for _, entry in entries:
+        if isinstance(entry, Report) and is_shard(entry):
+            runs.setdefault(run_of(entry), []).append(entry)
+    merged: list[tuple[str, Any]] = []
+    for label, entry in entries:
+        if not (isinstance(entry, Report) and is_shard(entry)):
+            merged.append((label, entry))
+        elif (shards := runs.pop(run_of(entry), None)) is not None:
+            merged.append((label, merge(shards)))
+    return merged
+
+
+def refuse_per_model(request: Request, count: int, of: str | None) -> None:
+    """Refuse options that only one of several models can have."""
+    if count > 1 and request.building.get("checkpoint"):
+        raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with --of MODEL")
+    if of is None and count > 1 and request.building.get("model_kwargs"):
+        raise ErfscopeError(
+            "--model-kwargs belongs to one model: name a factory for each, or give the modules themselves to"
+            " erfscope.compare"
+        )
+
+
+def refuse_unknown_layers(models: Sequence[LoadedModel], request: Request) -> None:
+    """Refuse a layer by name that a model lacks, before any model is measured; blocks add layers later.
+
+    Raises:
+        ErfscopeError: names it, and how a model has a layer of its own.
+    """
+    for model in models if len(models) > 1 and not request.insert else ():
+        for layer in request.of_model(model.label).layers:
+            try:
+                if layer is not None and not is_several(layer):
+                    model.layer(by_kind(layer, kind_of(request.settings.unit)[0]))
+            except MeasurementError:
+                continue
+            except ErfscopeError as error:
+                raise ErfscopeError(f"{error}; LABEL=MODEL@LAYER gives a model a layer of its own") from error

@@ -1,0 +1,157 @@
+"""Tiled inference from TIFF and zarr files to others of their kind: the output of the whole image, in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+import zarr
+from torch import nn
+
+import erfscope
+from erfscope.api.tile import tile_file
+from erfscope.errors import ErfscopeError
+from erfscope.tiling import TilePlan
+from erfscope.tiling.run import TileCount
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
+
+SIDES = (40, 56)
+#: Pixels of 10 m whose upper left corner is at (500000, 4000000).
+GEO: list[tuple[Any, ...]] = [
+    (33550, "d", 3, (10.0, 10.0, 0.0), True),
+    (33922, "d", 6, (0.0, 0.0, 0.0, 5e5, 4e6, 0.0), True),
+    (34735, "H", 8, (1, 1, 0, 1, 1024, 0, 1, 1), True),
+    (34737, "s", 0, "WGS 84|", True),
+]
+MICRONS = {f"PhysicalSize{letter}{end}": value for letter in "XY" for end, value in (("", 0.5), ("Unit", "µm"))}
+
+
+def net(bands: int = 4, padding: int = 1) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(bands, 3, 3, padding=padding), nn.Tanh(), nn.Conv2d(3, 2, 3, padding=padding)).eval()
+
+
+def image(bands: int = 4) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 4000, (*SIDES, bands), dtype=np.uint16)
+
+
+def geo(path: Path, **options: Any) -> None:
+    tifffile.imwrite(
+        path, image(), photometric="minisblack", planarconfig="contig", extratags=GEO, metadata=None, **options
+    )
+
+
+def ome(path: Path) -> None:
+    tifffile.imwrite(path, np.moveaxis(image(), -1, 0), metadata={"axes": "CYX", **MICRONS})
+
+
+def ome_zarr(path: Path) -> None:
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    array = group.create_array("0", shape=(1, 4, 1, *SIDES), dtype="u2", chunks=(1, 1, 1, 16, 16))
+    array[:] = np.moveaxis(image(), -1, 0)[None, :, None]
+    kinds = {"t": "time", "c": "channel"}
+    axes = [{"name": name, "type": kinds.get(name, "space")} for name in "tczyx"]
+    scale = {"coordinateTransformations": [{"type": "scale", "scale": [1, 1, 2.0, 0.5, 0.5]}]}
+    group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": [{"path": "0", **scale}]}]
+
+
+#: How an image is written, and the output read: (C, H, W).
+FILES: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], np.ndarray]]] = {
+    "GeoTIFF": ("tif", geo, lambda path: np.moveaxis(tifffile.imread(path), -1, 0)),
+    "compressed": (
+        "tif",
+        lambda path: geo(path, compression="zlib", predictor=True, tile=(16, 16)),
+        lambda path: np.moveaxis(tifffile.imread(path), -1, 0),
+    ),
+    "OME-TIFF": ("ome.tif", ome, tifffile.imread),
+    "OME-zarr": ("zarr", ome_zarr, lambda path: zarr.open_group(path, mode="r")["0"][:]),
+}
+
+
+def planned(module: nn.Module, bands: int = 4) -> TilePlan:
+    return erfscope.tile(module, 16, in_chans=bands, input_size=32, image_size=SIDES)
+
+
+def whole(module: nn.Module, bands: int = 4) -> np.ndarray:
+    with torch.no_grad():
+        return module(torch.from_numpy(np.moveaxis(image(bands), -1, 0).astype(np.float32))[None])[0].numpy()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_an_output_is_of_the_kind_of_its_image_and_that_of_the_whole(kind, tmp_path, monkeypatch):
+    suffix, write, read = FILES[kind]
+    source, target, module = tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}", net()
+    write(source)
+    tile_file(module, planned(module), source, target, in_chans=4, input_size=32)
+    np.testing.assert_allclose(read(target), whole(module), atol=1e-3)
+    # A run that is stopped goes on, beside an output that is there already.
+    plain, count = TileCount.set, []
+
+    def stopping(mark: TileCount, done: int, out: object) -> None:
+        plain(mark, done, out)
+        count.append(done)
+        if done == 2 and len(count) < 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TileCount, "set", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        tile_file(module, planned(module), source, target, in_chans=4, input_size=32)
+    tile_file(module, planned(module), source, target, goes_on=True, in_chans=4, input_size=32)
+    # The first crop tells the output's shape; the run goes on behind its second tile.
+    assert count[:5] == [1, 0, 1, 2, 3]
+    np.testing.assert_allclose(read(target), whole(module), atol=1e-3)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [source.name, target.name]
+
+
+def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path):
+    geo(tmp_path / "in.tif")
+    for padding, corner in ((1, 0), (0, 2)):
+        module, target = net(padding=padding), tmp_path / f"out{padding}.tif"
+        tile_file(module, planned(module), tmp_path / "in.tif", target, in_chans=4, input_size=32)
+        with tifffile.TiffFile(target) as file:
+            assert file.series[0].axes == "YXS"
+            found = {code: file.pages.first.tags[code].value for code, *_ in GEO}
+        # The first pixel of the output is that many pixels of 10 m from the image's.
+        column, row, _, east, north, _ = found[33922]
+        assert (east - 10 * column, north + 10 * row) == (5e5 + 10 * corner, 4e6 - 10 * corner)
+        assert (found[33550], found[34737]) == ((10, 10, 0), "WGS 84|")
+
+
+def test_ome_metadata_state_the_pixel_size_of_the_output(tmp_path):
+    ome(tmp_path / "in.ome.tif")
+    ome_zarr(tmp_path / "in.zarr")
+    module = nn.Sequential(nn.Conv2d(4, 2, 2, stride=2)).eval()
+    for suffix in ("ome.tif", "zarr"):
+        target = tmp_path / f"out.{suffix}"
+        tile_file(module, planned(module), tmp_path / f"in.{suffix}", target, in_chans=4, input_size=32)
+    with tifffile.TiffFile(tmp_path / "out.ome.tif") as file:
+        pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
+    assert (pixels["PhysicalSizeX"], pixels["PhysicalSizeXUnit"], pixels["SizeC"]) == (1.0, "µm", 2)
+    (found,) = zarr.open_group(tmp_path / "out.zarr", mode="r").attrs["multiscales"]
+    assert [axis["name"] for axis in found["axes"]] == ["c", "y", "x"]
+    assert found["datasets"][0]["coordinateTransformations"][0]["scale"] == [1.0, 1.0, 1.0]
+
+
+def test_an_image_without_an_axis_of_channels_has_one(tmp_path):
+    module, values = net(1), image(1)[..., 0]
+    expected = whole(module, 1)
+    np.save(tmp_path / "in.npy", values)
+    tifffile.imwrite(tmp_path / "in.tif", values)
+    plan = planned(module, 1)
+    for suffix, read in (("npy", np.load), ("tif", tifffile.imread)):
+        tile_file(module, plan, tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}", in_chans=1, input_size=32)
+        np.testing.assert_allclose(read(tmp_path / f"out.{suffix}"), expected, atol=1e-3)
+    np.testing.assert_allclose(erfscope.run_tiled(module, values.astype(np.float32), plan), expected, atol=1e-3)
+
+
+def test_several_images_in_one_file_are_refused(tmp_path):
+    tifffile.imwrite(tmp_path / "in.tif", np.zeros((2, 4, *SIDES), np.uint8), metadata={"axes": "TCYX"}, imagej=True)
+    module = net()
+    with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
+        tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)

@@ -1,0 +1,143 @@
+"""Maps of one comparison are drawn through windows of one side, in figures, on pages and in the terminal."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import replace
+
+import made_up
+import numpy as np
+import pytest
+from rich.console import Console
+
+from erfscope import ErfMap, ErfscopeError, Report, Result
+from erfscope.figures.draw import CAPTIONS, figure_of, folder_figures
+from erfscope.maps.drawn import close_up, needed_side
+from erfscope.view.terminal.report import draw_report
+from erfscope.view.windows import window_notes, windows
+
+
+def box(side: int, label: str = "net", *, space: tuple[int, int] = (128, 128)) -> Result:
+    """A map that is uniform over a square of an odd side around the middle: r50 is about 0.4 sides, and the square
+    itself is the smallest window that holds all of it."""
+    values = np.zeros(space)
+    center = tuple((count - 1) // 2 for count in space)
+    values[tuple(slice(c - side // 2, c + side // 2 + 1) for c in center)] = 1 / side**2
+    erf = ErfMap(values=values, center_px=tuple(map(float, center)), stride_px=(1.0, 1.0))
+    sizes = {"r50": (0.4 * side, 0.01), "r90": (0.55 * side, 0.01)}
+    return replace(made_up.result(label, sizes=sizes), map=erf)
+
+
+@pytest.mark.parametrize("side", [9, 31, 101])
+def test_the_needed_side_is_that_of_the_square_that_holds_the_map(side: int) -> None:
+    erf = box(side).map
+    assert erf is not None
+    # A fifth of its reach stands around the square.
+    assert needed_side(erf) == side + 2 * math.ceil((side - 1) / 10)
+    assert close_up(erf, side).erf.values.shape == (side, side)
+
+
+@pytest.mark.parametrize("sides", [(9, 15), (15, 9), (9, 11, 15)])
+def test_one_window_holds_the_largest_of_the_maps(sides: tuple[int, ...]) -> None:
+    found = windows([box(side, f"net{side}") for side in sides])
+    assert {each.part.side for each in found} == {19}
+    assert [each.close for each in found] == [None] * len(sides)
+    assert window_notes(found) == ["shown: a window of 19 px around the unit"]
+
+
+@pytest.mark.parametrize(("other", "closer"), [(21, False), (101, True)])
+def test_a_dot_beside_a_map_more_than_ten_times_as_large_has_a_close_up(other: int, closer: bool) -> None:
+    small, large = windows([box(9, "small"), box(other, "large")])
+    assert (small.close is not None, large.close) == (closer, None)
+    assert small.part.side == large.part.side
+    if closer:
+        assert small.close.side == 11
+        # The corner of what it shows, in cells of the map that it lies on.
+        assert small.close.inside(small.part) == ((58.0, 69.0), (58.0, 69.0))
+
+
+def test_inputs_of_different_sizes_have_one_scale_of_lengths() -> None:
+    found = windows([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))])
+    assert [each.part.frame for each in found] == [(96.0, 128.0)] * 2
+    assert found[0].part.limits(1) == (-32.5, 95.5)
+    figure = figure_of([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))], "panel")
+    assert [np.ptp(ax.get_xlim()) for ax in figure.axes[:2]] == [128, 128]
+
+
+def test_zoom_is_all_of_the_input_or_a_side() -> None:
+    results = [box(9, "a"), box(15, "b")]
+    assert {each.part.side for each in windows(results, "none")} == {None}
+    assert [each.part.erf.values.shape for each in windows(results, 40)] == [(40, 40)] * 2
+    assert {each.part.side for each in windows(results, "40px")} == {40}
+    # All of an input is no window.
+    assert {each.part.side for each in windows(results, 500)} == {None}
+    for wrong in ("some", "", 0, -3, float("nan"), None):
+        with pytest.raises(ErfscopeError, match="zoom is auto, none or the side"):
+            figure_of(results, "panel", zoom=wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("zoom", "words"), [("auto", "window 19 px"), (40, "window 40 px"), ("none", "")])
+def test_the_figure_the_page_and_the_terminal_show_one_window(zoom, words, tmp_path) -> None:
+    report = Report(results=(box(9, "a"), box(15, "b")))
+    caption = dict(folder_figures(report.results, zoom=zoom))[CAPTIONS].decode()
+    report.save(tmp_path / "page.html", zoom=zoom)
+    page = html.unescape((tmp_path / "page.html").read_text())
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(draw_report(report, zoom=zoom))
+    found = [text.get_text() for text in report.figure(zoom=zoom).findobj(lambda artist: hasattr(artist, "get_text"))]
+    for text in ("\n".join(found), page, captured.get()):
+        assert ("window" in text) is bool(words)
+        assert words in text
+    side = words.split()[1] if words else ""
+    assert (f"hown: a window of {side} px around the unit" if words else "hown: the whole input") in caption
+    assert len(set(re.findall(r'<svg class="map" viewBox="([^"]*)"', page))) == 1
+
+
+@pytest.mark.slow
+def test_close_ups_are_named_with_their_side_wherever_they_stand(tmp_path) -> None:
+    report = Report(results=(box(9, "a"), box(101, "b")))
+    report.save(tmp_path / "page.html")
+    figure = report.figure()
+    assert "close-up 11 px" in [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert len([ax for ax in figure.axes[0].child_axes if ax.images]) == 1
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(draw_report(report))
+    caption = dict(folder_figures(report.results))[CAPTIONS].decode()
+    for text in ((tmp_path / "page.html").read_text(), captured.get()):
+        assert "close-up 11 px" in text
+    for text in (caption, captured.get()):
+        assert "close-ups of 11 px where the ERF would be a dot" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("width", "count", "columns"), [("column", 3, 3), ("column", 2, 2), ("text", 4, 4), (None, 5, 3)]
+)
+def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> None:
+    results = [box(61, f"net{number}") for number in range(count)]
+
+    def across(**style: object) -> int:
+        figure = figure_of(results, "panel", width=width, **style)
+        return len({round(ax.get_position().x0, 3) for ax in figure.axes[:count]})
+
+    assert across() == columns
+    assert across(columns=2) == 2
+    with pytest.raises(ErfscopeError, match="columns"):
+        across(columns=0)
+
+
+def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
+    from erfscope.printable import brief, number, plus, with_error
+
+    assert [with_error(-0.00001, 0.00002), with_error(-0.001, 0.02), number(-0.0001, places=2)] == [
+        "0.0000",
+        "0.00 ± 0.02",
+        "0.00",
+    ]
+    assert [brief(-0.0), number(-0.0)] == ["0", "0"]
+    assert [plus(text) for text in ("0.00", "0.01", "-0.01", "–", "10")] == ["", "+", "", "", "+"]
+    assert with_error(12.34, 0.0) == "12.3 ± 0"
