@@ -167,7 +167,8 @@ class PictureFeed:
             return None
         times = most // (most if largest == 0 else (1 << largest.bit_length()) - 1)
         advice = f"multiply the values by {times} and save the images again" if times > 1 else "give other images"
-        return f"nearly black: the largest value of {self.name(0)} is {largest:,} of {most:,}; {advice}"
+        read = " (8 bits are read)" if self.stimuli.largest and most == 255 else ""
+        return f"nearly black: the largest value of {self.name(0)} is {largest:,} of {most:,}{read}; {advice}"
 
 
 @dataclass(frozen=True, slots=True)
