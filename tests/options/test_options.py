@@ -196,7 +196,9 @@ def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch):
     torch.save(runpy.run_path("net.py")["make"]().state_dict(), "net.pth")
     Image.new("RGB", (16, 16), (9, 99, 200)).save("image.png")
     is_building = name in ("tile", "layers", "theoretical")
-    common = {"layer": "2"} if is_building else {"weights": "random", "samples": 2, "synthetic": "leaves", "measures": "r50"}
+    common = (
+        {"layer": "2"} if is_building else {"weights": "random", "samples": 2, "synthetic": "leaves", "measures": "r50"}
+    )
     for option, each in (declared(Building) if is_building else OPTIONS).items():
         own = GIVEN.get(option, {option: each.default})
         if is_building:
