@@ -20,7 +20,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import OUTPUT
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
@@ -66,7 +66,6 @@ class Advice:
         return str(render("advice_html", self))
 
 
-@lists_options
 @torch.inference_mode(False)
 def advise(
     model: Model,

@@ -25,7 +25,7 @@ from erfscope.figures.maps import colour_map
 from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
 from erfscope.options.request import STAGES, Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 
 #: Options that an explorer takes, beside those that say how a model is built.
@@ -47,7 +47,6 @@ MOST_PARTS = 12
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 
-@lists_options
 def explore(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,
@@ -99,7 +98,6 @@ def explore(
     return Explorer(models=tuple(explored), colours=_colours())
 
 
-@lists_options
 def serve(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,

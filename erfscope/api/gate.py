@@ -31,7 +31,7 @@ from erfscope.gate.tolerance import (
 )
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
@@ -53,7 +53,6 @@ class CheckRequest:
     longest_halo: int | None = None
 
 
-@lists_options
 def check(
     model: Model,
     *,
@@ -86,7 +85,7 @@ def check(
         trf_only: Compare the structure only, which needs no weights.
         longest_halo: The longest halo in input pixels that tiles may need on any side, see :func:`erfscope.tile`; it is
             that of ``layer``, or of what the model returns. None guards none.
-        **options: Those of :func:`erfscope.analyze`, each with one value.
+        **options: As for :func:`erfscope.analyze`, each with one value, without ``until_se`` and ``shard``.
 
     Returns:
         The verdict, with ``word``, ``text`` and ``exit_code``.

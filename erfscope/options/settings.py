@@ -10,7 +10,7 @@ agree in it, with ``"free"`` a resumed run may change it; without, it decides wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -348,15 +348,14 @@ FREE = tuple(name for name, each in OPTIONS.items() if each.option.counts == "fr
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 
-def lists_options(function: Taker, without: Container[str] = ()) -> Taker:
+def lists_options(function: Taker) -> Taker:
     """Add the options that a function takes as keywords to its docstring, which ``help()`` shows, a line each."""
     is_building = "Unpack[Building]" in map(str, function.__annotations__.values())
     taken = declared(Building) if is_building else OPTIONS
     lines = []
     for name, each in taken.items():
         default = "" if each.default is None else f", default {each.default!r}"
-        if name not in without:
-            lines.append(f"    {name} ({each.accepts}{default}): {each.option.text} {each.option.in_python}".rstrip())
+        lines.append(f"    {name} ({each.accepts}{default}): {each.option.text} {each.option.in_python}".rstrip())
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
     return function
 

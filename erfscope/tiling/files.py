@@ -9,7 +9,7 @@ from pathlib import Path
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.storage.writing import refuse_input
 from erfscope.tiling.plan import TilePlan
-from erfscope.tiling.rasters import begin, begun, open_raster
+from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
 
 
@@ -45,7 +45,7 @@ def run_file(
     with open_raster(source, len(plan.axes)) as raster:
         x = raster.x
         check_image(x, len(plan.axes))
-        output = begun(raster, filled) if goes_on and mark.exists() else None
+        output = open_output(raster, filled) if goes_on and mark.exists() else None
         space = x.shape[-len(plan.axes) :]
         size = plan.output_size(space)
         model = open_model()
@@ -54,7 +54,7 @@ def run_file(
             first = run_tiled(model, x[corner], plan)
             mark.unlink(missing_ok=True)
             filled.parent.mkdir(parents=True, exist_ok=True)
-            output = begin(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
+            output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
         run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
         if target.is_dir():

@@ -79,7 +79,7 @@ def _npy(path: Path) -> NDArray[Any]:
         raise ErfscopeError(f"cannot read {path} ({first_line(error)}); {what}") from error
 
 
-def begin(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
+def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     """A new output (C, *space) or (B, C, *space) of the same kind as the image, with what its file says of places."""
     kind = suffixes_like(raster.path)
     if kind == TIFF:
@@ -89,7 +89,7 @@ def begin(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan
     return np.lib.format.open_memmap(filled, mode="w+", dtype=dtype, shape=shape)
 
 
-def begun(raster: Raster, filled: Path) -> Any:
+def open_output(raster: Raster, filled: Path) -> Any:
     """The output of a run that was stopped.
 
     Raises:

@@ -25,6 +25,7 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
+from erfscope.gate.judge import MeasureVerdict, signed_difference
 from erfscope.gate.noise import decide, noise_of
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.unit import Trf
@@ -326,6 +327,16 @@ def test_a_changed_field_names_the_first_layer_that_changed():
         (of(narrow, stem=narrow), shape(), ""),
     ):
         assert [change.first_layer for change in changes(ours, theirs)] == [first]
+
+
+@pytest.mark.parametrize(("difference", "sign"), [(0.001, "0"), (-0.001, "0"), (9.0, "+"), (-9.0, "-"), (0.0, "0")])
+def test_a_difference_that_is_printed_as_zero_has_no_sign(difference, sign):
+    size, allowed = recorded(50.0, 0.5), tolerances({"r50": "-5%"})["r50"]
+    found = MeasureVerdict(
+        name="r50", word="pass", obtained=size, expected=size, tolerance=allowed, difference=difference, se=0.5
+    )
+    assert signed_difference(found)[0] == sign
+    assert " ± " in signed_difference(found)
 
 
 def test_the_line_on_default_tolerances_is_there_where_nobody_named_any():
