@@ -141,16 +141,17 @@ def suffixes_like(source: str | Path) -> tuple[str, ...]:
 
 
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Refuse an output that is one of the inputs, by whatever name or link.
+    """Refuse an output that is one of the inputs or a folder that holds one, by whatever name or link.
 
     Raises:
         ErfscopeError: it is.
     """
-    with _one_line(Path(path)):
-        for source in inputs if Path(path).exists() else ():
-            if Path(source).exists() and Path(path).samefile(source):
+    output = Path(path)
+    with _one_line(output):
+        for source in map(Path, inputs if output.exists() else ()):
+            if source.exists() and (output.samefile(source) or source.resolve().is_relative_to(output.resolve())):
                 raise ErfscopeError(
-                    f"the output {path} and the input {source} are one; name another output: --force replaces no input"
+                    f"the output {path} is or holds the input {source}; name another output: --force replaces no input"
                 )
 
 
