@@ -219,7 +219,7 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.storage.writing import check_file, suffixes, suffixes_like
+    from erfscope.storage.writing import check_file, is_zarr, suffixes, suffixes_like
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)
@@ -234,8 +234,7 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
         raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
     if resume and not is_begun and Path(output).exists() and not force:
         raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
-    is_zarr = any((Path(output) / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
-    if not (is_zarr and kind == (".zarr",) and (force or is_begun)):
+    if not (is_zarr(Path(output)) and kind == (".zarr",) and (force or is_begun)):
         check_file(output, kind, force=force or is_begun)
 
 

@@ -140,6 +140,11 @@ def suffixes_like(source: str | Path) -> tuple[str, ...]:
     return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
 
 
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is an array or a group of zarr."""
+    return any((path / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
+
+
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
     """Refuse an output that is one of the inputs or a folder that holds one, by whatever name or link.
 

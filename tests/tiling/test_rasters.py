@@ -155,3 +155,16 @@ def test_several_images_in_one_file_are_refused(tmp_path):
     module = net()
     with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
         tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)
+
+
+@pytest.mark.parametrize("beside", ["", ".part", ".tiles.json"])
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_a_folder_of_something_else_is_never_replaced(kind, beside, tmp_path):
+    module, mine = net(), tmp_path / f"out.{kind}{beside}" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    np.save(tmp_path / "in.npy", np.moveaxis(image(), -1, 0).astype(np.float32))
+    ome_zarr(tmp_path / "in.zarr")
+    with pytest.raises(ErfscopeError, match="is a folder that no such run wrote"):
+        tile_file(module, planned(module), tmp_path / f"in.{kind}", tmp_path / f"out.{kind}", in_chans=4, input_size=32)
+    assert mine.read_text() == "mine"
