@@ -116,6 +116,16 @@ def test_what_a_model_lacks_is_refused_with_the_way_on(asked, text, folder):
         erfscope.compare(["nets.py:Net", "nets.py:small"], **SIZE, **asked)
 
 
+@pytest.mark.slow
+def test_one_model_that_is_explored_has_its_checkpoint_by_label_or_without(folder):
+    for given in ("net=best.pt", "best.pt", ["best.pt"], {"net": "best.pt"}):
+        (found,) = erfscope.explore("net=nets.py:Net@dec1", grid=1, input_size=32, checkpoint=given).models
+        assert (found.conditions.label, found.stages[0].name) == ("net", "dec1")
+        assert found.conditions.weights.origin == "best.pt"
+    with pytest.raises(ErfscopeError, match="write --checkpoint LABEL=FILE"):
+        erfscope.explore("net=nets.py:Net", grid=1, input_size=32, checkpoint=["best.pt", "best.pt"])
+
+
 def test_one_model_takes_no_mapping_and_no_layer_twice(folder):
     with pytest.raises(ErfscopeError, match=r"layer takes no mapping.*erfscope\.compare"):
         erfscope.analyze("nets.py:Net", layer={"a": "dec1"}, **SIZE)
