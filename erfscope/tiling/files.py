@@ -35,7 +35,8 @@ def run_file(
         called: Called with the number of tiles done and of all.
 
     Raises:
-        ErfscopeError: a file that cannot be read, an output that is the image or a folder of something else, or as :func:`erfscope.run_tiled`.
+        ErfscopeError: a file that cannot be read, an output that is the image or a folder of something else, or as
+            :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
     target = behind_link(target)
