@@ -60,12 +60,14 @@ def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> N
 
 
 def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
-    """Refuse an output that is one of the inputs: files, folders and patterns.
+    """Refuse an output that is or holds one of the inputs: files, folders and patterns.
 
     Raises:
         ErfscopeError: it is.
     """
-    refuse_input(output, _files(inputs) if Path(output).is_file() else inputs)
+    # A folder is no file of another folder.
+    searched = [each for each in inputs if Path(output).is_file() or not Path(each).exists()]
+    refuse_input(output, [*inputs, *_files(searched)])
 
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:

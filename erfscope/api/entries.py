@@ -21,9 +21,6 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage.files import is_report, read
 
-#: How several models have a checkpoint.
-_EACH_CHECKPOINT = "of several models each has its own checkpoint: write --checkpoint LABEL=FILE"
-
 
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
     """(label, model or stored report), labels made distinct; a spec keeps the layer behind it."""
@@ -34,6 +31,7 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
     if not pairs:
         raise ErfscopeError("nothing to compare; name at least one model or stored result")
     entries: list[tuple[str, Any]] = []
+    paths = set[str]()
     for label, model in pairs:
         given = take_layer(model)[0]
         if isinstance(model, Result):
@@ -45,13 +43,19 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
         name = label or name_of(given if isinstance(given, str | Path) else model)
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
-    return _told_apart(_without_shards(entries))
+        if isinstance(given, str | Path):
+            paths.add(entries[-1][0])
+    return _with_folders_in_labels(_without_shards(entries), paths)
 
 
-def _told_apart(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Stored reports with rows that are called as those of another entry have their folders in the labels of rows."""
+def _with_folders_in_labels(entries: list[tuple[str, Any]], stored: set[str]) -> list[tuple[str, Any]]:
+    """The entries; of reports that were read from ``stored`` paths, with rows that are called as those of another
+    entry, these have the report's folder in their labels."""
     labels = [{row.label for row in entry} if isinstance(entry, Report) else {label} for label, entry in entries]
-    alike = [any(own & other for other in labels if other is not own) for own in labels]
+    alike = [
+        label in stored and any(own & other for other in labels if other is not own)
+        for (label, _), own in zip(entries, labels, strict=True)
+    ]
     paths = [Path(label).parts for (label, _), is_alike in zip(entries, alike, strict=True) if is_alike]
     # As much of the ends of paths as differs in all of them.
     longest = max(map(len, paths), default=0)
@@ -87,7 +91,10 @@ def with_own(
         found["checkpoint"] = {label: str(file)[len(label) + 1 :] for label, file in pairs if label is not None}
         if plain := [file for label, file in pairs if label is None]:
             if len(labels) > 1 or len(files) > 1:
-                raise ErfscopeError(f"{_EACH_CHECKPOINT}, not {plain[0]}; the labels are {', '.join(labels)}")
+                raise ErfscopeError(
+                    f"of several models each has its own checkpoint: write --checkpoint LABEL=FILE, not {plain[0]};"
+                    f" the labels are {', '.join(labels)}"
+                )
             found["checkpoint"] = plain[0]
     for name in OF_EACH:
         for label in found[name] if isinstance(found.get(name), Mapping) else ():
@@ -131,8 +138,6 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def refuse_per_model(request: Request, count: int, of: str | None) -> None:
     """Refuse options that only one of several models can have."""
-    if count > 1 and request.building.get("checkpoint"):
-        raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with --of MODEL")
     if of is None and count > 1 and request.building.get("model_kwargs"):
         raise ErfscopeError(
             "--model-kwargs belongs to one model: name a factory for each, or give the modules themselves to"

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from erfscope.adapters.requested import refuse_weights
-from erfscope.api.analysis import asked_layers, with_layer
+from erfscope.api.analysis import asked_layers
 from erfscope.api.entries import entries_of, with_own
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.engine.model import LoadedModel
@@ -140,15 +140,10 @@ def serve(
 
 def _models(
     model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None, options: Mapping[str, Any]
-) -> tuple[Sequence[tuple[str | None, Any]], Mapping[str, Any]]:
+) -> tuple[Sequence[tuple[str, Any]], Mapping[str, Any]]:
     """The models with their labels, and the options with what each has of its own."""
-    if isinstance(model, Mapping) or (isinstance(model, list | tuple) and len(model) != 1):
-        models: Sequence[tuple[str | None, Any]]
-        models, options = with_own(entries_of(model), options)
-    else:
-        one: Any = model[0] if isinstance(model, list | tuple) else model
-        plain, options = with_layer(one, options)
-        models = [(None, plain)]
+    given = model if isinstance(model, Mapping | list | tuple) else [model]
+    models, options = with_own(entries_of(given), options)
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
     if grid is not None and not 1 <= grid <= GRID_LIMIT:
@@ -156,7 +151,7 @@ def _models(
     return models, options
 
 
-def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Mapping[str, Any]) -> Request:
+def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[str, Any]) -> Request:
     """The options, of the one image."""
     for name in options:
         if name not in TAKEN:
@@ -171,7 +166,7 @@ def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Ma
     return request
 
 
-def _load(model: Model, label: str | None, request: Request) -> LoadedModel:
+def _load(model: Model, label: str, request: Request) -> LoadedModel:
     return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
 
 

@@ -150,12 +150,14 @@ class Request:
         own = {name: self.given[name].get(label) for name in OF_EACH if isinstance(self.given.get(name), Mapping)}
         layers = tuple(words(own["layer"], "layer")) if "layer" in own else self.layers
         file = {"checkpoint": own["checkpoint"]} if own.get("checkpoint") is not None else {}
-        return replace(self, layers=layers, building={**self.building, **file})
+        return replace(self, layers=layers, given={**self.given, **own}, building={**self.building, **file})
 
     def several(self) -> list[str]:
         """The options that ask for several results."""
+        layers = self.given.get("layer")
+        layers = [words(each, "layer") for each in layers.values()] if isinstance(layers, Mapping) else [self.layers]
         values: dict[str, Sequence[Any]] = {
-            "layer": self.layers,
+            "layer": max(layers, key=lambda each: len(each) + is_several(each[0])),
             "weights": self.weights,
             "convention": self.conventions,
             "wrt": self.references,

@@ -250,7 +250,8 @@ def _unit_word(word: object) -> str:
 
 def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> None:
     """Refuse a comparison in which some models have trained weights, or their own, and others random ones that nobody
-    asked for: those that fell back, and factories' without a checkpoint.
+    asked for: those that fell back, and factories' without a checkpoint. Of a module that is handed over nobody knows
+    whether it is trained: it stands beside a factory's.
 
     Args:
         weights: (label, weights record) of every model and stored result.
@@ -262,10 +263,11 @@ def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> 
     fell = list(dict.fromkeys(label for label, record in weights if record.fallback))
     made = list(dict.fromkeys(label for label, record in weights if record.source == "factory"))
     trained = [label for label, record in weights if record.source not in (*RANDOM, "factory")]
-    if made and trained and asked not in RANDOM:
+    known = [label for label, record in weights if record.source in ("pretrained", "checkpoint")]
+    if made and known and asked not in RANDOM:
         raise MeasurementError(
             f"{', '.join(made)}: weights as the factory made them; no checkpoint was given, and trained models, such as"
-            f" {trained[0]}, are not compared with random ones; give trained weights with --checkpoint {made[0]}=FILE,"
+            f" {known[0]}, are not compared with random ones; give trained weights with --checkpoint {made[0]}=FILE,"
             " or compare architectures with --weights random"
         )
     # Random weights that were asked for are what a fallback gives.

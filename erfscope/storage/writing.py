@@ -140,17 +140,33 @@ def suffixes_like(source: str | Path) -> tuple[str, ...]:
     return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
 
 
+def behind_link(path: str | Path) -> Path:
+    """What a link leads to, so that it stays one; a path that is no link as it is.
+
+    Raises:
+        ErfscopeError: nothing is there.
+    """
+    refuse_broken_link(path)
+    return Path(path).resolve() if Path(path).is_symlink() else Path(path)
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is an array or a group of zarr."""
+    return any((path / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
+
+
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Refuse an output that is one of the inputs, by whatever name or link.
+    """Refuse an output that is one of the inputs or a folder that holds one, by whatever name or link.
 
     Raises:
         ErfscopeError: it is.
     """
-    with _one_line(Path(path)):
-        for source in inputs if Path(path).exists() else ():
-            if Path(source).exists() and Path(path).samefile(source):
+    output = Path(path)
+    with _one_line(output):
+        for source in map(Path, inputs if output.exists() else ()):
+            if source.exists() and (output.samefile(source) or source.resolve().is_relative_to(output.resolve())):
                 raise ErfscopeError(
-                    f"the output {path} and the input {source} are one; name another output: --force replaces no input"
+                    f"the output {path} is or holds the input {source}; name another output: --force replaces no input"
                 )
 
 
@@ -277,7 +293,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
                 _fill(path, temporary, holding)
             else:
                 temporary.chmod(path.stat().st_mode & 0o7777 if path.is_dir() else 0o777 & ~_umask())
-                _take_place(temporary, path, holding)
+                take_place(temporary, path, holding)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -290,7 +306,7 @@ def _to_disk(file: Path) -> None:
             os.fsync(opened.fileno())
 
 
-def _take_place(new: Path, path: Path, holding: str) -> None:
+def take_place(new: Path, path: Path, holding: str = REPORT) -> None:
     """Give ``new`` the name ``path``. The old folder has it until then; where the system cannot exchange two names, it
     is filled if it has the rows of the new report, else put aside first, and back if that fails."""
     if not path.is_dir():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.storage.writing import refuse_input
+from erfscope.errors import ErfscopeError
+from erfscope.storage.writing import behind_link, is_zarr, refuse_input, suffixes_like, take_place
 from erfscope.tiling.plan import TilePlan
 from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
@@ -35,12 +35,16 @@ def run_file(
         called: Called with the number of tiles done and of all.
 
     Raises:
-        ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.
+        ErfscopeError: a file that cannot be read, an output that is the image or a folder of something else, or as
+            :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
-    target, mark, part = Path(target), Path(f"{target}.tiles.json"), Path(f"{target}.part")
+    target = behind_link(target)
+    mark, part = Path(f"{target}.tiles.json"), Path(f"{target}.part")
     for each in (target, mark, part):
         refuse_input(each, [source])
+        if each.is_dir() and not (is_zarr(each) and suffixes_like(source) == (".zarr",)):
+            raise ErfscopeError(f"{each} is a folder that no such run wrote; choose another name for the output")
     filled = part if part.exists() or (target.exists() and not mark.exists()) else target
     with open_raster(source, len(plan.axes)) as raster:
         x = raster.x
@@ -57,6 +61,4 @@ def run_file(
             output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
         run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
-        if target.is_dir():
-            shutil.rmtree(target)
-        filled.replace(target)
+        take_place(filled, target)

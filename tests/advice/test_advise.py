@@ -184,7 +184,12 @@ def test_a_search_goes_on_with_its_own_options_and_weights_only(calls, tmp_path)
         changed[0].weight.mul_(2)
     with pytest.raises(ErfscopeError, match="another model or other options"):
         erfscope.advise(changed, target="r50>=0.5", **OPTIONS, **folder)
-    for text in ("", "[]", '{"asked": {}}'):
+    kept = json.loads((tmp_path / "search.json").read_text())
+    damaged = [
+        {**kept, name: held} for name in ("values", "r50", "beyond") for held in ([], {"a": 1}, {"0": {"x": "y"}})
+    ]
+    without = [{key: held for key, held in kept.items() if key != name} for name in ("values", "r50", "beyond")]
+    for text in ("", "[]", '{"asked": {}}', *map(json.dumps, (*damaged, *without))):
         (tmp_path / "search.json").write_text(text)
         with pytest.raises(ErfscopeError, match="cannot be read"):
             erfscope.advise(module, target="r50>=0.5", **OPTIONS, **folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from fuzzing import command, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,6 +181,27 @@ def test_force_replaces_no_image_of_a_folder_and_no_shard() -> None:
         "tile", "nets.py:tiny", *QUICK, "--image", "x.png", "--tolerance", "0.1", "-o", "x.png", "--force"
     )
     assert (code, "replaces no input" in said) == (2, True)
+
+
+@pytest.mark.parametrize("asked", ["report/i0.png", "report/*.png", "link/i0.png", "report/inner"])
+def test_force_replaces_no_folder_that_holds_an_input(asked: str) -> None:
+    erfscope.merge(["shard1", "shard2"]).save("report", drawn=False)
+    Path("report/inner").mkdir()
+    Path("link").symlink_to("report")
+    for name in ("report/i0.png", "report/inner/i1.png"):
+        Path(name).write_bytes(Path("x.png").read_bytes())
+    code, _, said = command("compare", "nets.py:tiny", *QUICK, "--image", asked, "-o", "report", "--force")
+    assert (code, "is or holds the input" in said) == (2, True)
+    assert Path("report/i0.png").exists()
+
+
+def test_force_replaces_no_group_that_holds_the_array() -> None:
+    group = zarr.open_group("big.zarr", mode="w")
+    group.create_array("0", data=np.zeros((3, 16, 16), np.float32))
+    asked = ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", "big.zarr/0")
+    code, _, said = command(*asked, "-o", "big.zarr", "--force")
+    assert (code, "is or holds the input" in said) == (2, True)
+    assert Path("big.zarr/0").exists()
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000])

@@ -105,6 +105,14 @@ def test_lists_are_values_and_what_is_given_is_kept():
     assert asked == [("jacobian", "a"), ("jacobian", "b"), ("luo", "a"), ("luo", "b")]
 
 
+def test_the_layers_of_each_model_are_several_where_one_has_several():
+    for several, layers in ((["layer"], "a,b"), (["layer"], "stages"), ([], "a")):
+        request = Request.parse({"layer": {"one": layers, "other": None, "third": "c"}}, of_each=True)
+        assert request.several() == several
+        assert request.of_model("one").several() == several
+        assert request.of_model("other").several() == request.of_model("third").several() == []
+
+
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})

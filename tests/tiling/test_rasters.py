@@ -16,6 +16,7 @@ from torch import nn
 import erfscope
 from erfscope.api.tile import tile_file
 from erfscope.errors import ErfscopeError
+from erfscope.storage import writing
 from erfscope.tiling import TilePlan
 from erfscope.tiling.run import TileCount
 
@@ -109,6 +110,21 @@ def test_an_output_is_of_the_kind_of_its_image_and_that_of_the_whole(kind, tmp_p
     assert sorted(each.name for each in tmp_path.iterdir()) == [source.name, target.name]
 
 
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_link_to_an_output_stays_and_what_it_leads_to_is_replaced(can_exchange, tmp_path, monkeypatch):
+    if not can_exchange:
+        monkeypatch.setattr(writing, "_exchanged", lambda one, other: False)
+    module, disk, target = net(), tmp_path / "disk", tmp_path / "out.zarr"
+    disk.mkdir()
+    ome_zarr(tmp_path / "in.zarr")
+    ome_zarr(disk / "old.zarr")
+    target.symlink_to(disk / "old.zarr")
+    tile_file(module, planned(module), tmp_path / "in.zarr", target, in_chans=4, input_size=32)
+    np.testing.assert_allclose(zarr.open_group(target, mode="r")["0"][:], whole(module), atol=1e-3)
+    assert target.is_symlink()
+    assert [each.name for each in disk.iterdir()] == ["old.zarr"]
+
+
 def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path):
     geo(tmp_path / "in.tif")
     for padding, corner in ((1, 0), (0, 2)):
@@ -155,3 +171,16 @@ def test_several_images_in_one_file_are_refused(tmp_path):
     module = net()
     with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
         tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)
+
+
+@pytest.mark.parametrize("beside", ["", ".part", ".tiles.json"])
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_a_folder_of_something_else_is_never_replaced(kind, beside, tmp_path):
+    module, mine = net(), tmp_path / f"out.{kind}{beside}" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    np.save(tmp_path / "in.npy", np.moveaxis(image(), -1, 0).astype(np.float32))
+    ome_zarr(tmp_path / "in.zarr")
+    with pytest.raises(ErfscopeError, match="is a folder that no such run wrote"):
+        tile_file(module, planned(module), tmp_path / f"in.{kind}", tmp_path / f"out.{kind}", in_chans=4, input_size=32)
+    assert mine.read_text() == "mine"
