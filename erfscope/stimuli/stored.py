@@ -25,6 +25,8 @@ _CODECS = {
     *("astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4"),
     *("lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
 }
+#: TIFF tags: samples per pixel, and whether these lie beside each other or one band after another.
+_SAMPLES, _PLANAR = 277, 284
 _MM = {"mm": 1.0, "micron": 1e-3, "meter": 1e3}
 
 
@@ -90,7 +92,10 @@ def is_values(path: Path) -> bool:
     try:
         with silenced("PIL"), Image.open(path, formats=["TIFF"]) as image:
             first = image.size, image.mode
-            if image.mode in ("I", "F"):
+            tags: Any = getattr(image, "tag_v2", {})
+            # Of bands that lie one after another Pillow takes the first for the whole, or fails.
+            is_cut = tags.get(_PLANAR) == 2 and tags.get(_SAMPLES, 1) != len(image.getbands())
+            if is_cut or image.mode in ("I", "F"):
                 return True
             image.seek(1)
             return first == (image.size, image.mode)

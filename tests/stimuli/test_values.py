@@ -523,9 +523,12 @@ def write_ome_zarr(path: Path, image: np.ndarray) -> None:
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [{"path": "0"}]}]}
 
 
+SEPARATE = {"photometric": "minisblack", "planarconfig": "separate", "metadata": None}
 INTERLEAVED = {"photometric": "minisblack", "planarconfig": "contig", "metadata": None}
 #: How an image (H, W, C) of some bands lies in a file.
 BANDS = {
+    "planes.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), **SEPARATE),
+    "planes.zlib.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), compression="zlib", **SEPARATE),
     "bands.tif": lambda path, image: write_tiff(path, image, **INTERLEAVED),
     "zlib.tif": lambda path, image: write_tiff(path, image, compression="zlib", predictor=True, **INTERLEAVED),
     "bands.ome.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), metadata={"axes": "CYX"}),
@@ -547,6 +550,16 @@ def test_an_image_of_several_bands_gives_its_middle(name, channels, tmp_path):
     np.testing.assert_allclose(stated.batch([0])[0], (middle - 0.5) / 0.25, atol=1e-12)
     assert feed.kind == "image"
     assert feed.pixels(0).shape == (7, 8, 3 if channels >= 3 else 1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
+@pytest.mark.parametrize("channels", [2, 3, 4, 6])
+def test_bands_read_the_same_beside_each_other_and_one_after_another(channels, dtype, tmp_path):
+    image = np.random.default_rng(0).integers(0, 100, (9, 12, channels)).astype(dtype)
+    write_tiff(tmp_path / "x.tif", image, **INTERLEAVED)
+    write_tiff(tmp_path / "y.tif", np.moveaxis(image, -1, 0), **SEPARATE)
+    beside, after = (opened(tmp_path / name, size=(9, 12), channels=channels).batch([0]) for name in ("x.tif", "y.tif"))
+    assert torch.equal(beside, after)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.tif", "x.zarr"])
