@@ -128,11 +128,14 @@ def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     with tifffile.TiffFile(raster.path) as file:
         tags, ome = file.pages.first.tags, file.ome_metadata if file.is_ome else None
         places = _places({code: tags[code] for code in (_SCALE, _TIES, _MATRIX, *_KEYS) if code in tags}, plan)
+        is_one_page = len(file.pages) == 1
     stored = (*space, bands) if raster.is_interleaved else (bands, *space)
     stored = tuple(space) if bands == 1 else stored
     options: dict[str, Any] = {"photometric": "minisblack", "extratags": places, "metadata": None}
     if raster.is_interleaved and bands > 1:
         options["planarconfig"] = "contig"
+    elif bands > 1 and len(space) == 2 and is_one_page:
+        options["planarconfig"] = "separate"
     elif bands > 1 or len(space) > 2:
         # Without a description pages are images of their own.
         options["metadata"] = {}

@@ -47,6 +47,14 @@ def geo(path: Path, **options: Any) -> None:
     )
 
 
+def planes(path: Path, bands: int = 4) -> None:
+    values = np.moveaxis(image(bands), -1, 0)
+    planar: dict[str, Any] = {"planarconfig": "separate"} if bands > 1 else {}
+    tifffile.imwrite(
+        path, values[0] if bands == 1 else values, photometric="minisblack", extratags=GEO, metadata=None, **planar
+    )
+
+
 def ome(path: Path) -> None:
     tifffile.imwrite(path, np.moveaxis(image(), -1, 0), metadata={"axes": "CYX", **MICRONS})
 
@@ -69,6 +77,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], np.ndarray]
         lambda path: geo(path, compression="zlib", predictor=True, tile=(16, 16)),
         lambda path: np.moveaxis(tifffile.imread(path), -1, 0),
     ),
+    "planes": ("tif", planes, tifffile.imread),
     "OME-TIFF": ("ome.tif", ome, tifffile.imread),
     "OME-zarr": ("zarr", ome_zarr, lambda path: zarr.open_group(path, mode="r")["0"][:]),
 }
@@ -121,6 +130,17 @@ def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path
         column, row, _, east, north, _ = found[33922]
         assert (east - 10 * column, north + 10 * row) == (5e5 + 10 * corner, 4e6 - 10 * corner)
         assert (found[33550], found[34737]) == ((10, 10, 0), "WGS 84|")
+
+
+@pytest.mark.parametrize("bands", [1, 4])
+def test_bands_one_after_another_are_one_page_with_its_place(bands, tmp_path):
+    planes(tmp_path / "in.tif", bands)
+    module, target = net(bands), tmp_path / "out.tif"
+    tile_file(module, planned(module, bands), tmp_path / "in.tif", target, in_chans=bands, input_size=32)
+    with tifffile.TiffFile(target) as file:
+        assert [page.axes for page in file.pages] == ["SYX"]
+        assert {33550, 33922, 34735, 34737} <= {tag.code for tag in file.pages.first.tags}
+    np.testing.assert_allclose(tifffile.imread(target), whole(module, bands), atol=1e-3)
 
 
 def test_ome_metadata_state_the_pixel_size_of_the_output(tmp_path):
