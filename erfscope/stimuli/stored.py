@@ -16,6 +16,7 @@ import psutil
 from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.unit import size_text
 from erfscope.silence import silenced
 from erfscope.stimuli.files import SOUNDS, VOLUMES, frames_of
 
@@ -257,12 +258,24 @@ def ome_image(path: Path) -> tuple[Path, tuple[str, ...], dict[str, Any]] | None
     images = attributes.get("ome", attributes).get("multiscales")
     if not images:
         return None
-    folder = path / images[0]["datasets"][0]["path"]
+    arrays = images[0].get("datasets") or [{}]
+    if (inside := arrays[0].get("path")) is None:
+        raise ErfscopeError(
+            f"cannot read {str(path)!r}: its OME metadata name no array; name one inside it, as {path}/0"
+        )
+    folder = path / inside
     if not folder.resolve().is_relative_to(path.resolve()):
         raise ErfscopeError(f"cannot read {str(path)!r}: its image lies outside of it")
     # Before version 0.4 an axis was a letter, and before 0.3 there were these five.
-    axes = images[0].get("axes") or "tczyx"
-    return folder, tuple(each if isinstance(each, str) else each["name"] for each in axes), attributes
+    axes = tuple(each if isinstance(each, str) else each["name"] for each in images[0].get("axes") or "tczyx")
+    shape = (_note(folder, ".zarray", "zarr.json") or {}).get("shape", axes)
+    if len(axes) != len(shape):
+        named = f"the axes {' '.join(axes)}" if images[0].get("axes") else "no axes"
+        raise ErfscopeError(
+            f"cannot read {str(path)!r}: its OME metadata name {named} (multiscales, axes) of an array of"
+            f" {size_text(shape)}; correct them, or name the array alone, {folder}"
+        )
+    return folder, axes, attributes
 
 
 def _codecs(note: Any) -> set[str]:

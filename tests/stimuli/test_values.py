@@ -523,6 +523,25 @@ def write_ome_zarr(path: Path, image: np.ndarray) -> None:
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [{"path": "0"}]}]}
 
 
+@pytest.mark.parametrize("shape", [(9, 12), (4, 9, 12), (2, 4, 9, 12)])
+@pytest.mark.parametrize(("axes", "named"), [(None, "no axes"), (["y"], "the axes y")])
+def test_an_ome_zarr_whose_axes_are_not_named_says_so(axes, named, shape, tmp_path):
+    group = pytest.importorskip("zarr").open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    write_zarr(tmp_path / "x.zarr" / "0", numbers(*shape))
+    image = {"datasets": [{"path": "0"}]} | ({"axes": axes} if axes else {})
+    group.attrs["multiscales"] = [image]
+    with (
+        pytest.raises(ErfscopeError, match=rf"OME metadata name {named} .*name the array alone, .*x\.zarr/0"),
+        stored.open_array(tmp_path / "x.zarr"),
+    ):
+        pass
+    with stored.open_array(tmp_path / "x.zarr" / "0") as array:
+        assert array.shape == shape
+    group.attrs["multiscales"] = [{"axes": axes}]
+    with pytest.raises(ErfscopeError, match="name no array"), stored.open_array(tmp_path / "x.zarr"):
+        pass
+
+
 SEPARATE = {"photometric": "minisblack", "planarconfig": "separate", "metadata": None}
 INTERLEAVED = {"photometric": "minisblack", "planarconfig": "contig", "metadata": None}
 #: How an image (H, W, C) of some bands lies in a file.
