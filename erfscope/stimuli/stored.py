@@ -19,6 +19,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import size_text
 from erfscope.silence import silenced
 from erfscope.stimuli.files import SOUNDS, VOLUMES, frames_of
+from erfscope.stimuli.stated import sides_in_tiff, sides_in_zarr, spacing_of
 
 TIFF = (".tif", ".tiff")
 #: Codecs of zarr arrays that turn bytes into numbers and do nothing else: pickles among them would run code.
@@ -73,8 +74,10 @@ class StoredArray:
     channel_axes: tuple[int, ...] = (0, -1)
     #: Whether the spatial axes stand in the order x, y, z.
     is_reversed: bool = False
-    #: Of (depth, row, col) in mm, or of samples in ms.
+    #: Of ((depth,) row, col) in mm, or of samples in ms.
     spacing: tuple[float, ...] | None = None
+    #: What the file states sides of pixels and voxels in.
+    unit: str = "mm"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -214,7 +217,8 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
         is_plain = series.dataoffset is not None
         values = tifffile.memmap(path, mode="r") if is_plain else Pages(series, str(path))
-        yield StoredArray(values=values, channel_axes=channels)
+        space = [letter for letter in series.axes if letter not in "CS"]
+        yield StoredArray(values=values, channel_axes=channels, **spacing_of(space, sides_in_tiff(file, tifffile)))
 
 
 @contextmanager
@@ -224,7 +228,7 @@ def _zarr(path: Path) -> Iterator[StoredArray]:
     except ImportError as error:
         raise _missing(path, "zarr", "volumes") from error
     inside = ome_image(path)
-    folder, axes = (path, ()) if inside is None else inside[:2]
+    folder, axes, attributes = (path, (), {}) if inside is None else inside
     header = _note(folder, ".zarray", "zarr.json")
     if header is None or header.get("node_type", "array") != "array":
         raise ErfscopeError(f"cannot read {str(path)!r}: it is no zarr array; name an array inside it, as {path}/0")
@@ -240,7 +244,9 @@ def _zarr(path: Path) -> Iterator[StoredArray]:
     # Of time, channels and depth those with one entry are left out.
     kept = [axis for axis, name in enumerate(axes) if name in ("y", "x") or values.shape[axis] > 1]
     channels = tuple(place for place, axis in enumerate(kept) if axes[axis] == "c")
-    yield StoredArray(values=Ordered(values, tuple(kept)), channel_axes=channels or (0, -1))
+    (image, *_) = attributes.get("ome", attributes)["multiscales"]
+    stated = spacing_of([axes[axis].upper() for axis in kept if axes[axis] != "c"], sides_in_zarr(axes, image))
+    yield StoredArray(values=Ordered(values, tuple(kept)), channel_axes=channels or (0, -1), **stated)
 
 
 def _note(folder: Path, *names: str) -> Any:

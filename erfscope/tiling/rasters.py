@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import first_line
+from erfscope.stimuli.stated import ome_pixels
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
 from erfscope.storage.writing import suffixes_like
@@ -169,9 +170,7 @@ def _places(tags: dict[int, Any], plan: TilePlan) -> list[tuple[Any, ...]]:
 
 def _physical_sizes(document: Any, plan: TilePlan) -> dict[str, Any]:
     """The sizes of a pixel that OME metadata state, of the output's."""
-    images = document["OME"]["Image"]
-    pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
-    found = {}
+    pixels, found = ome_pixels(document), {}
     for letter, axis in zip("XYZ", reversed(plan.axes), strict=False):
         if (size := pixels.get(f"PhysicalSize{letter}")) is not None:
             found[f"PhysicalSize{letter}"] = float(size) * float(axis.stride)

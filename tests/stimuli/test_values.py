@@ -8,6 +8,7 @@ import pickle
 import struct
 import sys
 import wave
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from torch import nn
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.axes import NAMES, Axes
+from erfscope.geometry.axes import NAMES, Axes, asked_axes
 from erfscope.model_facts import Preprocess
 from erfscope.stimuli import open_images, stored, values
 from erfscope.stimuli.feed import Prefetcher
@@ -211,6 +212,48 @@ def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
         opened(tmp_path / "a.nii", tmp_path / "c.nii")
     assert "a.nii' has voxels of 3 x 2 x 1 mm and" in str(error.value)
     assert "c.nii' voxels of 4 x 2 x 1 mm; resample" in str(error.value)
+
+
+def ome_zarr_of_microns(path: Path, volume: np.ndarray) -> None:
+    group = pytest.importorskip("zarr").open_group(path, mode="w", zarr_format=2)
+    write_zarr(path / "0", volume[None])
+    axes = [{"name": "c"}, *({"name": name, "unit": "micrometer"} for name in "zyx")]
+    halves, twice = ({"type": "scale", "scale": [1, *steps]} for steps in ((1, 0.25, 0.25), (2, 2, 2)))
+    datasets = [{"path": "0", "coordinateTransformations": [halves]}]
+    group.attrs["multiscales"] = [{"axes": axes, "datasets": datasets, "coordinateTransformations": [twice]}]
+
+
+OME_SIDES = {f"PhysicalSize{letter}": side for letter, side in (("Z", 2000), ("Y", 500), ("X", 0.5))}
+OME_UNITS = {"PhysicalSizeZUnit": "nm", "PhysicalSizeYUnit": "nm"}
+#: How voxels of 2 x 0.5 x 0.5 µm are stated.
+MICRONS = {
+    "x.zarr": ome_zarr_of_microns,
+    "x.ome.tif": lambda path, volume: write_tiff(path, volume, metadata={"axes": "ZYX", **OME_SIDES, **OME_UNITS}),
+    "x.tif": lambda path, volume: write_tiff(
+        path, volume, imagej=True, resolution=(2, 2), metadata={"axes": "ZYX", "spacing": 2.0, "unit": "um"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MICRONS)
+def test_microscopes_files_state_the_sides_of_voxels_and_a_user_states_others(name, tmp_path):
+    MICRONS[name](tmp_path / name, numbers(*SPACE).astype(np.float32))
+    feed = opened(tmp_path / name)
+    shown = feed.preprocess(model_of()).axes
+    assert (shown.spacing, shown.units) == ((2.0, 0.5, 0.5), ("µm",) * 3)
+    own = replace(model_of(), axes=asked_axes(model_of().axes, spacing=(3, 1, 1), unit_name="µm"))
+    other = open_values([tmp_path / name], samples=None, seed=0, preprocess=own)
+    assert other is not None
+    assert other.preprocess(own).axes.spacing == (3, 1, 1)
+    # The same in mm, from a scanner, is the same.
+    write_nifti(tmp_path / "a.nii", numbers(*SPACE), zooms=(0.0005, 0.0005, 0.002))
+    assert opened(tmp_path / name, tmp_path / "a.nii").n == 2
+
+
+@pytest.mark.parametrize("stated", [{}, {"PhysicalSizeX": 0.5}, {**OME_SIDES, "PhysicalSizeXUnit": "pixel"}])
+def test_sides_that_are_not_all_stated_in_units_of_length_are_not_taken(stated, tmp_path):
+    write_tiff(tmp_path / "x.ome.tif", numbers(*SPACE).astype(np.float32), metadata={"axes": "ZYX", **stated})
+    assert opened(tmp_path / "x.ome.tif").spacing is None
 
 
 def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
