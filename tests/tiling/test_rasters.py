@@ -175,3 +175,12 @@ def test_several_images_in_one_file_are_refused(tmp_path):
     module = net()
     with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
         tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)
+
+
+@pytest.mark.parametrize("shape", [(*SIDES, 4), (5, *SIDES)])
+def test_an_image_of_other_channels_than_the_model_takes_says_both(shape, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(shape, np.float32))
+    module = net()
+    text = rf"in.npy' is read as {shape[0]} channels of {shape[1]}x{shape[2]}, and Sequential takes 4; give .* with 4"
+    with pytest.raises(ErfscopeError, match=text):
+        tile_file(module, planned(module), tmp_path / "in.npy", tmp_path / "out.npy", in_chans=4, input_size=32)
