@@ -208,6 +208,15 @@ def test_one_number_is_the_spacing_along_every_axis(own, spacing):
     assert asked_axes(own, spacing=spacing) == asked_axes(own, spacing=(0.5,) * len(own.measured))
 
 
+def test_one_number_of_spacing_does_not_say_what_three_axes_are():
+    net = nn.Conv3d(3, 2, 3, padding=1)
+    assumed = [
+        [finding.code for finding in erfscope.analyze(net, input_size=(4, 6, 6), samples=1, spacing=spacing).findings]
+        for spacing in (0.5, (0.5, 0.5))
+    ]
+    assert [codes.count("assumed") for codes in assumed] == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
