@@ -188,8 +188,8 @@ def wrap(
         name: Name of the model in results; its class name if None.
         **axes: What the axes of the input are: ``axes`` ("thw" for a clip, "dhw" for a volume, "btchw" for a clip and
             "btc" for a sequence that the model takes with the channels behind the time), ``spacing`` (side of a cell
-            along each axis of space, or along all) in ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence. Of
-            three axes "thw" is assumed where there are three channels, else "dhw".
+            along each axis of space, or along all) in ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence.
+            Of three axes "thw" is assumed where there are three channels, else "dhw".
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
