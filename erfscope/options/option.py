@@ -194,7 +194,7 @@ class Building(TypedDict, total=False):
     ]
     spacing: Annotated[
         float | Sequence[float] | None,
-        Option("Side of a pixel, voxel or sample along each axis.", MODEL, metavar="A,B,C", read=numbers),
+        Option("Side of a pixel, voxel or sample along each axis, or along all.", MODEL, metavar="A,B,C", read=numbers),
     ]
     unit_name: Annotated[
         str | None,

@@ -103,7 +103,12 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
-        text = "the ERF peaks more than a stride away from the unit's true centre, by more than noise"
+        noise = (
+            ", by more than noise"
+            if average.groups >= MIN_GROUPS
+            else "; whether by more than noise is not known, with fewer than four groups of inputs or draws"
+        )
+        text = f"the ERF peaks more than a stride away from the unit's true centre{noise}"
         yield Finding(code="off_centre_peak", text=text)
     if numbers["luo_size"] is None:
         yield Finding(

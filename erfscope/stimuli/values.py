@@ -20,6 +20,7 @@ from erfscope.geometry.unit import Box, inside, size_text
 from erfscope.stimuli.decode import PASSED_OVER
 from erfscope.stimuli.feed import Feed, TextKind
 from erfscope.stimuli.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
+from erfscope.stimuli.stated import in_unit
 from erfscope.stimuli.stored import TIFF, MissingPackage, StoredArray, is_values, open_array
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ class ValuesFeed:
     is_one_file: bool
     #: uint8 frames (T, H, W, 3), which are scaled as pictures are.
     is_clip: bool
-    #: Of (depth, row, col) in mm, or of samples in ms, of the first file that states it; and that file.
+    #: Of ((depth,) row, col) in mm, or of samples in ms, of the first file that states it; that file, and its unit.
     spacing: tuple[float, ...] | None
     spacing_file: Path
+    unit: str
 
     @property
     def n(self) -> int:
@@ -76,8 +78,8 @@ class ValuesFeed:
 
     @property
     def spacing_unit(self) -> str:
-        """Unit of :attr:`spacing`."""
-        return "ms" if self.kind == "sound" else "mm"
+        """The unit that distances are shown in."""
+        return "ms" if self.kind == "sound" else self.unit
 
     @property
     def sha256(self) -> str:
@@ -109,7 +111,7 @@ class ValuesFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The crop, and what scales the values."""
-        axes = own.axes.stated(self.spacing, self.spacing_unit)
+        axes = own.axes.stated(in_unit(self.spacing, self.spacing_unit), self.spacing_unit)
         cropped = replace(own, resize_text=f"middle {size_text(self.model.size)} of each file", axes=axes)
         if self.is_clip:
             return cropped
@@ -246,10 +248,12 @@ def open_values(
         )
     is_clip = False
     first: tuple[Path, tuple[float, ...] | None] = (files[0], None)
+    unit = "mm"
     for number, (file, array, clip) in enumerate(_headers(files, preprocess)):
         is_clip = clip if number == 0 else is_clip
         _refuse_other_spacing(first, (file, array.spacing))
-        first = first if first[1] else (file, array.spacing)
+        if not first[1]:
+            first, unit = (file, array.spacing), array.unit
     feed = ValuesFeed(
         files=files,
         model=preprocess,
@@ -259,6 +263,7 @@ def open_values(
         is_clip=is_clip,
         spacing=first[1],
         spacing_file=first[0],
+        unit=unit,
     )
     _refuse_stated_otherwise(feed)
     return feed
@@ -357,9 +362,10 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
 
 
 def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
-    """Refuse a spacing that the user gives in the unit of the files, which state another."""
+    """Refuse a spacing that the user gives in the unit of scans or sound, which state another; microscopes' files, in
+    other units, may state what nobody measured."""
     axes, stated = feed.model.axes, feed.spacing
-    if stated is None or set(axes.units) != {feed.spacing_unit}:
+    if stated is None or feed.spacing_unit not in ("mm", "ms") or set(axes.units) != {feed.spacing_unit}:
         return
     if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
         given, own = (_in_words(each) for each in (axes.spacing, stated))
@@ -371,7 +377,7 @@ def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
 def _in_words(spacing: Sequence[float]) -> str:
     if len(spacing) == 1:
         return f"{1000 / spacing[0]:.6g} samples per second"
-    return f"voxels of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
+    return f"{'voxels' if len(spacing) == 3 else 'pixels'} of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
 
 
 def _refuse_other_spacing(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.unit import size_text
 from erfscope.storage.writing import behind_link, is_zarr, refuse_input, suffixes_like, take_place
 from erfscope.tiling.plan import TilePlan
 from erfscope.tiling.rasters import new_output, open_output, open_raster
@@ -55,7 +56,16 @@ def run_file(
         model = open_model()
         if output is None:
             corner = (*(slice(None),) * (len(x.shape) - len(space)), *map(slice, map(min, plan.crop, space)))
-            first = run_tiled(model, x[corner], plan)
+            try:
+                first = run_tiled(model, x[corner], plan)
+            except MeasurementError as error:
+                found, takes = x.shape[-len(space) - 1], model.preprocess.channels
+                if found == takes:
+                    raise
+                held = (
+                    f"{str(source)!r} is read as {found} channels of {size_text(space)}, and {plan.model} takes {takes}"
+                )
+                raise MeasurementError(f"{held}; give an image with {takes}, the channels first") from error
             mark.unlink(missing_ok=True)
             filled.parent.mkdir(parents=True, exist_ok=True)
             output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)

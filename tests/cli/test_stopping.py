@@ -477,6 +477,28 @@ main(["analyze", "test_resnet"])
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_tasks_of_readers_that_are_cut_off_are_not_in_the_output():
+    code = """
+import asyncio
+from erfscope.api import analysis as measuring
+from erfscope.cli.main import main
+
+loop = asyncio.new_event_loop()
+left = []
+
+def build(*_, **__):
+    left.append(loop.create_task(asyncio.sleep(60)))
+    raise KeyboardInterrupt
+
+measuring.load_model = build
+main(["analyze", "test_resnet"])
+"""
+    done = warm.run([sys.executable, "-c", code])
+    assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
+    assert "destroyed" not in done.stderr
+
+
 FAILING = """
 import errno
 import os
