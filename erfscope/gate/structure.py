@@ -90,7 +90,8 @@ class StructureChange:
         texts, equal_sides = [self.expected, self.obtained], r"(\d+)(x\1)+"
         if all(re.fullmatch(equal_sides, text) for text in texts):
             texts = [re.sub(equal_sides, r"\1", text) for text in texts]
-        return f"{self.what.removesuffix(' shrank')}{':' * self.is_operation} {' -> '.join(texts)}"
+        what = re.sub(r" (shrank|grew|shrank and grew)$", "", self.what)
+        return f"{what}{':' * self.is_operation} {' -> '.join(texts)}"
 
 
 def structure(
