@@ -548,8 +548,9 @@ PLAIN = operations(conv1="conv2d stride=1x1 padding=1x1", act1="relu", conv2="co
         ({"act1": ("gelu",)}, "act1: relu -> gelu"),
         ({"act1": ("gelu",), "act2": ("gelu",)}, "act1, act2: relu -> gelu"),
         ({"conv2": ("conv2d stride=2x2",)}, "conv2: conv2d stride 1x1 -> conv2d stride 2x2"),
-        ({"act1": ("relu", "mul other=2")}, "act1: – -> mul"),
+        ({"act1": ("relu", "mul other=2")}, "act1: – -> mul other 2"),
         ({"": ("add", "add")}, "the model itself: – -> 2 add"),
+        ({"behind act2": ("mul other=1.5",)}, "behind act2: – -> mul other 1.5"),
     ],
 )
 def test_a_changed_operation_is_named_with_the_layer_that_runs_it(changed, text):
