@@ -200,7 +200,7 @@ def _operation(name: str, settings: Iterable[str]) -> str:
 def _operations(found: Counter[str]) -> str:
     """The names of operations, and how often each is there; of one operation alone also its settings."""
     if [*found.values()] == [1]:
-        name, *settings = [*found][0].split()
+        name, *settings = next(iter(found)).split()
         return _operation(name, settings)
     names: Counter[str] = Counter()
     for text, number in found.items():
