@@ -102,8 +102,8 @@ class Search:
         return error < float("inf") and abs(change) < ENOUGH * abs(self.r50(self.own)[0][0])
 
     def met(self) -> list[Trial]:
-        """The candidates that reach the target, the cheapest first, of equal costs the one furthest beyond the target
-        by the draws that decide; of smaller halos those first that keep most of the reach, with fewer edits and the larger
+        """The candidates that reach the target, the cheapest first, and of equal costs the one furthest beyond it by
+        the draws that decide; of smaller halos those first that keep most of the reach, with fewer edits and the larger
         halo of those that keep as much."""
         found = [each for each in self.trials if self.meets(each)]
         if self.price != HALO:

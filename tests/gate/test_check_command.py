@@ -803,9 +803,7 @@ def test_a_changed_activation_and_a_changed_number_in_the_code_are_named(folder,
     (folder / "nets.py").write_text(ramp.replace("torch.relu(self.stem", "torch.tanh(self.stem"))
     code, out, _ = run(*NET, "-q")
     assert code == 1
-    assert out.startswith(
-        "FAIL nets.py:net · operations changed, with the same weights: behind stem: relu -> tanh; r"
-    )
+    assert out.startswith("FAIL nets.py:net · operations changed, with the same weights: behind stem: relu -> tanh; r")
 
 
 @pytest.mark.slow
