@@ -140,7 +140,7 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
 @options({name: each for name, each in OUTPUT_OPTIONS.items() if name != "resume"}, in_panels=False)
 @with_verbose
 def merge(shards: tuple[str, ...], **given: Any) -> int:
-    """Put the shards of one run together, exactly.
+    """Put the shards of one run together: the numbers of one run, up to rounding.
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""

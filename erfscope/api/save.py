@@ -133,7 +133,7 @@ def save_result(result: Result, path: str | Path, **options: Any) -> None:
 
 
 def merge(shards: Sequence[str | Path | Report]) -> Report:
-    """The exact union of the shards of one run.
+    """The union of the shards of one run: its numbers up to rounding.
 
     Args:
         shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports

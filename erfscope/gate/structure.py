@@ -40,8 +40,8 @@ class Structure:
     exact: bool
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Every operation up to this layer with its settings, by the module that runs it ("" for the model itself); none in
-    #: baselines of earlier versions.
+    #: Every operation up to this layer with its settings, by the module that runs it, or the place of one outside
+    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in baselines of earlier versions.
     operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,8 @@ class StructureChange:
         texts, equal_sides = [self.expected, self.obtained], r"(\d+)(x\1)+"
         if all(re.fullmatch(equal_sides, text) for text in texts):
             texts = [re.sub(equal_sides, r"\1", text) for text in texts]
-        return f"{self.what.removesuffix(' shrank')}{':' * self.is_operation} {' -> '.join(texts)}"
+        what = re.sub(r" (shrank|grew|shrank and grew)$", "", self.what)
+        return f"{what}{':' * self.is_operation} {' -> '.join(texts)}"
 
 
 def structure(
@@ -192,7 +193,10 @@ def _operation(name: str, settings: Iterable[str]) -> str:
 
 
 def _operations(found: Counter[str]) -> str:
-    """The names of operations, and how often each is there."""
+    """The names of operations, and how often each is there; of one operation alone also its settings."""
+    if [*found.values()] == [1]:
+        name, *settings = next(iter(found)).split()
+        return _operation(name, settings)
     names: Counter[str] = Counter()
     for text, number in found.items():
         names[text.split()[0]] += number

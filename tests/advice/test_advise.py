@@ -310,6 +310,9 @@ def test_an_advice_shows_itself_and_its_json_is_valid(calls):
     advice = erfscope.advise(stack(), target="halo<=1", measure=True, **OPTIONS)
     document = json.loads(json.dumps(advice.to_json(), allow_nan=False))
     assert document["schema"] == "erfscope.advice/1"
+    # The ReLU between the convolutions can widen nothing.
+    assert [each["layer"] for each in document["depth"]["results"]] == ["0", "2"]
+    assert "2 layers measured over 2 synthetic images" in str(advice)
     assert document["search"]["candidates"][0]["edit"] == "the model as it is"
     assert str(advice).splitlines()[0].startswith("Sequential at 24x24 px: none of 2 layers is unproductive")
     assert "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which" in str(advice)
