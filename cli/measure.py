@@ -9,7 +9,7 @@ import rich_click as click
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
 from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
-from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, options, with_verbose
+from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, on_command_line, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT
@@ -128,8 +128,13 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             from erfscope.api.isolated import compare_isolated
 
             return compare_isolated(models, **limits, **keywords)
+        from erfscope.adapters import split_label
         from erfscope.api.comparison import compare
+        from erfscope.api.entries import is_stored
 
+        if all(is_stored(split_label(model)[1]) for model in models):
+            # What settings files and variables say is for models that are measured.
+            keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
         return compare(models, **keywords)
 
     return measured(run, wanted, given, models=models, sort=sort)

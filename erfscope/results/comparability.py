@@ -231,7 +231,7 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     Raises:
         MeasurementError: two entries were asked for different units.
     """
-    known = [(label, _unit_word(word)) for label, word in entries if word is not None]
+    known = [(label, unit_word(word)) for label, word in entries if word is not None]
     for label, word in known[1:]:
         if word != known[0][1]:
             raise MeasurementError(
@@ -241,7 +241,8 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     return known[0][1] if known else None
 
 
-def _unit_word(word: object) -> str:
+def unit_word(word: object) -> str:
+    """The unit as asked for, in one spelling."""
     text = word if isinstance(word, str) else ",".join(map(str, word)) if isinstance(word, list | tuple) else str(word)
     # An index may be written 3,3 or 3x3.
     text = re.sub(r"(?<=\d)x(?=-?\d)", ",", re.sub(r"\s", "", text.lower()))
