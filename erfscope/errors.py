@@ -96,12 +96,12 @@ def did_you_mean(asked: str, names: Sequence[str]) -> str:
 
 
 def _nearest(asked: str, names: Sequence[str]) -> str | None:
-    """Return the name most like ``asked``; of several, the one with the same beginning: for r51, r50 rather than
-    r95."""
+    """Return the name most like ``asked``; of several, the one with the same beginning, for r51 r50 rather than r95,
+    or the same letters, for r05 r50."""
 
-    def likeness(name: str) -> tuple[float, int]:
+    def likeness(name: str) -> tuple[float, int, bool]:
         same_start = takewhile(lambda pair: pair[0] == pair[1], zip(asked, name, strict=False))
-        return difflib.SequenceMatcher(None, asked, name).ratio(), len(list(same_start))
+        return difflib.SequenceMatcher(None, asked, name).ratio(), len(list(same_start)), sorted(asked) == sorted(name)
 
     return max(difflib.get_close_matches(asked, names, n=10, cutoff=0.5), key=likeness, default=None)
 

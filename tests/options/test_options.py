@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from torch import nn
@@ -15,6 +16,7 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError, naming_flags
+from erfscope.figures.kinds import FIGURES
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import Building, declared
@@ -54,6 +56,10 @@ OFFERED = {
 @pytest.mark.parametrize("name", OFFERED)
 def test_the_command_line_offers_what_there_is(name):
     assert OPTIONS[name].option.words == tuple(OFFERED[name])
+
+
+def test_type_checkers_know_the_figures():
+    assert get_args(figure_style.FigureKind) == tuple(FIGURES)
 
 
 def test_the_command_line_offers_every_study():
