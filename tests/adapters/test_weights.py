@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 import erfscope
-
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.weights import weights as policy
 from erfscope.adapters.weights.reactivate import dormant, reactivate
