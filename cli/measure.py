@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -123,21 +124,31 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
+    stored = _are_stored(models)
+
     def run(**keywords: Any) -> Report:
         if isolate:
             from erfscope.api.isolated import compare_isolated
 
             return compare_isolated(models, **limits, **keywords)
-        from erfscope.adapters import split_label
         from erfscope.api.comparison import compare
-        from erfscope.api.entries import is_stored
 
-        if all(is_stored(split_label(model)[1]) for model in models):
+        if stored:
             # What settings files and variables say is for models that are measured.
             keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
         return compare(models, **keywords)
 
-    return measured(run, wanted, given, models=models, sort=sort)
+    return measured(run, wanted, given, models=models, sort=sort, hint=not stored)
+
+
+def _are_stored(models: tuple[str, ...]) -> bool:
+    """Whether all models are named by stored results, so that nothing is measured."""
+    if not all(Path(model.rpartition("=")[2]).exists() or Path(model).exists() for model in models):
+        return False
+    from erfscope.adapters import split_label  # it imports torch
+    from erfscope.api.entries import is_stored
+
+    return all(is_stored(split_label(model)[1]) for model in models)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
-_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|'[^']*'|[\w.*]*)"
+_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|\{[^{}]*\}|'[^']*'|[\w.*]*)"
 _KEYWORDS = rf"{_KEYWORD}(?:(?:,| and| or) {_KEYWORD})*"
 #: An option by its keywords, and behind them by its flags, as texts name both; and the other way round.
 _BOTH = re.compile(rf"({_KEYWORDS}) \((--[^()]*)\)|(--[a-z-]+[^-();]*(?: or --[a-z-]+[^-();]*)?) \(({_KEYWORDS})\)")

@@ -24,10 +24,12 @@ from erfscope.results.json_values import plain
 from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.storage.files import is_report, read
+from erfscope.storage.files import REPORT, is_report, read
 
 #: How several models have a checkpoint.
-_EACH_CHECKPOINT = "of several models each has its own checkpoint: write --checkpoint LABEL=FILE"
+_EACH_CHECKPOINT = (
+    "of several models each has its own checkpoint: write checkpoint={'LABEL': 'FILE'} (--checkpoint LABEL=FILE)"
+)
 
 #: Options that neither measure nor change what was measured.
 _HARMLESS = {*Running.__annotations__, "measures", "label", "unsafe_load", "device", "batch_size", "workers", "plain"}
@@ -54,6 +56,8 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
     entries: list[tuple[str, Any]] = []
     for label, model in pairs:
         given = take_layer(model)[0]
+        if isinstance(given, str | Path) and Path(given).name == REPORT:
+            given = Path(given).parent
         if isinstance(model, Result):
             model = Report(results=(model,))
         elif isinstance(model, str | Path) and is_stored(model):
@@ -102,6 +106,12 @@ def with_own(
     found = dict(options)
     if layers:
         shared = found.get("layer")
+        unused = shared if isinstance(shared, Mapping) else dict.fromkeys(labels if len(layers) == len(labels) else ())
+        if shared is not None and (twice := [label for label in unused if label in layers]):
+            raise ErfscopeError(
+                f"the layer of {', '.join(twice)} stands twice, behind the @ of the model and in layer= (--layer); leave"
+                " one out"
+            )
         found["layer"] = {**(shared if isinstance(shared, Mapping) else dict.fromkeys(labels, shared)), **layers}
     files = found.get("checkpoint")
     if isinstance(files, str | list | tuple):
@@ -155,10 +165,10 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def refuse_per_model(request: Request, count: int, of: str | None) -> None:
     """Refuse options that only one of several models can have."""
     if count > 1 and request.building.get("checkpoint"):
-        raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with --of MODEL")
+        raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with of='MODEL' (--of MODEL)")
     if of is None and count > 1 and request.building.get("model_kwargs"):
         raise ErfscopeError(
-            "--model-kwargs belongs to one model: name a factory for each, or give the modules themselves to"
+            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules themselves to"
             " erfscope.compare"
         )
 
