@@ -109,8 +109,8 @@ def with_own(
         unused = shared if isinstance(shared, Mapping) else dict.fromkeys(labels if len(layers) == len(labels) else ())
         if shared is not None and (twice := [label for label in unused if label in layers]):
             raise ErfscopeError(
-                f"the layer of {', '.join(twice)} stands twice, behind the @ of the model and in layer= (--layer); leave"
-                " one out"
+                f"the layer of {', '.join(twice)} stands twice, behind the @ of the model and in layer= (--layer);"
+                " leave one out"
             )
         found["layer"] = {**(shared if isinstance(shared, Mapping) else dict.fromkeys(labels, shared)), **layers}
     files = found.get("checkpoint")
@@ -168,8 +168,8 @@ def refuse_per_model(request: Request, count: int, of: str | None) -> None:
         raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with of='MODEL' (--of MODEL)")
     if of is None and count > 1 and request.building.get("model_kwargs"):
         raise ErfscopeError(
-            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules themselves to"
-            " erfscope.compare"
+            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules themselves"
+            " to erfscope.compare"
         )
 
 

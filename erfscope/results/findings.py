@@ -151,10 +151,10 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
         )
     if adapter.weights.ignored_keys:
         several = adapter.weights.ignored_keys != 1
-        keys = f"{adapter.weights.ignored_keys} key{'s' * several}"
+        keys, them = f"{adapter.weights.ignored_keys} key{'s' * several}", "them" if several else "it"
         yield Finding(
             code="ignored_keys",
-            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on {'them' if several else 'it'}",
+            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on {them}",
         )
     own = adapter.preprocess.of(wrt)
     if "axes" in shown.assumed:
