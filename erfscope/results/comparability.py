@@ -267,7 +267,8 @@ def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> 
         raise MeasurementError(
             f"{', '.join(made)}: weights as the factory made them; no checkpoint was given, and trained models, such as"
             f" {trained[0]}, are not compared with random ones; give trained weights with"
-            f" checkpoint={{{made[0]!r}: 'FILE'}} (--checkpoint {made[0]}=FILE), or compare architectures with weights='random' (--weights random)"
+            f" checkpoint={{{made[0]!r}: 'FILE'}} (--checkpoint {made[0]}=FILE), or compare architectures with"
+            " weights='random' (--weights random)"
         )
     # Random weights that were asked for are what a fallback gives.
     if fell and (trained or any(record.source == "random-raw" for _, record in weights)):
