@@ -115,6 +115,12 @@ def load(
     }
     with errors_as_one_line("could not be built", model=spec):
         source = build(spec, **options)
+    if weights == "pretrained" and checkpoint is None and source.weights.source == "factory":
+        raise ErfscopeError(
+            "has no weights='pretrained' (--weights pretrained): a factory makes its own weights; give"
+            " checkpoint='FILE' (--checkpoint FILE)",
+            model=spec,
+        )
     adapter = _adapter(
         source, SourceOptions(**options), transform, axes=axes, layout=layout, prefix_tokens=prefix_tokens, owned=True
     )

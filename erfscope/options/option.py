@@ -4,6 +4,7 @@ the documentation follow from it."""
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -101,6 +102,8 @@ def declared(*tables: type) -> dict[str, Declared]:
                 kind, option = get_args(hint)
                 default = defaults[name].default if name in defaults else option.default
                 accepts = option.accepts or _source(table.__annotations__[name])
+                if option.is_closed:
+                    accepts = accepts.replace("str", f"Literal[{', '.join(map(json.dumps, option.words))}]", 1)
                 found[name] = Declared(type=kind, default=default, option=option, accepts=accepts)
     return found
 
@@ -152,7 +155,7 @@ class Building(TypedDict, total=False):
     """Options that say how a model is built."""
 
     checkpoint: Annotated[
-        str | Path | None,
+        str | Path | Sequence[str] | Mapping[str, str | Path] | None,
         Option(".safetensors or .pth file with the model's weights.", MODEL, metavar="FILE", is_file=True),
     ]
     unsafe_load: Annotated[

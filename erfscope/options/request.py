@@ -186,6 +186,7 @@ def _refuse_value(name: str, value: object) -> None:
         raise ErfscopeError(f"{FORMER[name]}=True stands in the place of {name}=False; leave {name} out")
     if name not in OPTIONS:
         raise unknown("option", name, OPTIONS, limit=len(OPTIONS))
+    OPTIONS[name].option.refuse(name, value)
     kinds = get_args(TYPES[name]) if get_origin(TYPES[name]) in (Union, UnionType) else (TYPES[name],)
     is_plain = all(kind in PLAIN or get_origin(kind) is Literal for kind in kinds)
     if is_plain and not any(
@@ -193,7 +194,6 @@ def _refuse_value(name: str, value: object) -> None:
     ):
         called = [PLAIN[kind][1] if kind in PLAIN else " or ".join(map(repr, get_args(kind))) for kind in kinds]
         raise ErfscopeError(f"{name} is {' or '.join(called)}, not {value!r}")
-    OPTIONS[name].option.refuse(name, value)
 
 
 def _refuse_combinations(given: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ agree in it, with ``"free"`` a resumed run may change it; without, it decides wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -41,7 +41,7 @@ class Settings:
             WHAT,
             several="a comma list, `stages` (else the outermost modules) or a pattern such as 'dec*' measures each",
             metavar="NAME",
-            accepts="str | Sequence[str] | None",
+            accepts="str | Sequence[str] | Mapping[str, str | Sequence[str] | None] | None",
         ),
     ] = None
     unit: Annotated[
@@ -255,7 +255,9 @@ class Settings:
             if name in self.__dataclass_fields__ and getattr(self, name) is not each.default:
                 each.option.refuse(name, getattr(self, name))
         if self.until_se is not None and not 0 < self.until_se < 1:
-            raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
+            share = self.until_se
+            hint = f"; write until_se={share / 100:g} (--until-se {share:g}%)" if 1 <= share < 100 else ""
+            raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {share:.3g}{hint}")
         if self.shard is not None:
             parse(self.shard)
         convention_of(self.convention)
@@ -368,7 +370,7 @@ class Options(Choices, Building, Running, total=False):
     them.
     """
 
-    layer: str | Sequence[str] | None
+    layer: str | Sequence[str] | Mapping[str, str | Sequence[str] | None] | None
     unit: str | Sequence[Any]
     channels: int | str | Sequence[int] | None
     convention: Any
@@ -383,8 +385,8 @@ class Options(Choices, Building, Running, total=False):
     keep_going: bool
     seed: int
     device: str
-    dtype: str
-    amp_dtype: str | None
+    dtype: Literal["float32", "float64"]
+    amp_dtype: Literal["bfloat16", "float16"] | None
     tf32: bool
     batch_size: int | None
     workers: int
@@ -393,4 +395,4 @@ class Options(Choices, Building, Running, total=False):
     halo: bool
     show_samples: bool
     trust: bool
-    accept: str | None
+    accept: Literal["gradient_disagrees"] | None

@@ -155,10 +155,11 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
             text=f"this architecture initialises {n} residual branch{'' if n == 1 else 'es'} to zero; {SWITCHED_ON}",
         )
     if adapter.weights.ignored_keys:
-        keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
+        several = adapter.weights.ignored_keys != 1
+        keys, them = f"{adapter.weights.ignored_keys} key{'s' * several}", "them" if several else "it"
         yield Finding(
             code="ignored_keys",
-            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on them",
+            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on {them}",
         )
     own = adapter.preprocess.of(wrt)
     if "axes" in shown.assumed:

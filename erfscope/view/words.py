@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from erfscope.geometry.axes import CELLS, COL, DEPTH, FRAMES, ROW, TIME, Axes
@@ -131,8 +132,16 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
 
 
 def weights_condition(result: Result) -> Condition:
-    """The source of the weights."""
-    return weights_words(result.weights.source, fallback=result.weights.fallback)
+    """The source of the weights; of a checkpoint with its file's name, in its folder, and whether they are averaged."""
+    weights = result.weights
+    found = weights_words(weights.source, fallback=weights.fallback)
+    # The label of a step of training names its file.
+    if weights.source != "checkpoint" or not weights.origin or result.step is not None:
+        return found
+    # As :mod:`erfscope.adapters.weights.checkpoint` writes it; the whole path is private.
+    path, averaged = re.split(r"(?=, entry |, keys |$)", weights.origin, maxsplit=1)
+    name = "/".join(Path(path).parts[-2:]) + (" (EMA)" if averaged else "")
+    return Condition(f"{found.text} {name}", f"{found.alone} {name}")
 
 
 #: Sources of weights that are no word before "weights": in a cell of a table, and alone.
@@ -443,6 +452,13 @@ def errors_over(result: Result) -> str:
     are_all |= any(finding.code == "fewer_images" for finding in result.findings)
     more = f"give 8 {noun}s or more" if are_all else "add --samples 8"
     return f"± over {draws} draws of random signs for {of} not in it: {more}"
+
+
+def checkpoints_of_one(results: Sequence[Result]) -> int | None:
+    """The number of checkpoints of one model; None unless these are of several."""
+    files = {result.weights.origin for result in results if result.weights.source == "checkpoint"}
+    one_model = len({(result.model, result.weights.source) for result in results}) == 1
+    return len(files) if len(files) > 1 and one_model else None
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

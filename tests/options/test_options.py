@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError, naming_flags
+from erfscope.figures.kinds import FIGURES
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import Building, declared
@@ -57,6 +59,10 @@ OFFERED = {
 @pytest.mark.parametrize("name", OFFERED)
 def test_the_command_line_offers_what_there_is(name):
     assert OPTIONS[name].option.words == tuple(OFFERED[name])
+
+
+def test_type_checkers_know_the_figures():
+    assert get_args(figure_style.FigureKind) == tuple(FIGURES)
 
 
 def test_the_command_line_offers_every_study():
