@@ -168,8 +168,8 @@ def refuse_per_model(request: Request, count: int, of: str | None) -> None:
         raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with of='MODEL' (--of MODEL)")
     if of is None and count > 1 and request.building.get("model_kwargs"):
         raise ErfscopeError(
-            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules themselves"
-            " to erfscope.compare"
+            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules"
+            " themselves to erfscope.compare"
         )
 
 
