@@ -192,7 +192,7 @@ def deliver(
     if chosen == "json":
         print_json(report.to_json())
     elif chosen in TABLES:
-        say(report.table(measures, format=chosen).rstrip("\n"))
+        say(report.table(measures, format=chosen).rstrip("\n"))  # type: ignore[arg-type]
     elif wanted.quiet and not wanted.explain:
         say("\n".join(map(quiet_line, report)))
     else:

@@ -24,7 +24,8 @@ from erfscope.results.json_values import plain
 from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report
 from erfscope.results.result import Result
-from erfscope.storage.files import REPORT, is_report, read
+from erfscope.storage.files import is_report, read
+from erfscope.storage.writing import REPORT
 
 #: Options that neither measure nor change what was measured.
 _HARMLESS = {*Running.__annotations__, "measures", "label", "unsafe_load", "device", "batch_size", "workers", "plain"}

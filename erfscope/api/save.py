@@ -104,9 +104,9 @@ def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[St
     if kind.content == "figure":
         from erfscope.figures.canvas import figure_bytes
 
-        return figure_bytes(report.figure(kind=figure, **style), suffix)
+        return figure_bytes(report.figure(kind=figure, **style), suffix)  # type: ignore[arg-type]
     if kind.content == "table":
-        return report.table(format=kind.table).encode()
+        return report.table(format=kind.table).encode()  # type: ignore[arg-type]
     if kind.content == "maps":
         return map_bytes(list(report.results))
     return report_bytes(report.to_json())

@@ -204,7 +204,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         spaces=tuple(
             None
             if result.map is None or result.map.values.ndim == 2
-            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap, zoom=style.zoom))
+            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
             for result in results
         ),
         together=_together(results, style),
@@ -222,7 +222,7 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     count = sum(result.map is not None for result in results)
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
-    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))
+    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
 
 
 def views(

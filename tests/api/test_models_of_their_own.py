@@ -109,7 +109,7 @@ def test_each_model_has_its_own_layer_and_checkpoint(folder):
     [
         ({"layer": "dec1"}, r"unknown layer 'dec1' in nets.py:small.*LABEL=MODEL@LAYER"),
         ({"layer": {"other": "dec1"}}, "unknown model 'other' in the layer of each; there is: nets.py:Net"),
-        ({"checkpoint": "best.pt"}, "write --checkpoint LABEL=FILE"),
+        ({"checkpoint": "best.pt"}, "write checkpoint={'LABEL': 'FILE'}"),
         ({"weights": {"nets.py:Net": "random"}}, "weights takes no mapping"),
     ],
 )
