@@ -99,9 +99,8 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
 def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each MODEL is named as for `analyze`, `LABEL=MODEL@LAYER` with a layer of its own; each RESULT is the folder or the
-    .json file of a stored report. Differences are to the first model under the same settings, with the standard error
-    of the paired difference."""
+    MODEL is named as for `analyze`; `LABEL=MODEL@LAYER` has a layer of its own. RESULT is the folder of a stored report.
+    Differences are paired, and to the first model under the same settings."""
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:

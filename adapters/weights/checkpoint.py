@@ -108,6 +108,11 @@ def _read(file: Path, unsafe: bool, own: Mapping[str, Tensor]) -> tuple[dict[str
         raise ErfscopeError(
             f"{text} ({type(error).__name__}); save it as torch.save(model.state_dict(), FILE)"
         ) from error
+    return _weights_in(content, file, own)
+
+
+def _weights_in(content: Any, file: Path, own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
+    """The weights in what a file holds, and the entry that holds them."""
     entries = content if isinstance(content, Mapping) else {}
     # A tensor alone is a number of the training, such as the decay of an average.
     held_by = {name: each for name in ENTRIES if isinstance(each := entries.get(name), Mapping | nn.Module)}

@@ -15,8 +15,8 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.geometry.unit import size_text
 from erfscope.geometry.unit_kind import by_kind, kind_of
-from erfscope.options.option import Running
-from erfscope.options.request import OF_EACH, Request, is_several
+from erfscope.options.option import OF_EACH, Running
+from erfscope.options.request import Request, is_several
 from erfscope.options.settings import OPTIONS
 from erfscope.printable import one_line
 from erfscope.results.comparability import CONDITIONS, short, unit_word
@@ -109,12 +109,6 @@ def with_own(
     found = dict(options)
     if layers:
         shared = found.get("layer")
-        unused = shared if isinstance(shared, Mapping) else dict.fromkeys(labels if len(layers) == len(labels) else ())
-        if shared is not None and (twice := [label for label in unused if label in layers]):
-            raise ErfscopeError(
-                f"the layer of {', '.join(twice)} stands twice, behind the @ of the model and in layer= (--layer);"
-                " leave one out"
-            )
         found["layer"] = {**(shared if isinstance(shared, Mapping) else dict.fromkeys(labels, shared)), **layers}
     files = found.get("checkpoint")
     if isinstance(files, str | list | tuple):

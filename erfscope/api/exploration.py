@@ -24,7 +24,7 @@ from erfscope.explorer.stages import Stage, StagePlan, block_sizes, costs, explo
 from erfscope.figures.maps import colour_map
 from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
-from erfscope.options.request import STAGES, Request
+from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 
@@ -184,10 +184,10 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 def _layers(model: LoadedModel, request: Request) -> list[str]:
     """The layers that were asked for, by default all stages, or as many parts of a network that declares none."""
     request = request.of_model(model.label)
-    if request.layers == (None,) and model.parts:
-        found = asked_layers(model, replace(request, layers=(STAGES,)))
+    # What is called several times has no layer of its name; models are run whole here.
+    if request.layers == (None,) and (found := [name for name in model.parts if len(model.calls_of(name)) == 1]):
         most = len(found) if model.adapter.stages else min(len(found), MOST_PARTS)
-        return [str(found[round(number)]) for number in np.linspace(0, len(found) - 1, most)]
+        return [found[round(number)] for number in np.linspace(0, len(found) - 1, most)]
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 

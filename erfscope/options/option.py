@@ -21,6 +21,8 @@ from erfscope.options.values import numbers
 #: Panels of the help, in order.
 WHAT, IMAGES, MODEL, COMPUTATION, OUTPUT = "What is measured", "Images", "Model", "Computation", "Output"
 PANELS = (WHAT, IMAGES, MODEL, COMPUTATION, OUTPUT)
+#: Options that each of several models may have of its own, in a mapping by their labels.
+OF_EACH = ("layer", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import input_sizes, is_auto
-from erfscope.options.option import Building
+from erfscope.options.option import OF_EACH, Building
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.options.values import alphas, words
 from erfscope.progress import Progress, no_progress, progress_of
@@ -40,8 +40,6 @@ MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell")
 
 
-#: Options that each of several models may have of its own, in a mapping by their labels.
-OF_EACH = ("layer", "checkpoint")
 #: Options that take a mapping for one model.
 MAPPINGS = ("images", "transform", "mean", "std", "model_kwargs", "insert")
 #: The name that stands for all stages of a model.

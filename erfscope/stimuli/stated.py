@@ -5,8 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from erfscope.errors import ErfscopeError
+from erfscope.geometry.axes import Axes
+
+#: Relative difference up to which two spacings are one: headers keep 32-bit floats.
+SAME_SPACING = 1e-3
 #: mm of each unit, and other ways to write it.
 MM = {"nm": 1e-6, "µm": 1e-3, "mm": 1.0, "cm": 10.0, "m": 1e3}
 _UNITS = {
@@ -74,3 +82,31 @@ def sides_in_zarr(names: Sequence[str], image: Any) -> Sides:
             steps = [step * by for step, by in zip(steps, move.get("scale", [1.0] * len(steps)), strict=True)]
         return {name.upper(): side for name, side in zip(names, zip(steps, units, strict=True), strict=True)}
     return {}
+
+
+def refuse_stated_otherwise(axes: Axes, stated: tuple[float, ...] | None, unit: str, file: Path | None) -> None:
+    """Refuse a spacing that the user gives in the unit of scans or sound, which state another; microscopes' files, in
+    other units, may state what nobody measured."""
+    if stated is None or unit not in ("mm", "ms") or set(axes.units) != {unit}:
+        return
+    if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
+        given, own = (_in_words(each) for each in (axes.spacing, stated))
+        raise ErfscopeError(f"{str(file)!r} has {own}, and {given} were given; resample it, or leave them out")
+
+
+def _in_words(spacing: Sequence[float]) -> str:
+    if len(spacing) == 1:
+        return f"{1000 / spacing[0]:.6g} samples per second"
+    return f"{'voxels' if len(spacing) == 3 else 'pixels'} of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
+
+
+def refuse_other_spacing(
+    first: tuple[Path, tuple[float, ...] | None], other: tuple[Path, tuple[float, ...] | None]
+) -> None:
+    """Refuse a file whose spacing is not that of the first one that has it."""
+    (file, spacing), (path, found) = first, other
+    if spacing is None or found is None or np.allclose(spacing, found, rtol=SAME_SPACING, atol=0):
+        return
+    raise ErfscopeError(
+        f"{str(file)!r} has {_in_words(spacing)} and {str(path)!r} {_in_words(found)}; resample one of them"
+    )

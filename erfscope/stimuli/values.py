@@ -20,7 +20,7 @@ from erfscope.geometry.unit import Box, inside, size_text
 from erfscope.stimuli.decode import PASSED_OVER
 from erfscope.stimuli.feed import Feed, TextKind
 from erfscope.stimuli.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
-from erfscope.stimuli.stated import in_unit
+from erfscope.stimuli.stated import in_unit, refuse_other_spacing, refuse_stated_otherwise
 from erfscope.stimuli.stored import TIFF, MissingPackage, StoredArray, is_values, open_array
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 #: So many headers are compared before the first file is read.
 HEADERS_FIRST = 50
-#: Relative difference up to which two spacings are one: headers keep 32-bit floats.
-SAME_SPACING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +161,7 @@ class ValuesFeed:
             raise
         except ErfscopeError as error:
             raise ErfscopeError(f"{error}; {PASSED_OVER}") from error
-        _refuse_other_spacing((self.spacing_file, self.spacing), (file, found.spacing))
+        refuse_other_spacing((self.spacing_file, self.spacing), (file, found.spacing))
         if found.is_clip != self.is_clip:
             raise ErfscopeError(
                 f"{str(file)!r} has {'8-bit frames' if found.is_clip else 'other values'}, unlike the files before it;"
@@ -251,7 +249,7 @@ def open_values(
     unit = "mm"
     for number, (file, array, clip) in enumerate(_headers(files, preprocess)):
         is_clip = clip if number == 0 else is_clip
-        _refuse_other_spacing(first, (file, array.spacing))
+        refuse_other_spacing(first, (file, array.spacing))
         if not first[1]:
             first, unit = (file, array.spacing), array.unit
     feed = ValuesFeed(
@@ -265,7 +263,7 @@ def open_values(
         spacing_file=first[0],
         unit=unit,
     )
-    _refuse_stated_otherwise(feed)
+    refuse_stated_otherwise(feed.model.axes, feed.spacing, feed.spacing_unit, feed.spacing_file)
     return feed
 
 
@@ -359,37 +357,6 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
             f"{str(file)!r} is {has}, and the model takes {takes}, {size_text(preprocess.size)}; give files with one of"
             f" {' '.join(SOUNDS if rank == 1 else (*VOLUMES, *TIFF))}"
         )
-
-
-def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
-    """Refuse a spacing that the user gives in the unit of scans or sound, which state another; microscopes' files, in
-    other units, may state what nobody measured."""
-    axes, stated = feed.model.axes, feed.spacing
-    if stated is None or feed.spacing_unit not in ("mm", "ms") or set(axes.units) != {feed.spacing_unit}:
-        return
-    if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
-        given, own = (_in_words(each) for each in (axes.spacing, stated))
-        raise ErfscopeError(
-            f"{str(feed.spacing_file)!r} has {own}, and {given} were given; resample it, or leave them out"
-        )
-
-
-def _in_words(spacing: Sequence[float]) -> str:
-    if len(spacing) == 1:
-        return f"{1000 / spacing[0]:.6g} samples per second"
-    return f"{'voxels' if len(spacing) == 3 else 'pixels'} of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
-
-
-def _refuse_other_spacing(
-    first: tuple[Path, tuple[float, ...] | None], other: tuple[Path, tuple[float, ...] | None]
-) -> None:
-    """Refuse a file whose spacing is not that of the first one that has it."""
-    (file, spacing), (path, found) = first, other
-    if spacing is None or found is None or np.allclose(spacing, found, rtol=SAME_SPACING, atol=0):
-        return
-    raise ErfscopeError(
-        f"{str(file)!r} has {_in_words(spacing)} and {str(path)!r} {_in_words(found)}; resample one of them"
-    )
 
 
 def _counted(channels: int) -> str:

@@ -20,6 +20,7 @@ from erfscope.results.findings import OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
+from erfscope.view.error_bars import errors_over
 from erfscope.view.extras import trust_sentence
 from erfscope.view.report_view import ReportView, Row
 from erfscope.view.words import (
@@ -27,7 +28,6 @@ from erfscope.view.words import (
     IN_PLANE_MEANS,
     JACKKNIFE,
     checkpoints_of_one,
-    errors_over,
     images_text,
     lengths_text,
     main_radii,

@@ -154,8 +154,8 @@ class Gallery:
             grid = Table.grid(padding=(0, GAP, 0, 0))
             line = panels[first : first + across]
             for _ in line:
-                grid.add_column(width=side)
-            grid.add_row(*(self._label(result, facts, side) for result, _, facts in line))
+                grid.add_column(width=side, overflow="fold", vertical="bottom")
+            grid.add_row(*(self._label(result, facts) for result, _, facts in line))
             grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
@@ -173,12 +173,9 @@ class Gallery:
             if each.close is not None:
                 yield result, each.close, [each.close_text, *facts]
 
-    def _label(self, result: Result, facts: Sequence[str], width: int) -> Text:
-        """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
-        lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return Text("\n").join(lines)
+    def _label(self, result: Result, facts: Sequence[str]) -> Text:
+        """The label of a map, and below it what tells it from others of that label."""
+        return Text("\n").join([Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])])
 
     def _legend(self, shown: Sequence[Windowed], key: str) -> str:
         """What is shown, the key to it, a warning of different scales, and the number of maps left out."""

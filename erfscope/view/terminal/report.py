@@ -22,7 +22,7 @@ from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
-from erfscope.view import words
+from erfscope.view import error_bars, words
 from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
 from erfscope.view.fit import NO_ROOM, fit
@@ -114,7 +114,7 @@ def _answer(result: Result) -> str:
         return f"Measured: {', '.join(result.measures)}."
     middle = "the unit's centre" if words.has_place(result) else f"its centroid{_centroid(result)}"
     r50, r90 = (measure_cell(result, name) for name in radii)
-    errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
+    errors = error_bars.no_errors([result]) or ("" if r50.error is None else error_bars.errors_over(result))
     half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
     sentence = f"Half of the ERF lies within {r50} {unit} of {middle} {half}, 90 % within {r90.text} {unit} {most}"
     if pixel := image_cell(result):
