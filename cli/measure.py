@@ -99,7 +99,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
 def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    MODEL is named as for `analyze`; `LABEL=MODEL@LAYER` has a layer of its own. RESULT is the folder of a stored report.
+    MODEL is named as for `analyze`; `LABEL=MODEL@LAYER` has a layer of its own. RESULT is a stored report's folder.
     Differences are paired, and to the first model under the same settings."""
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)

@@ -124,7 +124,7 @@ def test_one_model_that_is_explored_has_its_checkpoint_by_label_or_without(folde
         (found,) = erfscope.explore("net=nets.py:Net@dec1", grid=1, input_size=32, checkpoint=given).models
         assert (found.conditions.label, found.stages[0].name) == ("net", "dec1")
         assert found.conditions.weights.origin == "best.pt"
-    with pytest.raises(ErfscopeError, match="write checkpoint={'LABEL': 'FILE'}"):
+    with pytest.raises(ErfscopeError, match=r"write checkpoint=\{'LABEL': 'FILE'\}"):
         erfscope.explore("net=nets.py:Net", grid=1, input_size=32, checkpoint=["best.pt", "best.pt"])
 
 
