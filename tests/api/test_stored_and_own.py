@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from made_up import result
 
 import erfscope
-from erfscope.errors import ErfscopeError
 from erfscope.model_facts import Weights
 from erfscope.view.report_view import report_view
 from erfscope.view.sentences import quiet_line, title
 from erfscope.view.words import weights_condition
-
-
-@pytest.mark.parametrize("layer", ["layer3", {"U": "layer3"}])
-def test_a_layer_that_no_model_is_measured_at_is_refused(layer):
-    with pytest.raises(ErfscopeError, match="stands twice, behind the @ of the model and in layer="):
-        erfscope.compare({"U": "test_resnet@layer1", "D": "test_resnet@layer2"}, layer=layer)
 
 
 def test_checkpoints_are_named_by_folder_file_and_averaging():
