@@ -183,7 +183,8 @@ class ModuleAdapter:
                 f" image{'s' * (x.shape[0] != 1)}"
             )
             raise MeasurementError(
-                f"{text}; let erfscope.wrap(model, forward=...) return (B, C, *space) for any number of images"
+                f"{text}; let erfscope.wrap(model, forward=...) return a map, such as (B, C, H, W), for any"
+                " number of images"
             )
         return Features(map=tensor, reference=image if is_input(wrt) else found[wrt][1])
 

@@ -115,6 +115,12 @@ def load(
     }
     with errors_as_one_line("could not be built", model=spec):
         source = build(spec, **options)
+    if weights == "pretrained" and checkpoint is None and source.weights.source == "factory":
+        raise ErfscopeError(
+            "has no weights='pretrained' (--weights pretrained): a factory makes its own weights; give"
+            " checkpoint='FILE' (--checkpoint FILE)",
+            model=spec,
+        )
     adapter = _adapter(
         source, SourceOptions(**options), transform, axes=axes, layout=layout, prefix_tokens=prefix_tokens, owned=True
     )
@@ -188,8 +194,8 @@ def wrap(
         name: Name of the model in results; its class name if None.
         **axes: What the axes of the input are: ``axes`` ("thw" for a clip, "dhw" for a volume, "btchw" for a clip and
             "btc" for a sequence that the model takes with the channels behind the time), ``spacing`` (side of a cell
-            along each axis of space) in ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence. Of three axes
-            "thw" is assumed where there are three channels, else "dhw".
+            along each axis of space, or along all) in ``unit_name``, ``fps`` of a clip, ``sample_rate`` of a sequence.
+            Of three axes "thw" is assumed where there are three channels, else "dhw".
 
     Returns:
         The adapter; the plain module inside any wrapper is ``.module``.
@@ -294,13 +300,15 @@ def _given(asked: AxesOptions) -> list[str]:
 
 def _described(steps: Preprocess, asked: AxesOptions) -> Preprocess:
     """The same preprocessing, of several inputs of each, with axes as they are described."""
-    others = steps.with_channels
+    others, spacing = steps.with_channels, asked.get("spacing")
+    is_one = spacing is not None and (not isinstance(spacing, Sequence) or len(spacing) == 1)
+    says = {*SAYING} - ({"spacing"} if is_one else set())
     return replace(
         steps,
         axes=asked_axes(steps.axes, **asked),
         with_channels=None if others is None else lambda channels: _described(others(channels), asked),
         # A spacing for each axis of a volume, and frames in a second, say what the axes are too.
-        assumed=tuple(name for name in steps.assumed if name != "axes" or not {*SAYING} & {*_given(asked)}),
+        assumed=tuple(name for name in steps.assumed if name != "axes" or not says & {*_given(asked)}),
         parts={name: _described(part, asked) for name, part in steps.parts.items()},
     )
 

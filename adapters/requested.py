@@ -63,7 +63,7 @@ def _opened(
         # Token ids are (B, T).
         if images.dim() < 3 and not (images.dim() == 2 and images.dtype == torch.long):
             raise ErfscopeError(
-                f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor is (B, C, *space), with a"
+                f"images is a tensor of shape {tuple(images.shape)}, and a ready tensor, such as (B, C, H, W), has a"
                 f" channel axis: give images[:, None]; {WITHOUT_CHANNELS}"
             )
         size = size or tuple(images.shape[min(2, images.dim() - 1) :])

@@ -279,7 +279,8 @@ def _refuse_unlike(name: str, named: Mapping[str, Tensor], maps: Mapping[str, Te
     if not maps:
         texts = ", ".join(f"{each} is {_text(tensor)}" for each, tensor in named.items()) or "there is no tensor"
         raise ErfscopeError(
-            f"none of the example inputs of {name} is a floating (B, C, *space) with one to three spatial axes: {texts}"
+            f"none of the example inputs of {name} is a floating tensor, such as (B, C, H, W), with one to"
+            f" three axes behind the channels: {texts}"
         )
     batches = {each: len(tensor) for each, tensor in maps.items()}
     if len(set(batches.values())) > 1 or 0 in batches.values():

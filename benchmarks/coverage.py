@@ -1,6 +1,6 @@
 """How often the truth lies within one and two printed errors, by net, measure and number of images.
 
-Run ``python benchmarks/coverage.py``; it takes a few minutes on two cores and prints the two tables of docs/erf.md.
+Run ``python benchmarks/coverage.py``; in a few minutes on two cores it prints the two tables of benchmarks/coverage.md.
 Each net's contributions to 1,200 images are computed once, by plain autograd. A run draws some of them, and measures
 what erfscope would print; the truth is the same measure over all of them. ``--whole`` repeats two cells with whole
 calls of ``erfscope.analyze``, each on images and random signs of its own.

@@ -1,6 +1,6 @@
 """Units without a place and heads of detectors: what erfscope measures beside plain autograd in float64, by model.
 
-Run ``python benchmarks/heads.py``; it prints the table of docs/zoo.md. The oracle shares no code with erfscope: a hook
+Run ``python benchmarks/heads.py`` for the table of ``zoo.md``. The oracle shares no code with erfscope: a hook
 on the layer, one gradient per channel of the unit, squared, summed, divided by its total for each image. Models of
 packages that are not installed are left out.
 """

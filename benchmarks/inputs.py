@@ -1,6 +1,6 @@
 """Models of several inputs: each input's map and share as erfscope measures them beside plain autograd.
 
-Run ``python benchmarks/inputs.py``; it prints the table of docs/zoo.md. ``python benchmarks/inputs.py SiamFC RAFT`` are
+Run ``python benchmarks/inputs.py`` for the table of ``zoo.md``. ``python benchmarks/inputs.py SiamFC RAFT`` are
 the rows of these models. The oracle shares no code with erfscope: a hook on the layer, and one gradient of the unit's
 value with respect to all inputs for each image. Needs torchvision, transformers and diffusers.
 """

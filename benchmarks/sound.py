@@ -1,6 +1,6 @@
 """Nets of sequences and of sound: what erfscope measures beside plain autograd in float64, by model.
 
-Run ``python benchmarks/sound.py``; it prints the tables of docs/zoo.md. The oracle shares no code with erfscope: a hook
+Run ``python benchmarks/sound.py`` for the tables of ``zoo.md``. The oracle shares no code with erfscope: a hook
 on the layer, one gradient per channel of the unit, squared, summed, divided by its total.
 """
 

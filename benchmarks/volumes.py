@@ -1,6 +1,6 @@
 """Volumes and clips: the layer, the unit's centre and the map of 3-D nets as erfscope has them beside plain autograd.
 
-Run ``python benchmarks/volumes.py``; it prints the tables of docs/zoo.md. ``python benchmarks/volumes.py VNet X3D`` are
+Run ``python benchmarks/volumes.py`` for the tables of ``zoo.md``. ``python benchmarks/volumes.py VNet X3D`` are
 the rows of these models. The oracle shares no code with erfscope: a hook on the layer, one gradient for each channel of
 the unit (of its weighted sum where it has many), and receptive-field arithmetic for the centre (``zoo_plain.py``).
 Needs torchvision, transformers and ``pip install --no-deps monai einops``; models of what is not installed are left

@@ -283,7 +283,7 @@ def from_file(
     from erfscope.api.gate import CheckRequest
 
     where = f"check {entry['name']!r} of {source.name}"
-    own = _options(entry, given, where, source)
+    own = _options(entry, given, where)
     _, general, *from_user = by_source(given if source.parent == Path.cwd() else _from_here(given)).values()
     words = entry.get("tolerances", {})
     if not isinstance(words, dict):
@@ -336,7 +336,7 @@ def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str
     return ({**asked, **words} if general else {**words, **asked}) or None
 
 
-def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str, source: Path) -> dict[str, Any]:
+def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A check's own options, read as click reads those of the command line."""
     context: Any = click.get_current_context()
     options = {text: option for text, option in config.named_options(context.command).items() if option.name in given}
@@ -349,7 +349,7 @@ def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str, sou
             raise unknown("setting", raw, [*KEYS, *options], where=where, limit=40)
         option = options[key]
         try:
-            asked = config.beside(source, option, config.setting(option, value, f"{raw} of {where}"))
+            asked = config.setting(option, value, f"{raw} of {where}")
             found[str(option.name)] = option.type_cast_value(context, asked)
         except click.BadParameter as error:
             raise ErfscopeError(f"{raw} of {where}: {error.message}") from error

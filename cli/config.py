@@ -16,8 +16,7 @@ from click.core import ParameterSource
 from erfscope.cli.console import File
 from erfscope.cli.options import pair
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.options.option import COMPUTATION
-from erfscope.options.request import OF_EACH
+from erfscope.options.option import COMPUTATION, OF_EACH
 from erfscope.options.settings import OPTIONS
 
 #: Entries of the configuration that are not options.

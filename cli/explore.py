@@ -94,8 +94,8 @@ def explore(
         from erfscope.api.exploration import serve as run_server
 
     asked = keywords(*by_source(given).values())
-    one = {name: asked[name][0] for name in ("images", "checkpoint") if len(asked.get(name, ())) == 1}
-    asked |= one
+    if len(asked.get("images", ())) == 1:
+        asked["images"] = asked["images"][0]
     if output is None:
         try:
             run_server(list(models), host=address[0], port=address[1], ready=_show_address, **asked)

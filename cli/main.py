@@ -10,6 +10,7 @@ import difflib
 import errno
 import functools
 import io
+import logging
 import os
 import re
 import signal
@@ -162,6 +163,8 @@ def _run(given: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 0
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
+        # Readers of zarr are cut off with tasks of theirs, of which asyncio would complain at the end.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         # Click raises an Abort while it handles a KeyboardInterrupt.
         cause = stop.__context__ if isinstance(stop, click.Abort) else stop
         return cause.code if isinstance(cause, Interrupted) else SIGNALLED + signal.SIGINT

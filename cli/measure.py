@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -9,7 +10,7 @@ import rich_click as click
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.cli import config
 from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
-from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, options, with_verbose
+from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, on_command_line, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.options.option import OUTPUT
@@ -98,9 +99,8 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
 def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     """Measure several models on the same pixels, one row each.
 
-    Each MODEL is named as for `analyze`, `LABEL=MODEL@LAYER` with a layer of its own; each RESULT is the folder or the
-    .json file of a stored report. Differences are to the first model under the same settings, with the standard error
-    of the paired difference."""
+    MODEL is named as for `analyze`; `LABEL=MODEL@LAYER` has a layer of its own. RESULT is a stored report's folder.
+    Differences are paired, and to the first model under the same settings."""
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
@@ -123,6 +123,8 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
+    stored = _are_stored(models)
+
     def run(**keywords: Any) -> Report:
         if isolate:
             from erfscope.api.isolated import compare_isolated
@@ -130,9 +132,22 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             return compare_isolated(models, **limits, **keywords)
         from erfscope.api.comparison import compare
 
+        if stored:
+            # What settings files and variables say is for models that are measured.
+            keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
         return compare(models, **keywords)
 
-    return measured(run, wanted, given, models=models, sort=sort)
+    return measured(run, wanted, given, models=models, sort=sort, hint=not stored)
+
+
+def _are_stored(models: tuple[str, ...]) -> bool:
+    """Whether all models are named by stored results, so that nothing is measured."""
+    if not all(Path(model.rpartition("=")[2]).exists() or Path(model).exists() for model in models):
+        return False
+    from erfscope.adapters import split_label  # it imports torch
+    from erfscope.api.entries import is_stored
+
+    return all(is_stored(split_label(model)[1]) for model in models)
 
 
 @click.command()
@@ -140,7 +155,7 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
 @options({name: each for name, each in OUTPUT_OPTIONS.items() if name != "resume"}, in_panels=False)
 @with_verbose
 def merge(shards: tuple[str, ...], **given: Any) -> int:
-    """Put the shards of one run together, exactly.
+    """Put the shards of one run together: the numbers of one run, up to rounding.
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""

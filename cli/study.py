@@ -25,8 +25,6 @@ STUDY_NAMES = (
 )
 #: The words of --effort.
 EFFORTS = ("quick", "full", "long")
-#: Terminals from this width on show optional columns.
-WIDE = 100
 
 
 @click.command()
@@ -175,7 +173,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
         return
     else:
         screen = Screen(plain=chosen == "plain")
-        screen.print(study_view(result, width=screen.width))
+        screen.print(study_view(result))
         for path in written:
             screen.print_line(f"wrote {path}", style="dim")
         return
@@ -183,26 +181,18 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
         complain(result.conclusion)
 
 
-def study_view(result: StudyResult, *, width: int) -> RenderableType:
+def study_view(result: StudyResult) -> RenderableType:
     """The table of a study, above it why not every claim is reproduced, and below it its claims with their verdicts and
-    the answer.
-
-    Args:
-        result: The study.
-        width: Of the terminal; where the table is wider, it goes without its optional columns.
-    """
+    the answer."""
     from rich.console import Group
     from rich.text import Text
 
     from erfscope.studies import STUDIES
     from erfscope.view.terminal.table import TerminalTable
 
-    columns = [column for column in result.columns if width >= WIDE or not column.optional]
-    rows = TerminalTable(result.rows_table(columns, has_headings=True), edged=True)
+    rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]
     facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
-    hidden = [column.title for column in result.columns if column not in columns]
-    facts += [f"not shown below {WIDE} characters: {', '.join(hidden)}"] if hidden else []
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
     claims = TerminalTable(result.claims_table(), edged=True)
     reason = STUDIES[result.study].explained(result)

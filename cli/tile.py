@@ -219,13 +219,14 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.storage.writing import check_file, suffixes, suffixes_like
+    from erfscope.storage.writing import behind_link, check_file, is_zarr, suffixes, suffixes_like
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)
         return
     # Only a run that was stopped has this file beside its output.
-    count, part = Path(f"{output}.tiles.json"), Path(f"{output}.part")
+    whole = behind_link(output)
+    count, part = Path(f"{whole}.tiles.json"), Path(f"{whole}.part")
     is_begun = count.exists()
     if is_begun and not (resume or force):
         raise ErfscopeError(f"a run for {output} was stopped; add --resume to go on, or --force to start again")
@@ -234,8 +235,7 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
         raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
     if resume and not is_begun and Path(output).exists() and not force:
         raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
-    is_zarr = any((Path(output) / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
-    if not (is_zarr and kind == (".zarr",) and (force or is_begun)):
+    if not (is_zarr(whole) and kind == (".zarr",) and (force or is_begun)):
         check_file(output, kind, force=force or is_begun)
 
 
@@ -257,13 +257,14 @@ def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, aske
     from erfscope.api.tile import tile_file
     from erfscope.cli.console import complain
     from erfscope.cli.run.output import progress
+    from erfscope.storage.writing import behind_link
 
     with progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
             tile_file(model, plan, image, output, goes_on=resume, called=called, tell=complain, **asked)
         except KeyboardInterrupt:
-            if Path(f"{output}.tiles.json").exists():
+            if Path(f"{behind_link(output)}.tiles.json").exists():
                 complain("the same command with --resume goes on")
             raise
     complain(f"wrote {output}")

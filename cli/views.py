@@ -62,8 +62,8 @@ def deliver(report: CheckReport, *, shown: str, quiet: bool = False) -> None:
         screen = Screen(plain=shown != "rich")
         width = screen.width if screen.is_bounded else sys.maxsize
         for line in (verdict.in_one_line for verdict in report) if quiet else report.lines(width):
-            # A command in the line is copied whole.
-            screen.print(styled(line), soft_wrap=line.kind == "accept" or not screen.is_bounded)
+            # A command in the line is copied whole, and a log has one line for each check.
+            screen.print(styled(line), soft_wrap=quiet or line.kind == "accept" or not screen.is_bounded)
     if shown in ("json", "markdown") and not report.ok:
         complain(report.summary)
     if shown == "github" or os.environ.get("GITHUB_ACTIONS") == "true":

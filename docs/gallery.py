@@ -1,5 +1,5 @@
-"""Make the gallery: ``python docs/gallery.py`` measures 24 architectures of timm and writes docs/gallery.md with its
-figure.
+"""Make the gallery: ``python docs/gallery.py`` measures 24 architectures of timm and writes docs/gallery.png and
+docs/tables/gallery.csv.
 
 ``python docs/gallery.py six`` draws docs/six.png instead, the figure that the README and the first page open with.
 
@@ -9,11 +9,11 @@ wheels of the extra `test`, and docs/explorer.png, which needs Chromium.
 
 from __future__ import annotations
 
+import csv
 import runpy
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,53 +45,6 @@ EXPLORED = {"resnet18": "resnet18", "vit_tiny": "vit_tiny_patch16_224"}
 #: Names that are too long for a panel -> shorter ones.
 SHORT = {"swin_tiny_patch4_window7_224": "swin_tiny"}
 MEASURES = ("r50", "r90", "context_r50", "center_share")
-PAGE = """# Gallery
-
-The effective receptive fields (ERF) of {asked} architectures of timm at **random weights** (seed 0), the central unit
-of the last map each. This is what an architecture looks like before any training: trained weights give other maps, and
-**a larger ERF is not a better one**.
-
-![Effective receptive fields of {measured} architectures at random weights]({image})
-
-The colour of a pixel is the share of the ERF that lies in pixels at least as strong, so that a colour means the same in
-every panel: see [Figures](reports.md#figures). A small bright square in the middle of a patchy map is the skip path,
-which the centre share counts and `context_r50` leaves out: see
-[Why is my ERF so small?](pitfalls.md#why-is-my-erf-so-small)
-
-## To point at
-
-The same cat, seen by two architectures, and by a model before and after training. Point at the picture, choose a
-stage, or ask who sees a pixel: see [What does this unit see?](explore.md) Opened alone:
-[two architectures](explorers/architectures.html) and [before and after training](explorers/trained.html).
-
-<iframe src="explorers/architectures.html" title="Explorer of two architectures" loading="lazy"
-  style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
-
-An efficientnet_lite0 with **ImageNet weights**, and with those that timm begins a training with:
-
-<iframe src="explorers/trained.html" title="Explorer of a model before and after training" loading="lazy"
-  style="width: 100%; height: 760px; border: 1px solid #8884"></iframe>
-
-## In numbers
-
-Letters behind a model's name lead to the notes below the table; they are not the letters of the panels.
-
-{table}
-
-{failed}
-
-## Made by
-
-    python docs/gallery.py
-
-in a clone of the repository, in {seconds:.0f} seconds of processor time with erfscope {version}. The script then
-shrinks the figure to {pixels} px. `python docs/gallery.py explorers` makes the explorers, `python docs/gallery.py six`
-the figure of the first page. For other models:
-
-```bash
-erfscope compare resnet18 vit_small_patch16_224 --weights random --samples 4 -o gallery.png -o gallery.md --width page
-```
-"""
 
 
 def measure(models: Sequence[str], *, samples: int = 4, input_size: int = 224) -> erfscope.Report:
@@ -110,35 +63,29 @@ def draw(report: erfscope.Report, path: Path, *, pixels: int, colours: int) -> N
     small.quantize(colours, dither=Image.Dither.NONE, kmeans=1).save(path, optimize=True)
 
 
-def page(report: erfscope.Report, image: str, *, seconds: float, pixels: int) -> str:
-    """Return the gallery's page, with the reason for every model that has no result."""
-    failed = [f"* {result.label}: {result.error}" for result in report if not result.ok]
-    measured = (
-        f"Not measured, {len(failed)} of {len(report)}:\n\n" + "\n".join(failed)
-        if failed
-        else f"All {len(report)} were measured."
-    )
-    return PAGE.format(
-        asked=len(report),
-        measured=sum(result.map is not None for result in report),
-        image=image,
-        table=report.table(MEASURES),
-        failed=measured,
-        seconds=seconds,
-        version=erfscope.__version__,
-        pixels=pixels,
-    )
+def table(report: erfscope.Report) -> list[list[str]]:
+    """The rows of the table: sizes with their errors, or the reason why there are none."""
+    rows = [["model", "layer", "TRF (px)", *MEASURES, "remark"]]
+    for result in report:
+        if not result.ok:
+            rows.append([result.label, *[""] * (len(MEASURES) + 2), str(result.error)])
+            continue
+        codes = " ".join(finding.code for finding in result.findings)
+        field = "x".join(str(side) for side in dict.fromkeys(result.trf.local_size_px))
+        field = f"all ({field})" if result.trf.is_global else field
+        rows.append([result.label, str(result.layer), field, *(str(result[name]) for name in MEASURES), codes])
+    return rows
 
 
 def make(
     models: Sequence[str], folder: Path, *, samples: int = 4, input_size: int = 224, pixels: int = 960
 ) -> erfscope.Report:
-    """Measure models, and write gallery.md and gallery.png into a folder."""
-    begun = time.process_time()
+    """Measure models, and write gallery.csv and gallery.png into a folder."""
     report = measure(models, samples=samples, input_size=input_size)
     draw(report, folder / "gallery.png", pixels=pixels, colours=64)
-    seconds = time.process_time() - begun
-    (folder / "gallery.md").write_text(page(report, "gallery.png", seconds=seconds, pixels=pixels), encoding="utf-8")
+    (folder / "tables").mkdir(exist_ok=True)
+    with (folder / "tables" / "gallery.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(table(report))
     return report
 
 

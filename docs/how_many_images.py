@@ -1,6 +1,6 @@
 """Measure standard errors against the number of images and draws: ``python docs/how_many_images.py``.
 
-Writes docs/how_many_images.png, and the table of docs/erf.md between its two marks.
+Writes docs/how_many_images.png, and the table of docs/errors.md between its two marks.
 """
 
 from __future__ import annotations
@@ -109,6 +109,6 @@ def draw(measured: Curves, images: Sequence[int] = IMAGES) -> Figure:
 if __name__ == "__main__":
     measured = curves()
     draw(measured).savefig(HERE / "how_many_images.png")
-    page = HERE / "erf.md"
+    page = HERE / "errors.md"
     page.write_text(MARKS.sub(rf"\g<1>{table(measured)}\n\g<2>", page.read_text(encoding="utf-8")), encoding="utf-8")
     print(table(measured))

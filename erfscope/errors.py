@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
-_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|'[^']*'|[\w.*]*)"
+_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|\{[^{}]*\}|'[^']*'|[\w.*]*)"
 _KEYWORDS = rf"{_KEYWORD}(?:(?:,| and| or) {_KEYWORD})*"
 #: An option by its keywords, and behind them by its flags, as texts name both; and the other way round.
 _BOTH = re.compile(rf"({_KEYWORDS}) \((--[^()]*)\)|(--[a-z-]+[^-();]*(?: or --[a-z-]+[^-();]*)?) \(({_KEYWORDS})\)")
@@ -96,12 +96,12 @@ def did_you_mean(asked: str, names: Sequence[str]) -> str:
 
 
 def _nearest(asked: str, names: Sequence[str]) -> str | None:
-    """Return the name most like ``asked``; of several, the one with the same beginning: for r51, r50 rather than
-    r95."""
+    """Return the name most like ``asked``; of several, the one with the same beginning, for r51 r50 rather than r95,
+    or the same letters, for r05 r50."""
 
-    def likeness(name: str) -> tuple[float, int]:
+    def likeness(name: str) -> tuple[float, int, bool]:
         same_start = takewhile(lambda pair: pair[0] == pair[1], zip(asked, name, strict=False))
-        return difflib.SequenceMatcher(None, asked, name).ratio(), len(list(same_start))
+        return difflib.SequenceMatcher(None, asked, name).ratio(), len(list(same_start)), sorted(asked) == sorted(name)
 
     return max(difflib.get_close_matches(asked, names, n=10, cutoff=0.5), key=likeness, default=None)
 

@@ -38,7 +38,7 @@ class Code:
 #: Every kind of finding, by its code.
 CODES = {
     "amp_error": Code("model"),
-    "assumed": Code("model", "notice"),
+    "assumed": Code("model"),
     "assumed_layout": Code("model"),
     "at_border": Code("map", "notice"),
     "averaged": Code("model"),

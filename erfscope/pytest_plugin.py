@@ -100,7 +100,7 @@ class ErfRegression:
         )
         asked = CheckRequest(name=label, model=model, tolerances=tolerances, options=analyze_options, advice=advice)
         try:
-            self.file.parent.mkdir(exist_ok=True)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ErfscopeError(
                 f"cannot make the folder {self.file.parent} for what is expected: {error.strerror or error}"

@@ -79,7 +79,7 @@ def check_shown(tmp_path: Path) -> Callable[..., None]:
         assert (tmp_path / "figure.png").stat().st_size > 10_000
         assert len(result.table(format="plain").splitlines()) == len(result) + 1
         out = io.StringIO()
-        Console(width=width, color_system=None, file=out).print(study_view(result, width=width))
+        Console(width=width, color_system=None, file=out).print(study_view(result))
         kept = [column for column in result.columns if not column.optional and not column.folds]
         words = [column.title for column in kept] + [column.text(row) for column in kept for row in result]
         words += [word for each in result.claims for text in (each.claim, each.ours) for word in text.split()]

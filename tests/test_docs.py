@@ -4,6 +4,7 @@ warning."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib.util
 import json
 import math
@@ -19,11 +20,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rich_click as click
 import torch
 from PIL import Image
 
 import erfscope
-from erfscope.cli.main import main
+from erfscope.cli.main import cli, main
 from erfscope.options.option import Building
 from erfscope.options.settings import Options
 
@@ -104,10 +106,17 @@ def smaller(text: str) -> str:
     return re.sub(rf"\b({'|'.join(SMALLER)})\b(?!\.\w)", lambda found: SMALLER[found[1]], text)
 
 
+def steps(code: str) -> list[str]:
+    """The commands of a bash block, one by one, without comments and without variables that are set for one alone."""
+    lines = re.sub(r"\\\n\s*", "", code).splitlines()
+    parts = [part.strip() for line in lines if not line.startswith("#") for part in line.split(" && ")]
+    return [re.sub(r"^(?:[A-Z_]+=\S+ +)+", "", part) for part in parts if part]
+
+
 def commands(code: str) -> list[list[str]]:
-    """Words of every erfscope command of a bash block."""
-    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
-    return [words[1:] for words in lines if words[:1] == ["erfscope"]]
+    """Words of every erfscope command of a bash block, those that a launcher starts included."""
+    found = [re.fullmatch(r"(?:exec |torchrun .*-m )?erfscope (.*)", step) for step in steps(code)]
+    return [shlex.split(each[1], comments=True) for each in found if each]
 
 
 def run(words: list[str]) -> int:
@@ -132,17 +141,30 @@ def folder(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     # Planning memory takes longer than measuring small models, and has tests of its own.
     monkeypatch.setattr("erfscope.engine.batch.needs", lambda plan: [])
-    for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png"):
+    for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png", "examples/leaves.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / name)
     (tmp_path / "mymodels.py").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    for block in blocks(page("inputs")):  # the models of that page, which others measure too
+        if named := re.match(r"# (\w+\.py)\n", block.code):
+            (tmp_path / named[1]).write_text(block.code, encoding="utf-8")
+    numbers = np.random.default_rng(0)
+    for name, shape in {"scan": (16, 32, 32), "tone": (800,), "image": (3, 80, 96)}.items():
+        np.save(tmp_path / f"{name}.npy", numbers.normal(size=shape).astype(np.float32) / 4)
+    (tmp_path / "walk").mkdir()
+    for frame in range(8):
+        Image.fromarray(numbers.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(tmp_path / "walk" / f"{frame}.png")
     (tmp_path / "pyproject.toml").write_text(CHECKS, encoding="utf-8")
     (tmp_path / "weights").mkdir()
     built: dict[str, Any] = {}
     exec(MODELS, built)
     torch.save(built["build"]().state_dict(), tmp_path / "weights" / "best.pth")
     torch.save(built["build"](depth=4).state_dict(), tmp_path / "best.pth")
+    (tmp_path / "checkpoints").mkdir()
+    for step in (1, 2):
+        torch.save(built["build"]().state_dict(), tmp_path / "checkpoints" / f"ckpt-{step}.pt")
     return tmp_path
 
 
@@ -196,7 +218,7 @@ def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undraw
             for words in commands(code):
                 expected = promised(words, folder)
                 if words[0] == "explore":  # a page of fewer units
-                    words += ["--grid", "4"]
+                    words += ["--grid", "2"]
                 with monkeypatch.context() as patch:
                     if HAS_ITS_SIZE in words:
                         patch.delenv("ERFSCOPE_INPUT_SIZE")
@@ -204,14 +226,71 @@ def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undraw
 
 
 def test_every_line_of_a_bash_block_is_a_command_of_ours_or_named_here():
-    """So that no command escapes the test above by standing behind another."""
+    """So that no command escapes the test above, and the one below, by standing behind another."""
+    known = r"pip install |python3 -m venv |\. \.venv/|pytest -q |pre-commit install-hooks"
     for page in PAGES:
         for block in blocks(page.read_text(encoding="utf-8")):
-            if block.language == "bash" and block.reason is None:
-                others = [
-                    line for line in block.code.splitlines() if line.strip() and not re.match(r"#|erfscope ", line)
-                ]
-                assert all("pip install" in line for line in others), (page.name, others)
+            if block.language == "bash":
+                others = [step for step in steps(block.code) if not re.match(known, step)]
+                assert len(commands(block.code)) == len(others), (page.name, others)
+
+
+def parse(words: list[str]) -> None:
+    """Read a command as the program does, without running it."""
+    context = click.Context(cli, info_name="erfscope")
+    name, command, rest = cli.resolve_command(context, words)
+    command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_that_are_not_run_or_stand_in_a_sentence_are_understood(page, folder):
+    text = page.read_text(encoding="utf-8")
+    shown = [block.code for block in blocks(text) if block.reason is not None and block.language == "bash"]
+    for words in (words for code in shown for words in commands(code)):
+        parse([re.sub(r"\$\w+", "1", word) for word in words])
+    for span in re.findall(r"`(erfscope [a-z][^`]*)`", re.sub(FENCE, "", text).replace("\n", " ")):
+        # A span may name the command alone, or an option of it, and a stored report that is not here.
+        with contextlib.suppress(click.MissingParameter, erfscope.ErfscopeError):
+            parse(shlex.split(span.partition(" > ")[0])[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_that_a_page_names_exist(page):
+    known = {text for command in cli.commands.values() for each in command.params for text in each.opts}
+    spans = re.findall(r"`(--[a-z][\w-]*)", re.sub(FENCE, "", page.read_text(encoding="utf-8")))
+    of_others = {"--help", "--help-all", "--update-golden", "--force-regen"}  # the last two are pytest's
+    assert {*spans} - known - of_others == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_scripts_and_tests_that_a_page_names_exist(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b(?:python|pytest) ((?:benchmarks|docs|examples|tests)/[\w/]+\.py)", text)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "benchmarks/zoo.md"])
+def test_links_into_the_documentation_lead_to_pages_and_headings(name):
+    """Those between the pages are checked where the site is built."""
+    source = ROOT / name
+    for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)", source.read_text(encoding="utf-8")):
+        linked = (source.parent / target).resolve() if target else source
+        assert linked.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles]
+
+
+def test_the_pages_are_few_and_short():
+    assert len(DOCS) <= 24
+    words = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    assert {stem: count for stem, count in words.items() if count > 1500 and stem not in ("theory", "graph")} == {}
+
+
+def test_pictures_of_the_documentation_are_shown():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    pictures = [path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".png", ".svg")]
+    assert [name for name in pictures if name not in text] == []
 
 
 # --- generated parts ------------------------------------------------------------------------------
@@ -229,6 +308,15 @@ def generated():
         sys.path.remove(str(ROOT / "docs" / "hooks"))
 
 
+@pytest.mark.slow
+def test_generated_parts_of_pages_and_tables_are_those_of_the_code(generated, request):
+    expected = generated.expected()
+    if request.config.getoption("--update-golden"):
+        generated.write()
+    stale = [path.name for path, text in expected.items() if not path.is_file() or path.read_text("utf-8") != text]
+    assert stale == [], "write them anew: python docs/hooks/generated.py"
+
+
 def page(name: str) -> str:
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
@@ -238,31 +326,33 @@ def section(name: str, title: str) -> str:
     return re.split(r"^## ", page(name).split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
 
 
-def test_the_pages_on_python_have_every_public_name_and_the_table_of_options_every_keyword(generated):
-    text = "".join(generated.filled(page(name)) for name in ("api", "api_results", "api_more", "cli"))
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of a file of docs/tables."""
+    with (ROOT / "docs" / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_page_on_python_has_every_public_name_and_what_it_is_and_the_table_of_options_every_keyword():
+    text = page("api")
     named = re.findall(r"^::: erfscope\.([\w.]+)", text, flags=re.MULTILINE)
-    assert {*erfscope.__all__} - {"Options"} <= {*named}
-    for keyword in (*Options.__annotations__, *Building.__annotations__):
-        (row,) = re.findall(rf"^\| `{keyword}` \|.*\| (.*) \|$", text, flags=re.MULTILINE)
-        assert row
+    assert {*erfscope.__all__} - {"Options"} <= {name.rpartition(".")[2] for name in named}
+    assert {*re.findall(r"\(#erfscope\.([\w.]+)\) \| \w", text)} == {*named}
+    said = {row["keyword"]: row["what it does"] for row in table("options")}
+    assert all(said[keyword] for keyword in (*Options.__annotations__, *Building.__annotations__))
 
 
-def test_the_page_on_studies_has_every_claim_of_the_kept_runs(generated):
-    text = generated.filled(page("studies"))
-    lines = [line.split(" | ") for line in text[text.index("| study | claim") :].splitlines()]
-    told = [cells[2:5] for cells in lines if len(cells) == 6][1:]
+def test_the_table_of_studies_has_every_claim_of_the_kept_runs():
+    told = [[row["published"], row["ours"], row["verdict"]] for row in table("studies")]
     kept = [json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "erfscope/studies/kept").glob("*.json")]
     claims = [[each["published"], each["ours"], each["verdict"]] for found in kept for each in found["claims"]]
-    assert sorted([cell.replace("\\|", "|").replace("&lt;", "<") for cell in cells] for cells in told) == sorted(claims)
+    assert sorted(told) == sorted(claims)
 
 
 @pytest.mark.slow
-def test_the_page_on_files_has_every_field_of_a_report(generated, tmp_path):
-    text = generated.filled(page("reports"))
+def test_the_table_of_fields_has_every_field_of_a_report():
     document = erfscope.sweep("test_resnet", weights="random", samples=1, measures="r50").to_json()
-    for result in document["results"]:
-        for name in result:
-            assert f"| `results[].{name}` |" in text
+    fields = {row["field"] for row in table("report_fields")}
+    assert {f"results[].{name}" for result in document["results"] for name in result} <= fields
 
 
 def test_every_finding_is_explained():
@@ -353,8 +443,9 @@ def test_generated_parts_and_docstrings_reach_the_site(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     assert "Measure how far one unit of a model looks" in text
     assert not re.search(r":(?:func|class|meth):", text)
-    assert "generated:" not in (site / "measures.html").read_text(encoding="utf-8")
-    assert 'id="context_r50"' in (site / "measures.html").read_text(encoding="utf-8")
+    assert 'id="erfscope.analyze"' in text
+    assert "smallest r" in (site / "measures.html").read_text(encoding="utf-8")
+    assert (site / "tables" / "options.csv").is_file()
 
 
 def module_of(path: Path) -> types.ModuleType:

@@ -121,7 +121,9 @@ def take_layer(model: Any) -> tuple[Any, str | None]:
         return model, None
     label, spec = split_label(model)
     spec, layer = split_layer(spec)
-    return (model if layer is None else spec if label is None else f"{label}={spec}"), layer
+    if layer is None:
+        return model, None
+    return (spec if label is None else f"{label}={spec}"), layer
 
 
 def _refuse(spec: str) -> None:

@@ -93,7 +93,8 @@ def _registered(spec: str) -> dict[str, Any]:
     name, _, tag = spec.partition(".")
     if "/" in spec or "\\" in spec:
         raise ErfscopeError(
-            f"{spec!r} looks like a path or a hub name; write local-dir:{spec}, hf-hub:{spec} or {spec}:function"
+            f"{spec!r} looks like a path or a hub name, and no file or folder, such as a stored result, is there;"
+            f" write local-dir:{spec}, hf-hub:{spec} or {spec}:function"
         )
     if not timm.is_model(name):
         import torchvision.models

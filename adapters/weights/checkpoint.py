@@ -108,8 +108,15 @@ def _read(file: Path, unsafe: bool, own: Mapping[str, Tensor]) -> tuple[dict[str
         raise ErfscopeError(
             f"{text} ({type(error).__name__}); save it as torch.save(model.state_dict(), FILE)"
         ) from error
+    return _weights_in(content, file, own)
+
+
+def _weights_in(content: Any, file: Path, own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
+    """The weights in what a file holds, and the entry that holds them."""
     entries = content if isinstance(content, Mapping) else {}
-    entry = next((name for name in ENTRIES if any(True for _ in _nested({"": entries.get(name)}))), None)
+    # A tensor alone is a number of the training, such as the decay of an average.
+    held_by = {name: each for name in ENTRIES if isinstance(each := entries.get(name), Mapping | nn.Module)}
+    entry = next((name for name, each in held_by.items() if any(True for _ in _nested({"": each}))), None)
     held = content if entry is None else content[entry]
     named = held.state_dict() if isinstance(held, nn.Module) else held if isinstance(held, Mapping) else {}
     named = {key: value for key, value in named.items() if isinstance(key, str)}
@@ -153,15 +160,17 @@ def _cleaned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 Prefixes = tuple[str, str]
 
 
-def _hits(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Counter[Prefixes]:
-    """How many tensors fit by name and shape under each pair of prefixes."""
+def _hits(state: Mapping[str, Tensor], own: Mapping[str, Tensor], *, of_any_shape: bool = False) -> Counter[Prefixes]:
+    """How many tensors fit by name and shape under each pair of prefixes, or by name alone."""
     shared = [head for head in _heads(next(iter(own), "")) if all(key.startswith(head) for key in own)]
     return Counter(
         (head, inside)
         for key, value in state.items()
         for head in _heads(key)
         for inside in shared
-        if (mine := own.get(inside + key[len(head) :])) is not None and mine.shape == value.shape and _counts(key)
+        if (mine := own.get(inside + key[len(head) :])) is not None
+        and (of_any_shape or mine.shape == value.shape)
+        and _counts(key)
     )
 
 
@@ -178,10 +187,14 @@ def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor], file: Path) 
     Raises:
         ErfscopeError: there are several, and not one of them is averaged.
     """
-    hits = _hits(state, own)
+    # Of a model that was built with other sizes, it may be that nothing fits by shape.
+    hits, count = _hits(state, own), sum(map(_counts, own))
+    if not hits:
+        named = _hits(state, own, of_any_shape=True)
+        hits = Counter({pair: number for pair, number in named.items() if 2 * number > count})
     if not hits:
         return "", ""
-    most, count = hits.most_common(1)[0][1], sum(map(_counts, own))
+    most = hits.most_common(1)[0][1]
     probe = next(key for key in own if _counts(key))
     found = {head + probe.removeprefix(inside): (head, inside) for (head, inside), n in hits.items() if n == most}
     copies = list[Prefixes]()
@@ -237,11 +250,7 @@ def _misfit(
     )
     if not any(key in own for key in state):
         fix = "no key matches: it is another model's, or its keys need renaming"
-    found = "; ".join(
-        f"{kind}: {', '.join(keys[:3])}" + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-        for kind, keys in misfits.items()
-        if keys
-    )
+    found = "; ".join(f"{kind}: {listed_up_to(3, keys)}" for kind, keys in misfits.items() if keys)
     return f"{found}; {fix}" if found else ""
 
 

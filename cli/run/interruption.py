@@ -43,9 +43,12 @@ class Interruption:
         self.signal = 0
         self._came_at = 0.0
         self._measuring = True
+        #: Whether the loop over models, or over batches, has begun.
+        self._has_begun = False
 
     def __call__(self) -> bool:
         """Whether a signal asks the run to end."""
+        self._has_begun = True
         return self.signal != 0
 
     def end_measuring(self) -> bool:
@@ -67,9 +70,11 @@ class Interruption:
         self.signal, self._came_at = number, time.monotonic()
         _complain_at_once(
             (
-                "stopping after this batch; the report shows what is measured"
-                if self._measuring
-                else "finishing the output"
+                "finishing the output"
+                if not self._measuring
+                else "stopping after this batch; the report shows what is measured"
+                if self._has_begun
+                else "stopping before anything is measured"
             )
             + "; a second signal stops at once"
         )

@@ -60,12 +60,14 @@ def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> N
 
 
 def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
-    """Refuse an output that is one of the inputs: files, folders and patterns.
+    """Refuse an output that is or holds one of the inputs: files, folders and patterns.
 
     Raises:
         ErfscopeError: it is.
     """
-    refuse_input(output, _files(inputs) if Path(output).is_file() else inputs)
+    # A folder is no file of another folder.
+    searched = [each for each in inputs if Path(output).is_file() or not Path(each).exists()]
+    refuse_input(output, [*inputs, *_files(searched)])
 
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
@@ -190,7 +192,7 @@ def deliver(
     if chosen == "json":
         print_json(report.to_json())
     elif chosen in TABLES:
-        say(report.table(measures, format=chosen).rstrip("\n"))
+        say(report.table(measures, format=chosen).rstrip("\n"))  # type: ignore[arg-type]
     elif wanted.quiet and not wanted.explain:
         say("\n".join(map(quiet_line, report)))
     else:

@@ -27,6 +27,7 @@ def measured(
     *,
     models: Mapping[str, str] | Sequence[str],
     sort: str | None = None,
+    hint: bool = True,
 ) -> int:
     """Measure, write and print, and give the exit code.
 
@@ -36,6 +37,7 @@ def measured(
         given: The other options, as click read them.
         models: The models.
         sort: The measure to sort rows by.
+        hint: Whether to say what to try next.
     """
     from erfscope.cli.run.output import check_figure, check_outputs, deliver, explain_computing, progress
 
@@ -77,7 +79,7 @@ def measured(
         wanted = replace(wanted, resume=wanted.resume or bool(stored))
         drawn = not stopped and len(report) <= DRAWN
         measures = None if given["measures"] in (None, "all") else words(given["measures"])
-        status = deliver(report, wanted, measures=measures, drawn=drawn, hint=True)
+        status = deliver(report, wanted, measures=measures, drawn=drawn, hint=hint)
         if stopped:
             explain_interruption(report, stored=bool(stored))
         return stop.code if stopped else status

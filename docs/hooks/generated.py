@@ -1,106 +1,115 @@
-"""Parts of pages that the code itself prints: ``<!-- generated: NAME -->`` in a page becomes what ``PARTS[NAME]``
-returns.
+"""Write the tables of the pages and of ``docs/tables`` that the code itself prints: ``python docs/hooks/generated.py``.
 
-Run by MkDocs, so that formulas, conventions, options and fields cannot fall behind the code.
+In a page, what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is what ``PARTS[NAME]`` returns;
+``docs/tables/NAME.csv`` has the rows that ``TABLES[NAME]`` returns. ``tests/test_docs.py`` compares both with the code.
 """
 
 from __future__ import annotations
 
+import csv
+import inspect
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
-from rich_click.rich_panel import construct_panels
+from field_comments import comment_above, without_roles
 
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
 from erfscope.cli.main import cli
-from erfscope.figures.canvas import figure_bytes
 from erfscope.figures.kinds import KINDS
-from erfscope.measures import MEASURES, Measure
+from erfscope.measures import MEASURES, SHOWN
 from erfscope.measures.sizes import SIZED
-from erfscope.options.settings import OPTIONS, Options
-from erfscope.results.report import Report
+from erfscope.options.settings import OPTIONS
 from erfscope.storage.writing import FORMATS
 from erfscope.studies import STUDIES, kept_study
-from erfscope.view.table import markdown_text
 from erfscope.view.words import WIDER
 
-MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", flags=re.MULTILINE)
-#: Figures in the pages, by file name -> kind.
-PICTURES = {"figure-panel": "panel", "figure-depth": "depth"}
+DOCS = Path(__file__).resolve().parents[1]
+PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(?=<!-- end -->)", flags=re.DOTALL)
+#: A public name of the pages on Python, which the site replaces by its documentation.
+PUBLIC = re.compile(r"^::: erfscope\.([\w.]+)$", flags=re.MULTILINE)
 UNITS = {"px": "px", "px2": "px²", "deg": "degrees", "": "no unit"}
 RATIO = {"radius": "r / S", "width": "w / S", "sigma": "s / S", "area": "a / S²"}
-
-
-def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """MkDocs' hook: the figures, drawn when the site is built."""
-    for name, kind in PICTURES.items():
-        drawn = figure_bytes(example(kind).figure(kind=kind, colours="own"), ".png")
-        files.append(File.generated(config, f"{name}.png", content=drawn))
-    return files
-
-
-def example(kind: str) -> Report:
-    """Small models with seeded weights and images, as in the page's own commands."""
-    common: Options = {"weights": "random", "samples": 4}
-    if kind == "depth":
-        return erfscope.sweep("test_resnet", layer="stages", **common)
-    return erfscope.compare(["test_resnet", "test_efficientnet"], input_size=160, **common)
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """MkDocs' hook: the page with its generated parts."""
-    return filled(markdown)
+Rows = Iterator[tuple[str, ...]]
 
 
 def filled(markdown: str) -> str:
-    """A page with its generated parts.
-
-    Raises:
-        PluginError: a part that does not exist.
-    """
-
-    def part(found: re.Match[str]) -> str:
-        if found[1] not in PARTS:
-            raise PluginError(f"there is no generated part {found[1]!r}; there is: {', '.join(PARTS)}")
-        return PARTS[found[1]]()
-
-    return MARK.sub(part, markdown)
+    """A page with its generated parts."""
+    return PART.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}\n", markdown)
 
 
-def measures() -> str:
-    """Every measure: a table to choose from, then each with its formula."""
-    rows = [
-        f"| [`{m.name}`](#{m.name}) | {m.kind} | {UNITS[m.unit]} | {WIDER[m.wider]} | {_error(m)} |"
-        for m in MEASURES.values()
-    ]
-    head = ["| measure | kind | unit | direction | error bar |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows, "", *(line for measure in MEASURES.values() for line in _measure(measure))])
+def written(rows: Rows) -> str:
+    """Rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
-def _measure(measure: Measure) -> Iterator[str]:
-    facts = [UNITS[measure.unit], measure.kind, WIDER[measure.wider]]
-    if measure.kind in SIZED:
-        facts.append(f"`of_input` and `of_trf` are {RATIO[measure.kind]}")
-    yield from (f"### `{measure.name}` {{ #{measure.name} }}", "", f"`{measure.formula}`\n{{ .formula }}", "")
-    yield from (
-        f"{'; '.join(facts)}. Error bar: {_error(measure)}. Source: {measure.source}.",
-        "",
-        f"*Not for* {measure.not_for}.",
-        "",
-    )
+def expected() -> dict[Path, str]:
+    """The text of every page and every table, as the code has it."""
+    pages = {path: filled(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
+    return pages | {DOCS / "tables" / f"{name}.csv": written(rows()) for name, rows in TABLES.items()}
 
 
-def _error(measure: Measure) -> str:
-    return "jackknife" if measure.has_se else "none"
+def write() -> None:
+    """Write them."""
+    for path, text in expected().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _markdown(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows))
+
+
+def shown_measures() -> str:
+    """The measures that every table shows, with their formulas."""
+    formulas = {name: MEASURES[name].formula.replace("|", "\\|") for name in SHOWN}
+    rows = [(f"`{name}`", f"`{text}`", UNITS[MEASURES[name].unit]) for name, text in formulas.items()]
+    return _markdown(("measure", "formula", "unit"), rows)
+
+
+def measures() -> Rows:
+    """Every measure."""
+    yield "measure", "formula", "kind", "unit", "with a larger ERF", "of_input, of_trf", "error", "not for", "source"
+    for m in MEASURES.values():
+        ratio = RATIO[m.kind] if m.kind in SIZED else ""
+        error = "jackknife" if m.has_se else "none"
+        yield m.name, m.formula, m.kind, UNITS[m.unit], WIDER[m.wider], ratio, error, m.not_for, m.source
+
+
+def names() -> str:
+    """What each public name of the page on Python is, in the order of the page."""
+    named = PUBLIC.findall((DOCS / "api.md").read_text(encoding="utf-8"))
+    rows = [(f"[`{_short(name)}`](#erfscope.{name})", _first_sentence(name)) for name in named]
+    return _markdown(("name", "what it is"), rows)
+
+
+def _short(name: str) -> str:
+    """A name as it is imported: of the package where that has it."""
+    last = name.rpartition(".")[2]
+    return last if last in erfscope.__all__ else name
+
+
+def _first_sentence(name: str) -> str:
+    value, last = erfscope, name.rpartition(".")[2]
+    for part in _short(name).split("."):
+        value = getattr(value, part)
+    if isinstance(value, dict):
+        owner = inspect.getmodule(next(iter(value.values())))
+        lines = inspect.getsource(owner).splitlines()
+        text = comment_above(lines, next(n for n, line in enumerate(lines, 1) if line.startswith(f"{last}: ")))
+    else:
+        text = inspect.getdoc(value) or ""
+    whole = " ".join(without_roles(text).split("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s(?=[A-Z])", whole)[0].rstrip(":").replace("|", "\\|")
 
 
 def conventions() -> str:
@@ -129,28 +138,15 @@ def _convention(convention: Convention) -> Iterator[str]:
 
 
 def commands() -> str:
-    """Every command: how it is called and what it does."""
-    return "\n".join(line for name, command in cli.commands.items() for line in _command(name, command))
-
-
-def _command(name: str, command: click.Command) -> Iterator[str]:
-    context = click.RichContext(command, info_name=f"erfscope {name}")
-    arguments = " ".join(command.collect_usage_pieces(context))
-    yield from (f"### erfscope {name}", "", f"    erfscope {name} {arguments}", "", _paragraphs(command.help or ""), "")
-
-
-def _options_of(command: click.Command, context: click.Context) -> Iterator[click.Option]:
-    """The options of a command, in the order of its help."""
-    names = {text: each for each in command.get_params(context) if isinstance(each, click.Option) for text in each.opts}
-    names |= {str(option.name): option for option in names.values()}
-    for panel in construct_panels(command, context, context.make_formatter()):
-        yield from (names[text] for text in panel.objects if text in names)
+    """Every command and what it does."""
+    rows = [(f"`{name}`", _paragraphs(each.help or "").split("\n\n")[0]) for name, each in cli.commands.items()]
+    return _markdown(("command", "what it does"), rows)
 
 
 def _option(option: click.Option, context: click.Context) -> str:
     """The names of an option and its value, as they are written."""
-    names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
-    return names if option.is_flag else f"{names} `{option.make_metavar(context)}`"
+    names = ", ".join((*option.opts, *option.secondary_opts))
+    return names if option.is_flag else f"{names} {option.make_metavar(context)}"
 
 
 def _said(option: click.Option, context: click.Context) -> str:
@@ -166,18 +162,19 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.replace("\b", "").split("\n\n"))
 
 
-def options() -> str:
+def options() -> Rows:
     """Every option and keyword, once; where commands say different things of an option, a row for each of them."""
-    head = ["| keyword | type | option | commands | what it does |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(line for uses in _uses().values() for line in uses)])
+    yield "keyword", "type", "option", "commands", "what it does"
+    for uses in _uses().values():
+        yield from uses
 
 
-def _uses() -> dict[str, list[str]]:
+def _uses() -> dict[str, list[tuple[str, ...]]]:
     """The rows of the table of options, by the keyword, or else by how the option is written."""
     commands_of: dict[tuple[str, str, str], list[str]] = {}
     for command_name, command in cli.commands.items():
         context = click.RichContext(command, info_name=f"erfscope {command_name}")
-        for option in _options_of(command, context):
+        for option in (each for each in command.params if isinstance(each, click.Option)):
             written = _option(option, context)
             is_keyword = f"--{option.name}".replace("_", "-") in option.opts and option.name in OPTIONS
             key = (str(option.name) if is_keyword else written, written, _said(option, context))
@@ -188,27 +185,26 @@ def _uses() -> dict[str, list[str]]:
     return {name: [*_rows(name, of_name)] for name, of_name in uses.items()}
 
 
-def _rows(name: str, uses: list[tuple[str, str, str]]) -> Iterator[str]:
+def _rows(name: str, uses: list[tuple[str, str, str]]) -> Rows:
     """A row for each use; the first one says what Python takes."""
     first, *others = uses or [("", "", "")]
     keyword, kind, said = "", "", first[2]
     if name in OPTIONS:
         each = OPTIONS[name]
-        keyword, kind = f"`{name}`", f"`{each.accepts}`"
+        keyword, kind = name, each.accepts
         has_own_text = bool(uses) and each.option.text not in said
         python = " ".join(filter(None, (each.option.text if has_own_text else "", each.option.in_python)))
         said = f"{said or each.option.text + _default(each.default)}{python and f' In Python: {python}'}"
-    for cells in ((keyword, kind, *first[:2], said), *(("", "", *other) for other in others)):
-        yield f"| {' | '.join(cells)} |"
+    yield keyword, kind, *first[:2], said
+    yield from ((keyword, kind, *other) for other in others)
 
 
-def fields() -> str:
+def fields() -> Rows:
     """Every field of a report's JSON, from its schema."""
-    schema = json.loads(
-        (resources.files("erfscope") / "storage" / "schema" / "report-1.json").read_text(encoding="utf-8")
-    )
-    rows = [f"| `{name}` | {kind} |" for name, kind in _fields(_resolved(schema, schema["$defs"]), "")]
-    return "\n".join(["| field | type |", "|---|---|", *rows])
+    text = (resources.files("erfscope") / "storage" / "schema" / "report-1.json").read_text(encoding="utf-8")
+    schema = json.loads(text)
+    yield "field", "type", "what it is"
+    yield from _fields(_resolved(schema, schema["$defs"]), "")
 
 
 def _resolved(schema: Any, defs: dict[str, Any]) -> Any:
@@ -221,9 +217,9 @@ def _resolved(schema: Any, defs: dict[str, Any]) -> Any:
     return {name: _resolved(inner, defs) for name, inner in whole.items() if name not in ("$ref", "$defs")}
 
 
-def _fields(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _fields(schema: dict[str, Any], prefix: str) -> Rows:
     for name, inner in schema.get("properties", {}).items():
-        yield f"{prefix}{name}", _type(inner)
+        yield f"{prefix}{name}", _type(inner), inner.get("description", "")
         for each in inner.get("anyOf", [inner]):
             yield from _fields(each, f"{prefix}{name}.")
             if isinstance(each.get("items"), dict):  # of a tuple there are no further items
@@ -246,52 +242,53 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def formats() -> str:
-    """Rows for every file that a report can be written to; suffixes that hold the same share one."""
+    """Every file that a report can be written to; suffixes that hold the same share a row."""
     found: dict[str, list[str]] = {}
     for suffix, each in FORMATS.items():
         found.setdefault(each.holds, []).append(f"`{suffix}`")
-    return "\n".join(f"| {', '.join(names)} | {holds} |" for holds, names in found.items())
+    return _markdown(("suffix", "holds"), [(", ".join(names), holds) for holds, names in found.items()])
 
 
 def kinds() -> str:
     """Every kind of figure: what it shows and needs."""
-    rows = [f"| `{kind.name}` | {kind.shows} | {kind.needs} |" for kind in KINDS]
-    return "\n".join(["| kind | shows | needs |", "|---|---|---|", *rows])
-
-
-def _figure(name: str) -> str:
-    return f"![What --figure {PICTURES[name]} draws]({name}.png)"
+    return _markdown(("kind", "shows", "needs"), [(f"`{kind.name}`", kind.shows, kind.needs) for kind in KINDS])
 
 
 def studies() -> str:
     """Every study that can be run."""
-    rows = [f"| `{s.name}` | {s.shows} | {s.source} | {s.seconds} | {s.quick_seconds} |" for s in STUDIES.values()]
-    return "\n".join(["| study | shows | source | full, s | quick, s |", "|---|---|---|---:|---:|", *rows])
+    rows = [(f"`{s.name}`", s.shows, str(s.seconds), str(s.quick_seconds)) for s in STUDIES.values()]
+    return _markdown(("study", "shows", "full, s", "quick, s"), rows)
 
 
-def verdicts() -> str:
+def verdicts() -> Rows:
     """Every claim of the runs that the package keeps, in the order of the studies, and how each run was made."""
-    rows = []
-    for name in STUDIES:
+    yield "study", "claim", "published", "ours", "verdict", "run", "source"
+    for name, study in STUDIES.items():
         kept = kept_study(name)
         versions = ", ".join(f"{each} {kept.environment['versions'][each]}" for each in ("erfscope", "torch"))
         made = f"{kept.effort}, seed {kept.seed}, {kept.seconds:.0f} s ({versions})"
-        for number, each in enumerate(kept.claims):
-            texts = (f"`{name}`" if number == 0 else "", each.claim, each.published, each.ours, each.verdict)
-            cells = [texts[0], *(markdown_text(text) for text in texts[1:]), made if number == 0 else ""]
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(["| study | claim | published | ours | verdict | run |", "|---|---|---|---|---|---|", *rows])
+        for each in kept.claims:
+            yield name, each.claim, each.published, each.ours, each.verdict, made, study.source
 
 
+#: The parts of pages.
 PARTS: dict[str, Callable[[], str]] = {
-    "measures": measures,
+    "shown-measures": shown_measures,
     "conventions": conventions,
     "commands": commands,
-    "options": options,
-    "report-fields": fields,
     "studies": studies,
-    "verdicts": verdicts,
     "file-formats": formats,
     "figure-kinds": kinds,
-    **{name: partial(_figure, name) for name in PICTURES},
+    "names": names,
 }
+#: The files of ``docs/tables``.
+TABLES: dict[str, Callable[[], Rows]] = {
+    "measures": measures,
+    "options": options,
+    "report_fields": fields,
+    "studies": verdicts,
+}
+
+
+if __name__ == "__main__":
+    write()

@@ -20,7 +20,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import OUTPUT
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
@@ -66,7 +66,6 @@ class Advice:
         return str(render("advice_html", self))
 
 
-@lists_options
 @torch.inference_mode(False)
 def advise(
     model: Model,
@@ -109,22 +108,25 @@ def advise(
         loaded = load_structure(model, request)
         advice = Advice(structure=structure_of(loaded))
         if measure:
-            advice = replace(advice, depth=_depth(model, loaded, options))
+            advice = replace(advice, depth=_depth(model, loaded, options, advice.structure))
         if goal is not None:
             search = SearchRun(model, loaded, request, options, goal=goal, budget=bounds, kept=kept, seconds=time)
             advice = replace(advice, search=search.run(advice.structure))
     return advice
 
 
-def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any]) -> Report:
-    """The stages and blocks of a model on the same images."""
+def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any], structure: Structure) -> Report:
+    """The stages, blocks and layers of a model that can widen the field, on the same images."""
     rows = overview(layer_table(loaded))
-    # A stage gives what its last block gives.
-    names = [row.name for row, before in zip(rows, [None, *rows], strict=False) if not _is_same(row, before)]
+    found = zip(rows, [None, *rows], strict=False)
+    names = [row.name for row, before in found if not _adds_nothing(row, before, structure)]
     return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})
 
 
-def _is_same(row: LayerRow, before: LayerRow | None) -> bool:
-    if before is None or not (before.name.startswith(f"{row.name}.") or row.name == OUTPUT):
+def _adds_nothing(row: LayerRow, before: LayerRow | None, structure: Structure) -> bool:
+    """Whether a row is what the one before is: a stage whose last block that is, or an element-wise module behind it,
+    which has the same shape and TRF, and none of the layers with weights that mix."""
+    if before is None or (row.shape, row.trf) != (before.shape, before.trf):
         return False
-    return (row.shape, row.trf) == (before.shape, before.trf)
+    has_layers = any(f"{each.name}.".startswith(f"{row.name}.") for each in structure.layers)
+    return not has_layers or before.name.startswith(f"{row.name}.") or row.name == OUTPUT

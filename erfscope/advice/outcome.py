@@ -102,11 +102,12 @@ class Search:
         return error < float("inf") and abs(change) < ENOUGH * abs(self.r50(self.own)[0][0])
 
     def met(self) -> list[Trial]:
-        """The candidates that reach the target, the cheapest first; of smaller halos those first that keep most of the
-        reach, with fewer edits and the larger halo of those that keep as much."""
+        """The candidates that reach the target, the cheapest first, and of equal costs the one furthest beyond it by
+        the draws that decide; of smaller halos those first that keep most of the reach, with fewer edits and the larger
+        halo of those that keep as much."""
         found = [each for each in self.trials if self.meets(each)]
         if self.price != HALO:
-            return sorted(found, key=lambda each: (each.price, each.order))
+            return sorted(found, key=lambda each: (each.price, -self._beyond(each), each.order))
         least = ENOUGH * abs(self.own.mean) if self.own.values else 1.0
         return sorted(
             found, key=lambda e: (-round(e.mean / least) if e.values else 0, len(e.candidate.edits), -e.price)
@@ -131,8 +132,11 @@ class Search:
     def best(self) -> Trial:
         """Of the candidates tested and allowed, the one that lies furthest beyond the target, by the draws that decide,
         so that those that report do not choose; the model as it is where none is."""
-        means = {e: mean_and_error(margins(e, self.own, self.target, DECIDING))[0] for e in self.tested}
-        return max(filter(self.is_allowed, means), key=means.__getitem__, default=self.own)
+        return max(filter(self.is_allowed, self.tested), key=self._beyond, default=self.own)
+
+    def _beyond(self, trial: Trial) -> float:
+        """How far a candidate lies beyond the target, by the draws that decide."""
+        return mean_and_error(margins(trial, self.own, self.target, DECIDING))[0]
 
     @property
     def known_front(self) -> list[Trial]:

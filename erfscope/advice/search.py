@@ -280,19 +280,18 @@ class SearchRun:
         path = Path(self.kept["resume"]) / KEPT
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            schema, asked = document["schema"], document["asked"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if (document["schema"], document["asked"]) != (KEPT_SCHEMA, self._asked()):
+                raise ErfscopeError(
+                    f"the search in {path.parent} was of another model or other options; use another folder"
+                )
+            self.known, self.r50 = (
+                {text: {int(draw): float(value) for draw, value in each.items()} for text, each in held.items()}
+                for held in (document["values"], document["r50"])
+            )
+            self.beyond = {int(draw): [*map(float, beyond)] for draw, beyond in document["beyond"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{path.name} cannot be read" if path.parent.exists() else "the folder does not exist"
             raise ErfscopeError(f"there is no search to go on with in {path.parent}: {why}") from error
-        if (schema, asked) != (KEPT_SCHEMA, self._asked()):
-            raise ErfscopeError(
-                f"the search in {path.parent} was of another model or other options; use another folder"
-            )
-        self.known, self.r50 = (
-            {text: {int(draw): float(value) for draw, value in each.items()} for text, each in document[name].items()}
-            for name in ("values", "r50")
-        )
-        self.beyond = {int(draw): beyond for draw, beyond in document["beyond"].items()}
 
     def _keep(self) -> None:
         if self.kept["keep_in"] is None:

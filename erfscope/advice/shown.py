@@ -61,7 +61,8 @@ def advice_parts(advice: Advice, *, everything: bool = False) -> Iterator[Table 
     yield from (Note(text=text, style="dim") for text in (*_meanings(structure), EVIDENCE))
     for series in in_depth(advice.depth.results) if advice.depth is not None else ():
         weights = words.random_weights(series[0]) or words.weights_condition(series[0]).alone
-        yield from (empty, Note(text=f"measured over {words.images_text(series[0])}; {weights}", style="bold"))
+        over = f"{len(series)} layer{'s' * (len(series) > 1)} measured over {words.images_text(series[0])}"
+        yield from (empty, Note(text=f"{over}; {weights}", style="bold"))
         yield from (Note(text=text, label="-") for text in depth_sentences(series))
         yield from (empty, depth_table(series))
     if advice.search is not None:

@@ -30,11 +30,17 @@ def search_parts(search: Search, structure: Structure, *, everything: bool = Fal
     yield Note(text=_answer(search, structure), style="bold")
     yield from (Note(text=text, style="yellow") for text in _warnings(search, structure))
     yield from (empty, search_table(search, [*search.trials] if everything else shown), empty)
-    for place, each in enumerate(shown[1 : FEW + 1], 1):
+    useful = [(place, each) for place, each in enumerate(shown) if each is not search.own and not _misses(search, each)]
+    for place, each in useful[:FEW]:
         yield Note(text=search.command(each), label=f"{place}:")
         if each.candidate.python:
             yield Note(text=each.candidate.python, label="  ")
     yield from (Note(text=text, style="dim") for text in _search_notes(search, rest))
+
+
+def _misses(search: Search, trial: Trial) -> bool:
+    """Whether a candidate is known to miss the target, or the budget."""
+    return search.verdict_on(trial) == "not met" or not search.is_allowed(trial)
 
 
 def _answer(search: Search, structure: Structure) -> str:
@@ -139,7 +145,10 @@ def search_table(search: Search, trials: Sequence[Trial]) -> Table:
             cells.append(with_error(*search.on_weights.get(each.candidate.text, (None, None))))
         rows.append(cells)
     columns = (Column(name=""), Column(name="edit", kind="name", folds=True))
-    return Table(columns=(*columns, *(Column(name=name, kind="number") for name in names)), rows=rows_of(rows))
+    # The answer goes last where there is no room, and costs first.
+    ranks = {name: 0 if name == "target" else 2 if name.startswith(("ΔGM", "Δp", "Δmem")) else 1 for name in names}
+    numbers = (Column(name=name, kind="number", rank=rank) for name, rank in ranks.items())
+    return Table(columns=(*columns, *numbers), rows=rows_of(rows))
 
 
 def _difference(search: Search, trial: Trial) -> str:

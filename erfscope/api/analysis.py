@@ -97,17 +97,9 @@ def sweep(model: Model, **options: Unpack[Options]) -> Report:
 
 
 def with_layer(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Any]]:
-    """A model without the layer that its spec names, and the options with it.
-
-    Raises:
-        ErfscopeError: the options name a layer too.
-    """
+    """A model without the layer that its spec names, and the options with it in the place of theirs."""
     plain, layer = take_layer(model)
-    if layer is None:
-        return plain, options
-    if options.get("layer") is not None:
-        raise ErfscopeError(f"the layer stands twice, behind the @ of {model!r} and in the option; leave one out")
-    return plain, {**options, "layer": layer}
+    return plain, options if layer is None else {**options, "layer": layer}
 
 
 def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:

@@ -13,7 +13,7 @@ from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host, with_earlier
 from erfscope.api.blocks import with_blocks
-from erfscope.api.entries import entries_of, refuse_per_model, refuse_unknown_layers, with_own
+from erfscope.api.entries import entries_of, refuse_per_model, refuse_unknown_layers, refuse_unlike_stored, with_own
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
@@ -90,6 +90,7 @@ def compared(
     refuse_others(request.resume or (), [*(label for label, _ in entries), *(row.label for row in stored)])
     live = [(label, model) for label, model in entries if not isinstance(model, Report)]
     refuse_per_model(request, len(entries), of)
+    refuse_unlike_stored(entries, request, asked_settings([label for label, _ in entries], request))
     unit = comparability.one_unit_word(
         [(label, m.settings.get("unit") if isinstance(m, Report) else request.settings.unit) for label, m in entries]
     )

@@ -13,16 +13,32 @@ from erfscope.adapters.sources.catalogue import model_names
 from erfscope.adapters.sources.sources import split_layer, take_layer
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.geometry.unit import size_text
 from erfscope.geometry.unit_kind import by_kind, kind_of
-from erfscope.options.request import OF_EACH, Request, is_several
+from erfscope.options.option import OF_EACH, Running
+from erfscope.options.request import Request, is_several
+from erfscope.options.settings import OPTIONS
 from erfscope.printable import one_line
+from erfscope.results.comparability import CONDITIONS, short, unit_word
+from erfscope.results.json_values import plain
 from erfscope.results.merge import is_shard, merge, run_of
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.storage.files import is_report, read
+from erfscope.storage.writing import REPORT
 
-#: How several models have a checkpoint.
-_EACH_CHECKPOINT = "of several models each has its own checkpoint: write --checkpoint LABEL=FILE"
+#: Options that neither measure nor change what was measured.
+_HARMLESS = {*Running.__annotations__, "measures", "label", "unsafe_load", "device", "batch_size", "workers", "plain"}
+_HARMLESS |= {"accept"}
+#: Options whose values each row records, left out or not.
+_RECORDED = {each.gate: each.of for each in CONDITIONS if each.gate}
+_RECORDED |= {each.option: each.of for each in CONDITIONS if each.option}
+_RECORDED |= {
+    "input_size": lambda r: size_text(r.input.size),
+    "layer": lambda r: r.layer,
+    "checkpoint": lambda r: r.weights.origin,
+    "synthetic": lambda r: r.input.source,
+}
 
 
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
@@ -34,24 +50,38 @@ def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, A
     if not pairs:
         raise ErfscopeError("nothing to compare; name at least one model or stored result")
     entries: list[tuple[str, Any]] = []
+    paths = set[str]()
     for label, model in pairs:
         given = take_layer(model)[0]
+        if isinstance(given, str | Path) and Path(given).name == REPORT:
+            given = Path(given).parent
         if isinstance(model, Result):
             model = Report(results=(model,))
-        elif isinstance(model, str | Path) and (Path(model).suffix == ".json" or is_report(Path(model))):
+        elif isinstance(model, str | Path) and is_stored(model):
             model = read(model)
         if isinstance(model, Report) and label:
             model = replace(model, results=tuple(replace(result, label=one_line(label)) for result in model))
         name = label or name_of(given if isinstance(given, str | Path) else model)
         taken = sum(other == name or other.startswith(f"{name} #") for other, _ in entries)
         entries.append((f"{name} #{taken + 1}" if taken else name, model))
-    return _told_apart(_without_shards(entries))
+        if isinstance(given, str | Path):
+            paths.add(entries[-1][0])
+    return _with_folders_in_labels(_without_shards(entries), paths)
 
 
-def _told_apart(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Stored reports with rows that are called as those of another entry have their folders in the labels of rows."""
+def is_stored(model: str | Path) -> bool:
+    """Whether a model is named by its stored report."""
+    return Path(model).suffix == ".json" or is_report(Path(model))
+
+
+def _with_folders_in_labels(entries: list[tuple[str, Any]], stored: set[str]) -> list[tuple[str, Any]]:
+    """The entries; of reports that were read from ``stored`` paths, with rows that are called as those of another
+    entry, these have the report's folder in their labels."""
     labels = [{row.label for row in entry} if isinstance(entry, Report) else {label} for label, entry in entries]
-    alike = [any(own & other for other in labels if other is not own) for own in labels]
+    alike = [
+        label in stored and any(own & other for other in labels if other is not own)
+        for (label, _), own in zip(entries, labels, strict=True)
+    ]
     paths = [Path(label).parts for (label, _), is_alike in zip(entries, alike, strict=True) if is_alike]
     # As much of the ends of paths as differs in all of them.
     longest = max(map(len, paths), default=0)
@@ -87,7 +117,10 @@ def with_own(
         found["checkpoint"] = {label: str(file)[len(label) + 1 :] for label, file in pairs if label is not None}
         if plain := [file for label, file in pairs if label is None]:
             if len(labels) > 1 or len(files) > 1:
-                raise ErfscopeError(f"{_EACH_CHECKPOINT}, not {plain[0]}; the labels are {', '.join(labels)}")
+                raise ErfscopeError(
+                    "of several models each has its own checkpoint: write checkpoint={'LABEL': 'FILE'} (--checkpoint"
+                    f" LABEL=FILE), not {plain[0]}; the labels are {', '.join(labels)}"
+                )
             found["checkpoint"] = plain[0]
     for name in OF_EACH:
         for label in found[name] if isinstance(found.get(name), Mapping) else ():
@@ -131,13 +164,57 @@ def _without_shards(entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def refuse_per_model(request: Request, count: int, of: str | None) -> None:
     """Refuse options that only one of several models can have."""
-    if count > 1 and request.building.get("checkpoint"):
-        raise ErfscopeError(f"{_EACH_CHECKPOINT}, or compare the checkpoints of one model with --of MODEL")
     if of is None and count > 1 and request.building.get("model_kwargs"):
         raise ErfscopeError(
-            "--model-kwargs belongs to one model: name a factory for each, or give the modules themselves to"
-            " erfscope.compare"
+            "model_kwargs= (--model-kwargs) belongs to one model: name a factory for each, or give the modules"
+            " themselves to erfscope.compare"
         )
+
+
+def refuse_unlike_stored(entries: Sequence[tuple[str, Any]], request: Request, asked: Mapping[str, Any]) -> None:
+    """Refuse options with which stored results were not measured: all that were given where nothing is measured now,
+    else those that each model may have of its own; the rows themselves show the others.
+
+    Args:
+        entries: (label, model or stored report).
+        request: The options.
+        asked: The same as JSON values.
+
+    Raises:
+        MeasurementError: names the first, with both values.
+    """
+    are_stored = all(isinstance(entry, Report) for _, entry in entries)
+    names = [n for n in request.given if n not in _HARMLESS and (are_stored or n in OF_EACH)]
+    for label, entry in entries:
+        own = request.of_model(label)
+        for name in names if isinstance(entry, Report) else ():
+            value = request.given[name]
+            value = value.get(label) if isinstance(value, Mapping) and name in OF_EACH else asked[name]
+            if value is None or value is False:
+                continue
+            now, then = _asked_values(name, value, own, entry)
+            if now is not None:
+                flag = (*OPTIONS[name].option.flags, f"--{name.replace('_', '-')}")[0]
+                raise MeasurementError(
+                    f"{label} is stored: it was measured with {name.replace('_', ' ')} {short(then)}, not {short(now)};"
+                    f" leave {name}= ({flag}) out, or name the model itself to measure it again"
+                )
+
+
+def _asked_values(name: str, value: object, own: Request, report: Report) -> tuple[str | None, str]:
+    """A value as asked for, or None where a stored report has it, and the value that the report has."""
+    several = {"layer": own.layers, "weights": own.weights, "convention": own.conventions, "wrt": own.references}
+    rank = len(report[0].input.size) if len(report) else 0
+    several["input_size"] = tuple(size_text(s * rank if len(s) == 1 else s) for s in own.sizes if s is not None)
+    asked = {str(plain(each)) for each in several.get(name, (value,))}
+    rows = {str(_RECORDED[name](row)) for row in report if row.ok} if name in _RECORDED else set[str]()
+    stored = report.settings.get(name, plain(OPTIONS[name].default))
+    alike = [value, plain(getattr(own.settings, name, value))]
+    if name == "unit":
+        alike, stored = [unit_word(each) for each in alike], unit_word(stored)
+    is_same = (stored in alike and (name in report.settings or name not in _RECORDED)) or (rows and rows <= asked)
+    now = ", ".join(map(str, value)) if isinstance(value, list) else ", ".join(sorted(asked))
+    return None if is_same else now, ", ".join(sorted(rows)) or ("none" if stored in (None, False) else str(stored))
 
 
 def refuse_unknown_layers(models: Sequence[LoadedModel], request: Request) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from erfscope.adapters.requested import refuse_weights
-from erfscope.api.analysis import asked_layers, with_layer
+from erfscope.api.analysis import asked_layers
 from erfscope.api.entries import entries_of, with_own
 from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
 from erfscope.engine.model import LoadedModel
@@ -24,8 +24,8 @@ from erfscope.explorer.stages import Stage, StagePlan, block_sizes, costs, explo
 from erfscope.figures.maps import colour_map
 from erfscope.geometry.unit import GRID_LIMIT
 from erfscope.options.option import Building
-from erfscope.options.request import STAGES, Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.request import Request
+from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 
 #: Options that an explorer takes, beside those that say how a model is built.
@@ -47,7 +47,6 @@ MOST_PARTS = 12
 TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
 
 
-@lists_options
 def explore(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,
@@ -99,7 +98,6 @@ def explore(
     return Explorer(models=tuple(explored), colours=_colours())
 
 
-@lists_options
 def serve(
     model: Model | Sequence[Model] | Mapping[str, Model],
     image: Any = None,
@@ -142,15 +140,10 @@ def serve(
 
 def _models(
     model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None, options: Mapping[str, Any]
-) -> tuple[Sequence[tuple[str | None, Any]], Mapping[str, Any]]:
+) -> tuple[Sequence[tuple[str, Any]], Mapping[str, Any]]:
     """The models with their labels, and the options with what each has of its own."""
-    if isinstance(model, Mapping) or (isinstance(model, list | tuple) and len(model) != 1):
-        models: Sequence[tuple[str | None, Any]]
-        models, options = with_own(entries_of(model), options)
-    else:
-        one: Any = model[0] if isinstance(model, list | tuple) else model
-        plain, options = with_layer(one, options)
-        models = [(None, plain)]
+    given = model if isinstance(model, Mapping | list | tuple) else [model]
+    models, options = with_own(entries_of(given), options)
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
     if grid is not None and not 1 <= grid <= GRID_LIMIT:
@@ -158,7 +151,7 @@ def _models(
     return models, options
 
 
-def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Mapping[str, Any]) -> Request:
+def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[str, Any]) -> Request:
     """The options, of the one image."""
     for name in options:
         if name not in TAKEN:
@@ -173,7 +166,7 @@ def _request(models: Sequence[tuple[str | None, Model]], image: Any, options: Ma
     return request
 
 
-def _load(model: Model, label: str | None, request: Request) -> LoadedModel:
+def _load(model: Model, label: str, request: Request) -> LoadedModel:
     return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
 
 
@@ -191,10 +184,10 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
 def _layers(model: LoadedModel, request: Request) -> list[str]:
     """The layers that were asked for, by default all stages, or as many parts of a network that declares none."""
     request = request.of_model(model.label)
-    if request.layers == (None,) and model.parts:
-        found = asked_layers(model, replace(request, layers=(STAGES,)))
+    # What is called several times has no layer of its name; models are run whole here.
+    if request.layers == (None,) and (found := [name for name in model.parts if len(model.calls_of(name)) == 1]):
         most = len(found) if model.adapter.stages else min(len(found), MOST_PARTS)
-        return [str(found[round(number)]) for number in np.linspace(0, len(found) - 1, most)]
+        return [found[round(number)] for number in np.linspace(0, len(found) - 1, most)]
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 

@@ -31,7 +31,7 @@ from erfscope.gate.tolerance import (
 )
 from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.storage.writing import check_target
@@ -53,7 +53,6 @@ class CheckRequest:
     longest_halo: int | None = None
 
 
-@lists_options
 def check(
     model: Model,
     *,
@@ -86,7 +85,7 @@ def check(
         trf_only: Compare the structure only, which needs no weights.
         longest_halo: The longest halo in input pixels that tiles may need on any side, see :func:`erfscope.tile`; it is
             that of ``layer``, or of what the model returns. None guards none.
-        **options: Those of :func:`erfscope.analyze`, each with one value.
+        **options: As for :func:`erfscope.analyze`, each with one value, without ``until_se`` and ``shard``.
 
     Returns:
         The verdict, with ``word``, ``text`` and ``exit_code``.
@@ -130,6 +129,12 @@ def compare_to_baseline(
 
 
 @torch.inference_mode(False)
+def _refuse_unknown(missing: Missing | None) -> None:
+    if missing not in (None, "refuse", "write", "accept"):
+        hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
+
+
 def check_all(
     requests: Sequence[CheckRequest],
     *,
@@ -142,9 +147,7 @@ def check_all(
 
     Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are
     measured all the same."""
-    if missing not in (None, "refuse", "write", "accept"):
-        hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
-        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
+    _refuse_unknown(missing)
     path = Path(baseline)
     known = baselines.read(path)
     policy: Missing = missing or ("refuse" if path.exists() else "write")
@@ -165,7 +168,7 @@ def check_all(
             observed = observe(check.model, request, allowed, trf_only=trf_only)
             obtained = observed.entry if not is_written else _with_more(observed, allowed)
             found = _verdict(check, observed, expected, allowed, trf_only=trf_only, is_decided=not is_written)
-        found = found if not is_written else _to_write(found, obtained, allowed)
+        found = _to_write(found, obtained, allowed) if is_written else found
         found = settled(found, update=update, policy=policy, path=path, trf_only=trf_only)
         if obtained.unusable is None and is_written:
             accepted[check.name] = entry_to_store(obtained, expected, trf_only=trf_only)

@@ -9,7 +9,7 @@ from erfscope.api.analysis import sweep
 from erfscope.api.models import Model
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE, OUTPUT
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.tiling import TilePlan
 from erfscope.tiling.budget import HaloBudget, border_units
 from erfscope.tiling.budget import halo_budget as budget_of
@@ -18,7 +18,6 @@ from erfscope.tiling.budget import halo_budget as budget_of
 FIXED = ("layer", "unit", "input_size", "shard", "convention", "measures")
 
 
-@lists_options
 def halo_budget(model: Model, plan: TilePlan, **options: Unpack[Options]) -> HaloBudget:
     """Measure which share of the ERF shorter halos cut off, by the units next to the border of a tile.
 

@@ -104,9 +104,9 @@ def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[St
     if kind.content == "figure":
         from erfscope.figures.canvas import figure_bytes
 
-        return figure_bytes(report.figure(kind=figure, **style), suffix)
+        return figure_bytes(report.figure(kind=figure, **style), suffix)  # type: ignore[arg-type]
     if kind.content == "table":
-        return report.table(format=kind.table).encode()
+        return report.table(format=kind.table).encode()  # type: ignore[arg-type]
     if kind.content == "maps":
         return map_bytes(list(report.results))
     return report_bytes(report.to_json())
@@ -133,7 +133,7 @@ def save_result(result: Result, path: str | Path, **options: Any) -> None:
 
 
 def merge(shards: Sequence[str | Path | Report]) -> Report:
-    """The exact union of the shards of one run.
+    """The union of the shards of one run: its numbers up to rounding.
 
     Args:
         shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports

@@ -143,7 +143,6 @@ def with_halos(results: Sequence[Result], model: Model | Saved, request: Request
     return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]
 
 
-@lists_options
 def tile_file(
     model: Model,
     plan: TilePlan,
@@ -166,7 +165,7 @@ def tile_file(
         target: The file that is written; one of that name is replaced.
         goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.
-        **options: Those that build the model, its weights and device.
+        **options: Those of :func:`erfscope.analyze` that build the model, its weights and device.
 
     Raises:
         ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.

@@ -50,6 +50,7 @@ def _energy(g: Tensor) -> Tensor:
     return g.square().sum(1)
 
 
+#: Every convention by its name.
 CONVENTIONS: dict[str, Convention] = {
     convention.name: convention
     for convention in (

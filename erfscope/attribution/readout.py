@@ -93,7 +93,7 @@ def unit_rows(features: Tensor, units: Sequence[Sequence[Unit]]) -> Tensor:
 
 
 class UnitReadout(nn.Module):
-    """Inputs (B, C_in, *space) -> (B,): one scalar per input, read at one unit of one layer.
+    """The readout of one unit as a module: inputs (B, C_in, *space) -> one number per input, (B,).
 
     Any Captum class takes it as its ``forward_func``. The model is held, not copied, and left as found after every
     call.

@@ -26,7 +26,8 @@ from erfscope.measures.sizes import sides_of
 from erfscope.printable import brief
 from erfscope.results.depth import by_layer, covered
 from erfscope.results.result import Result
-from erfscope.view.words import error_words, lengths, radii, unit_text
+from erfscope.view.error_bars import error_words
+from erfscope.view.words import lengths, radii, unit_text
 
 HEIGHT = 2.1
 #: How r90 and half the TRF differ from r50 in the same colour.

@@ -32,7 +32,6 @@ from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
 from erfscope.geometry.axes import NAMES
 from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap
-from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
@@ -193,7 +192,8 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         style: Its scale and range of colours are those that the page opens with, its colour map that of all maps.
     """
     longest = next((pixels for most, pixels in PIXELS if len(results) <= most), FEWEST_PIXELS)
-    maps = views(results, longest=longest, cmap=style.cmap, zoom=style.zoom)
+    shown = windows(results, style.zoom)
+    maps = views(results, shown, longest=longest, cmap=style.cmap)
     kinds = sorted({drawn.signed for drawn in maps if drawn is not None})
     return Drawings(
         maps=tuple(maps),
@@ -204,7 +204,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         spaces=tuple(
             None
             if result.map is None or result.map.values.ndim == 2
-            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap, zoom=style.zoom))
+            else png_uri(png_bytes([result], scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
             for result in results
         ),
         together=_together(results, style),
@@ -212,7 +212,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         scales=tuple(SCALES),
         scale=style.scale,
         span=style.colours,
-        shown="; ".join(window_notes(windows(results, style.zoom))),
+        shown="; ".join(window_notes(shown)),
     )
 
 
@@ -222,29 +222,29 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     count = sum(result.map is not None for result in results)
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
-    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))
+    return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
 
 
 def views(
     results: Sequence[Result],
+    shown: Sequence[Windowed | None] | None = None,
     *,
     longest: int,
     overlaid: bool = True,
     cmap: str | None = None,
-    zoom: str | float = AUTO,
 ) -> list[Drawing | None]:
     """The drawing of each result; None where there is no map.
 
     Args:
         results: Their maps share one range of colours beside each having its own; signed maps and others have a range
             each.
+        shown: What is drawn of each, as :func:`erfscope.view.windows.windows` finds; by default with its own zoom.
         longest: Pixels of an image's longer side, at most.
         overlaid: Whether to show the map over the first input image, too.
         cmap: Name of the colour map, as for :func:`erfscope.figures.maps.colour_map`.
-        zoom: As for :func:`erfscope.view.windows.windows`.
     """
     peaks: dict[tuple[bool, str], float] = {}
-    shown = windows(results, zoom)
+    shown = windows(results) if shown is None else shown
     parts = [None if each is None else each.part for each in shown]
     for signed in (False, True):
         for scale in (set(SCALES) - {"share"}) if len(results) - parts.count(None) > 1 else ():

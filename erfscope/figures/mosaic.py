@@ -34,8 +34,8 @@ from erfscope.figures.style import COLOURS, ONE_COLUMN, ONE_TEXT, SCALES, SIGNED
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
+from erfscope.view.error_bars import error_words
 from erfscope.view.windows import Windowed
-from erfscope.view.words import error_words
 
 #: Inches: width of the colour bar, and its length at most.
 BAR, LONGEST = 0.09, 2.6

@@ -19,7 +19,8 @@ from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.measures.shapes import MIN_R2
 from erfscope.printable import listed_up_to
 from erfscope.results.result import Result
-from erfscope.view.words import error_words, lengths, names
+from erfscope.view.error_bars import error_words
+from erfscope.view.words import lengths, names
 
 #: Inches: height of a panel, and the narrowest one beside another.
 HEIGHT, PANEL = 2.15, 2.4

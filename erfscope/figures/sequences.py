@@ -18,7 +18,8 @@ from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, FigureStyle
 from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.results.result import Result
-from erfscope.view.words import error_words, lengths, radii
+from erfscope.view.error_bars import error_words
+from erfscope.view.words import lengths, radii
 
 #: Inches: heights of the curve of one result, of those of several, and of a line under them.
 CURVE, CURVES, LINE = 1.3, 1.7, 0.13

@@ -20,7 +20,7 @@ from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
 from erfscope.printable import listed
 from erfscope.tiling import HaloBudget, Seam, TilePlan
-from erfscope.tiling.shown import budget_headline, weights_note
+from erfscope.tiling.shown import budget_headline, errors_note, weights_note
 from erfscope.view.extras import halo_text
 from erfscope.view.words import sides_of, square_text
 
@@ -78,8 +78,8 @@ def tile_figure(
         keys = _tile(panels[0], plan, budget)
         if budget is not None:
             keys += _shares(panels[1], plan, budget, tolerance)
-            over = f"{plan.input_axes.noun}s"
-            words.append(f"share: of the unit at the border that loses most; bands: ± standard error over {over}")
+            bands = errors_note(plan, budget)
+            words.append("share: of the unit at the border that loses most" + (f"; bands: {bands}" if bands else ""))
             if tolerance is not None:
                 words.append(budget_headline(plan, budget, tolerance))
             words.append(weights_note(budget).text)

@@ -69,6 +69,15 @@ class Sliced:
         return np.multiply(self.part.frame, self.part.erf.axes.spacing)
 
 
+def _all_sliced(tiles: Sequence[Tile], parts: Sequence[Windowed], scale: str) -> list[Sliced]:
+    every = []
+    for tile, shown in zip(tiles, parts, strict=True):
+        every.append(_sliced(tile, shown.part, scale))
+        if shown.close is not None:
+            every.append(_sliced(replace(tile, above=("close-up",), below=()), shown.close, scale))
+    return every
+
+
 def volumes(
     tiles: Sequence[Tile],
     parts: Sequence[Windowed],
@@ -81,11 +90,7 @@ def volumes(
 
     ``parts`` are what of each is shown, close-ups in a row of their own; the other arguments are those of
     :func:`erfscope.figures.spaces.arranged`."""
-    every = []
-    for tile, shown in zip(tiles, parts, strict=True):
-        every.append(_sliced(tile, shown.part, style.scale))
-        if shown.close is not None:
-            every.append(_sliced(replace(tile, above=("close-up",), below=()), shown.close, style.scale))
+    every = _all_sliced(tiles, parts, style.scale)
     looks = _looks(every, style)
     longest = np.max([each.sides for each in every], axis=0)
     is_flat = bool(longest[0] < FLAT * longest[1])

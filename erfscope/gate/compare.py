@@ -116,6 +116,8 @@ class _Sameness:
     is_same: bool
     #: Whether other operations were recorded.
     has_other_operations: bool
+    #: What changed where the model is not the same, in a few words.
+    other: str
     #: The share of a measure that rounding may move, where nothing else does: the same weights saw the same images.
     rounding: float | None
     #: Whether versions, the device and the like are others.
@@ -133,6 +135,7 @@ class _Sameness:
         return cls(
             is_same=same_weights and all(change.is_operation for change in shape),
             has_other_operations=is_other,
+            other=_other_model(obtained, expected, shape),
             rounding=0.0 if is_other and rounding is not None else rounding,
             has_other_environment=any(_circumstances(obtained, expected)),
         )
@@ -198,20 +201,37 @@ def _cause(
     if any(change.verdict == "cannot tell" for change in shape):
         return "TRF is only bounded"
     if not verdicts:
+        if not _has_moved(shape) and any(change.is_operation for change in shape):
+            return "operations changed"
         return "structure changed (allowed)" if shape else "structure unchanged"
     words = {measure.word for measure in verdicts}
     changed = model.changed(verdicts)
     if "fail" in words:
-        return f"{changed or 'measurement changed'}, with the same weights" if model.is_same else "model changed"
+        return f"{changed or 'measurement changed'}, with the same weights" if model.is_same else model.other
     if any(measure.expected is None for measure in verdicts):
         return "measures are missing in the baseline"
     if any(measure.is_open and measure.limit is not None for measure in verdicts):
-        return f"{(changed or 'same weights') if model.is_same else 'model changed'}, and too noisy to tell"
+        return f"{(changed or 'same weights') if model.is_same else model.other}, and too noisy to tell"
     if any(measure.is_open and measure.difference is None and measure.se is None for measure in verdicts):
         return "a measure cannot be compared"
     if not model.is_same or changed:
-        return f"{changed or 'model changed'}, within the tolerances"
+        return f"{changed or model.other}, within the tolerances"
     return "same weights"
+
+
+def _has_moved(shape: Sequence[StructureChange]) -> bool:
+    """Whether a shape, a stride, a centre or a TRF is another one; a layer of another name and operations are not."""
+    return any(not change.is_operation and change.what != "layer" for change in shape)
+
+
+def _other_model(obtained: BaselineEntry, expected: BaselineEntry, shape: Sequence[StructureChange]) -> str:
+    """What changed of a model, in a few words: its structure, or only its weights where all operations are known."""
+    if _has_moved(shape):
+        return "structure changed"
+    hashes = [each.weights.get("sha256") for each in (obtained, expected)]
+    known = [each.structure.operations if each.structure else {} for each in (obtained, expected)]
+    is_other = None not in hashes and hashes[0] != hashes[1]
+    return "weights changed" if is_other and known[0] and known[0] == known[1] and not shape else "model changed"
 
 
 def _circumstances(obtained: BaselineEntry, expected: BaselineEntry) -> Iterator[str]:

@@ -12,7 +12,7 @@ from erfscope.gate.tolerance import Tolerance, pointless, unit_of
 from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, widening
 from erfscope.measures import MEASURES
 from erfscope.measures.values import paired_difference
-from erfscope.printable import number, with_error
+from erfscope.printable import number, plus, rounded, with_error
 
 #: Verdicts as people read them, where that is not the word that code and JSON have.
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}
@@ -179,8 +179,7 @@ def signed_difference(found: MeasureVerdict) -> str:
     """A measure's signed difference with its error, widened as all that stand behind ±: ``-7.2 ± 0.3``."""
     groups = min((len(each.leave_one_out) for each in (found.obtained, found.expected) if each), default=0)
     error = found.se * widening(groups - 1) if found.se and groups >= MIN_GROUPS else None
-    text = with_error(found.difference, error)
-    return text if text.startswith("-") else f"+{text}"
+    return plus(rounded(found.difference, error)[0]) + with_error(found.difference, error)
 
 
 def _moved(found: MeasureVerdict) -> str:

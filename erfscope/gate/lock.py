@@ -29,6 +29,7 @@ def locked(path: Path) -> Iterator[None]:
         else:
             import fcntl
 
+            path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path.parent, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.printable import listed_up_to
@@ -40,8 +40,8 @@ class Structure:
     exact: bool
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Every operation up to this layer with its settings, by the module that runs it ("" for the model itself); none in
-    #: baselines of earlier versions.
+    #: Every operation up to this layer with its settings, by the module that runs it, or the place of one outside
+    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in baselines of earlier versions.
     operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -66,10 +66,8 @@ class StructureChange:
     expected: str
     obtained: str
     verdict: Literal["fail", "cannot tell", "notice"]
-    #: The first layer that differs; "" for none.
+    #: The first layer whose TRF differs; "" for none.
     first_layer: str = ""
-    #: In what: in its operations where only a later one has another TRF.
-    first_by: Literal["TRF", "operations"] = "TRF"
     #: Whether it is in the operations.
     is_operation: bool = False
 
@@ -81,8 +79,8 @@ class StructureChange:
 
     @property
     def where(self) -> str:
-        """The first layer that differs, in words."""
-        return f"the first layer whose {self.first_by} differ{'s' * (self.first_by == 'TRF')} is {self.first_layer}"
+        """The first layer whose TRF differs, in words."""
+        return f"the first layer whose TRF differs is {self.first_layer}"
 
     @property
     def brief(self) -> str:
@@ -90,7 +88,8 @@ class StructureChange:
         texts, equal_sides = [self.expected, self.obtained], r"(\d+)(x\1)+"
         if all(re.fullmatch(equal_sides, text) for text in texts):
             texts = [re.sub(equal_sides, r"\1", text) for text in texts]
-        return f"{self.what.removesuffix(' shrank')}{':' * self.is_operation} {' -> '.join(texts)}"
+        what = re.sub(r" (shrank|grew|shrank and grew)$", "", self.what)
+        return f"{what}{':' * self.is_operation} {' -> '.join(texts)}"
 
 
 def structure(
@@ -148,10 +147,7 @@ def changes(obtained: Structure, expected: Structure) -> Iterator[StructureChang
         ("unit centre", obtained.center_px, expected.center_px),
     ):
         if len(ours) != len(theirs) or any(abs(a - b) > SAME_PX for a, b in zip(ours, theirs, strict=True)):
-            first = _first_layer(obtained, expected) if what == "stride" and obtained.operations else {}
-            yield StructureChange(
-                what=what, expected=_numbers(theirs), obtained=_numbers(ours), verdict="fail", **first
-            )
+            yield StructureChange(what=what, expected=_numbers(theirs), obtained=_numbers(ours), verdict="fail")
     yield from _field_changes(obtained, expected)
     if obtained.layer != expected.layer:
         yield StructureChange(what="layer", expected=expected.layer, obtained=obtained.layer, verdict="notice")
@@ -197,7 +193,10 @@ def _operation(name: str, settings: Iterable[str]) -> str:
 
 
 def _operations(found: Counter[str]) -> str:
-    """The names of operations, and how often each is there."""
+    """The names of operations, and how often each is there; of one operation alone also its settings."""
+    if [*found.values()] == [1]:
+        name, *settings = next(iter(found)).split()
+        return _operation(name, settings)
     names: Counter[str] = Counter()
     for text, number in found.items():
         names[text.split()[0]] += number
@@ -220,7 +219,7 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
             expected=expected.trf_text,
             obtained=f"at most {size_text(ours)}",
             verdict="cannot tell",
-            **_first_layer(obtained, expected),
+            first_layer=_first_layer(obtained, expected),
         )
         return
     if not shrank and not grew:
@@ -236,17 +235,14 @@ def _field_changes(obtained: Structure, expected: Structure) -> Iterator[Structu
         expected=texts[1],
         obtained=texts[0],
         verdict=verdict,
-        **_first_layer(obtained, expected),
+        first_layer=_first_layer(obtained, expected),
     )
 
 
-def _first_layer(obtained: Structure, expected: Structure) -> dict[str, Any]:
-    """The first layer, in order of execution, whose operations differ, or where these are not known, whose TRF does."""
-    changed, known = _changed_modules(obtained, expected), expected.layers_px
-    others = [name for name, size in obtained.layers_px.items() if known.get(name, size) != size]
-    if changed and changed[0] not in others:
-        return {"first_layer": changed[0] or "the model itself", "first_by": "operations"}
-    return {"first_layer": (changed or others or [""])[0]}
+def _first_layer(obtained: Structure, expected: Structure) -> str:
+    """The first layer, in order of execution, whose TRF differs; "" where no layer that both have does."""
+    known = expected.layers_px
+    return next((name for name, size in obtained.layers_px.items() if known.get(name, size) != size), "")
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -178,9 +178,8 @@ class Verdict:
 
     @property
     def in_one_line(self) -> Line:
-        """The verdict, its cause, and why it does not pass, in a few words: ``TRF 103 -> 71``."""
-        why = [change.brief for change in self.structure if change.verdict != "notice"]
-        why += [change.brief for change in self.structure if change.is_operation]
+        """The verdict, its cause, and what changed or why it does not pass, in a few words: ``TRF 103 -> 71``."""
+        why = [change.brief for change in self.structure]
         why += [measure.brief for measure in self.measures if measure.word == "fail"]
         why += filter(None, [self.reason, *(measure.reason for measure in self.measures if measure.is_open)])
         return self.head._replace(text=printable(": ".join(filter(None, [self.head.text, "; ".join(why)]))))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from erfscope.errors import ErfscopeError
 from erfscope.printable import brief
@@ -190,7 +189,7 @@ def asked_axes(
     Args:
         own: As they are assumed.
         axes: A key of :data:`NAMES`.
-        spacing: Side of a cell along each axis that distances are taken over.
+        spacing: Side of a cell along each axis that distances are taken over; one number for all of them.
         unit_name: What that is in; without a spacing what the cells are called.
         fps: Frames of a clip in a second.
         sample_rate: Samples of a sequence in a second.
@@ -206,12 +205,12 @@ def asked_axes(
         own = Axes.named(names)
     steps, units = list(own.spacing), list(own.units)
     if spacing is not None or unit_name is not None:
-        every: Sequence[Any] = [1.0] * len(own.measured) if spacing is None else [spacing]
-        given = list(map(float, spacing if isinstance(spacing, Sequence) else every))
+        sides: Sequence[float] = spacing if isinstance(spacing, Sequence) else [1.0 if spacing is None else spacing]
+        given = [float(side) for side in sides] * (len(own.measured) if len(sides) == 1 else 1)
         if len(given) != len(own.measured) or not all(0 < step < math.inf for step in given):
             called = ", ".join(own.names[axis] for axis in own.measured)
             raise ErfscopeError(
-                f"spacing is one positive number for each of {called}, not {', '.join(map(brief, given))}"
+                f"spacing is one positive number, or one for each of {called}, not {', '.join(map(brief, given))}"
             )
         for axis, step in zip(own.measured, given, strict=True):
             steps[axis], units[axis] = step, unit_name or "units"

@@ -20,16 +20,23 @@ _LEFT_OUT = (
 
 def operations_in_words(graph: Graph, node: fx.Node) -> dict[str, tuple[str, ...]]:
     """Every operation that a tensor is computed by, with its settings and the shapes of its weights, by the name of the
-    module that runs it ("" for the model itself), in order: ``conv2d weight=8x3x3x3 bias=8 stride=2x2 padding=1x1``."""
+    module that runs it, in order: ``conv2d weight=8x3x3x3 bias=8 stride=2x2 padding=1x1``. Those of the model itself
+    are by their place: ``behind pool``, whose result they read, ``before conv1``, or "" where no module runs."""
     stack, needed = [node], set[fx.Node]()
     while stack:
         if (here := stack.pop()) not in needed:
             needed.add(here)
             stack += here.all_input_nodes
     found: dict[str, list[str]] = {}
-    for each in graph.nodes:
-        if each in needed and each.op == "call_function" and each.target is not operator.getitem:
-            found.setdefault(str(each.meta.get("module", "")), []).append(_in_words(graph, each))
+    nodes = [each for each in graph.nodes if each in needed and each.op == "call_function"]
+    modules = [str(each.meta.get("module", "")) for each in nodes]
+    read: dict[fx.Node, str] = {}  # the last module on the way to each node
+    for place, (each, module) in enumerate(zip(nodes, modules, strict=True)):
+        read[each] = module or next(filter(None, (read.get(node, "") for node in each.all_input_nodes)), "")
+        following = "" if read[each] else next(filter(None, modules[place:]), "")
+        where = module or (f"behind {read[each]}" if read[each] else f"before {following}" if following else "")
+        if each.target is not operator.getitem:
+            found.setdefault(where, []).append(_in_words(graph, each))
     return {module: tuple(texts) for module, texts in found.items()}
 
 

@@ -176,8 +176,7 @@ def cell_at(place: float, side: int) -> int:
 
 def frames_around(own: float, count: int) -> range:
     """Up to :data:`FRAMES` frames around one of ``count``."""
-    first = min(max(cell_at(own, count) - FRAMES // 2, 0), max(count - FRAMES, 0))
-    return range(first, min(first + FRAMES, count))
+    return range(count)[_part(count, cell_at(own, count), FRAMES)]
 
 
 def share_outside(erf: ErfMap, window: ErfMap) -> float:

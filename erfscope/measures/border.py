@@ -34,7 +34,7 @@ def lost_at_borders(erf: ErfMap) -> tuple[float, float | None]:
         The share of the whole ERF that lies beyond the borders, and the relative growth of r50 (None where half of the
         whole ERF is not inside).
 
-    Source: erfscope. Compared with inputs twice as large (docs/erf.md, "What the border cuts").
+    Source: erfscope. Compared with inputs twice as large (docs/errors.md, "What the border cuts").
     """
     plane = erf.measured
     weights = plane.magnitude

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.names import is_input
 from erfscope.options.request import Request
-from erfscope.options.settings import Options, lists_options
+from erfscope.options.settings import Options
 from erfscope.printable import with_error
 from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
@@ -82,7 +81,6 @@ class ErfMonitor:
         monitor.report().save("erf-while-training/")
     """
 
-    @partial(lists_options, without=_NOT_HERE)
     def __init__(
         self,
         model: Live,

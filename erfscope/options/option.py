@@ -4,6 +4,7 @@ the documentation follow from it."""
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -20,6 +21,8 @@ from erfscope.options.values import numbers
 #: Panels of the help, in order.
 WHAT, IMAGES, MODEL, COMPUTATION, OUTPUT = "What is measured", "Images", "Model", "Computation", "Output"
 PANELS = (WHAT, IMAGES, MODEL, COMPUTATION, OUTPUT)
+#: Options that each of several models may have of its own, in a mapping by their labels.
+OF_EACH = ("layer", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ def declared(*tables: type) -> dict[str, Declared]:
                 kind, option = get_args(hint)
                 default = defaults[name].default if name in defaults else option.default
                 accepts = option.accepts or _source(table.__annotations__[name])
+                if option.is_closed:
+                    accepts = accepts.replace("str", f"Literal[{', '.join(map(json.dumps, option.words))}]", 1)
                 found[name] = Declared(type=kind, default=default, option=option, accepts=accepts)
     return found
 
@@ -133,7 +138,7 @@ class Choices(TypedDict, total=False):
             flags=("--image", "--images"),
             is_file=True,
             is_repeatable=True,
-            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor (B, C_in, *space).",
+            in_python="Also uint8 arrays (H, W, 3), PIL images, or a ready tensor, such as (B, C, H, W).",
         ),
     ]
     image: Annotated[Any, Option("Another name of images.")]
@@ -152,7 +157,7 @@ class Building(TypedDict, total=False):
     """Options that say how a model is built."""
 
     checkpoint: Annotated[
-        str | Path | None,
+        str | Path | Sequence[str] | Mapping[str, str | Path] | None,
         Option(".safetensors or .pth file with the model's weights.", MODEL, metavar="FILE", is_file=True),
     ]
     unsafe_load: Annotated[
@@ -194,7 +199,7 @@ class Building(TypedDict, total=False):
     ]
     spacing: Annotated[
         float | Sequence[float] | None,
-        Option("Side of a pixel, voxel or sample along each axis.", MODEL, metavar="A,B,C", read=numbers),
+        Option("Side of a pixel, voxel or sample along each axis, or along all.", MODEL, metavar="A,B,C", read=numbers),
     ]
     unit_name: Annotated[
         str | None,

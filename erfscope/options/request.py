@@ -15,7 +15,7 @@ import numpy as np
 
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.input_size import input_sizes, is_auto
-from erfscope.options.option import Building
+from erfscope.options.option import OF_EACH, Building
 from erfscope.options.settings import OPTIONS, Options, Settings
 from erfscope.options.values import alphas, words
 from erfscope.progress import Progress, no_progress, progress_of
@@ -40,8 +40,6 @@ MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 AS_GIVEN = ("images", "synthetic", "insert", "label", "resume", "keep_in", "stop", "tell")
 
 
-#: Options that each of several models may have of its own, in a mapping by their labels.
-OF_EACH = ("layer", "checkpoint")
 #: Options that take a mapping for one model.
 MAPPINGS = ("images", "transform", "mean", "std", "model_kwargs", "insert")
 #: The name that stands for all stages of a model.
@@ -150,12 +148,14 @@ class Request:
         own = {name: self.given[name].get(label) for name in OF_EACH if isinstance(self.given.get(name), Mapping)}
         layers = tuple(words(own["layer"], "layer")) if "layer" in own else self.layers
         file = {"checkpoint": own["checkpoint"]} if own.get("checkpoint") is not None else {}
-        return replace(self, layers=layers, building={**self.building, **file})
+        return replace(self, layers=layers, given={**self.given, **own}, building={**self.building, **file})
 
     def several(self) -> list[str]:
         """The options that ask for several results."""
+        layers = self.given.get("layer")
+        layers = [words(each, "layer") for each in layers.values()] if isinstance(layers, Mapping) else [self.layers]
         values: dict[str, Sequence[Any]] = {
-            "layer": self.layers,
+            "layer": max(layers, key=lambda each: len(each) + is_several(each[0])),
             "weights": self.weights,
             "convention": self.conventions,
             "wrt": self.references,
@@ -184,6 +184,7 @@ def _refuse_value(name: str, value: object) -> None:
         raise ErfscopeError(f"{FORMER[name]}=True stands in the place of {name}=False; leave {name} out")
     if name not in OPTIONS:
         raise unknown("option", name, OPTIONS, limit=len(OPTIONS))
+    OPTIONS[name].option.refuse(name, value)
     kinds = get_args(TYPES[name]) if get_origin(TYPES[name]) in (Union, UnionType) else (TYPES[name],)
     is_plain = all(kind in PLAIN or get_origin(kind) is Literal for kind in kinds)
     if is_plain and not any(
@@ -191,7 +192,6 @@ def _refuse_value(name: str, value: object) -> None:
     ):
         called = [PLAIN[kind][1] if kind in PLAIN else " or ".join(map(repr, get_args(kind))) for kind in kinds]
         raise ErfscopeError(f"{name} is {' or '.join(called)}, not {value!r}")
-    OPTIONS[name].option.refuse(name, value)
 
 
 def _refuse_combinations(given: Mapping[str, Any]) -> None:

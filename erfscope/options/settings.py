@@ -10,7 +10,7 @@ agree in it, with ``"free"`` a resumed run may change it; without, it decides wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -41,7 +41,7 @@ class Settings:
             WHAT,
             several="a comma list, `stages` (else the outermost modules) or a pattern such as 'dec*' measures each",
             metavar="NAME",
-            accepts="str | Sequence[str] | None",
+            accepts="str | Sequence[str] | Mapping[str, str | Sequence[str] | None] | None",
         ),
     ] = None
     unit: Annotated[
@@ -255,7 +255,9 @@ class Settings:
             if name in self.__dataclass_fields__ and getattr(self, name) is not each.default:
                 each.option.refuse(name, getattr(self, name))
         if self.until_se is not None and not 0 < self.until_se < 1:
-            raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {self.until_se:.3g}")
+            share = self.until_se
+            hint = f"; write until_se={share / 100:g} (--until-se {share:g}%)" if 1 <= share < 100 else ""
+            raise ErfscopeError(f"until-se must lie between 0 and 100 %, not {share:.3g}{hint}")
         if self.shard is not None:
             parse(self.shard)
         convention_of(self.convention)
@@ -348,15 +350,14 @@ FREE = tuple(name for name, each in OPTIONS.items() if each.option.counts == "fr
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 
-def lists_options(function: Taker, without: Container[str] = ()) -> Taker:
+def lists_options(function: Taker) -> Taker:
     """Add the options that a function takes as keywords to its docstring, which ``help()`` shows, a line each."""
     is_building = "Unpack[Building]" in map(str, function.__annotations__.values())
     taken = declared(Building) if is_building else OPTIONS
     lines = []
     for name, each in taken.items():
         default = "" if each.default is None else f", default {each.default!r}"
-        if name not in without:
-            lines.append(f"    {name} ({each.accepts}{default}): {each.option.text} {each.option.in_python}".rstrip())
+        lines.append(f"    {name} ({each.accepts}{default}): {each.option.text} {each.option.in_python}".rstrip())
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
     return function
 
@@ -369,7 +370,7 @@ class Options(Choices, Building, Running, total=False):
     them.
     """
 
-    layer: str | Sequence[str] | None
+    layer: str | Sequence[str] | Mapping[str, str | Sequence[str] | None] | None
     unit: str | Sequence[Any]
     channels: int | str | Sequence[int] | None
     convention: Any
@@ -384,8 +385,8 @@ class Options(Choices, Building, Running, total=False):
     keep_going: bool
     seed: int
     device: str
-    dtype: str
-    amp_dtype: str | None
+    dtype: Literal["float32", "float64"]
+    amp_dtype: Literal["bfloat16", "float16"] | None
     tf32: bool
     batch_size: int | None
     workers: int
@@ -394,4 +395,4 @@ class Options(Choices, Building, Running, total=False):
     halo: bool
     show_samples: bool
     trust: bool
-    accept: str | None
+    accept: Literal["gradient_disagrees"] | None

@@ -231,7 +231,7 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     Raises:
         MeasurementError: two entries were asked for different units.
     """
-    known = [(label, _unit_word(word)) for label, word in entries if word is not None]
+    known = [(label, unit_word(word)) for label, word in entries if word is not None]
     for label, word in known[1:]:
         if word != known[0][1]:
             raise MeasurementError(
@@ -241,7 +241,8 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
     return known[0][1] if known else None
 
 
-def _unit_word(word: object) -> str:
+def unit_word(word: object) -> str:
+    """The unit as asked for, in one spelling."""
     text = word if isinstance(word, str) else ",".join(map(str, word)) if isinstance(word, list | tuple) else str(word)
     # An index may be written 3,3 or 3x3.
     text = re.sub(r"(?<=\d)x(?=-?\d)", ",", re.sub(r"\s", "", text.lower()))
@@ -250,7 +251,8 @@ def _unit_word(word: object) -> str:
 
 def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> None:
     """Refuse a comparison in which some models have trained weights, or their own, and others random ones that nobody
-    asked for: those that fell back, and factories' without a checkpoint.
+    asked for: those that fell back, and factories' without a checkpoint. Of a module that is handed over nobody knows
+    whether it is trained: it stands beside a factory's.
 
     Args:
         weights: (label, weights record) of every model and stored result.
@@ -262,19 +264,21 @@ def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> 
     fell = list(dict.fromkeys(label for label, record in weights if record.fallback))
     made = list(dict.fromkeys(label for label, record in weights if record.source == "factory"))
     trained = [label for label, record in weights if record.source not in (*RANDOM, "factory")]
-    if made and trained and asked not in RANDOM:
+    known = [label for label, record in weights if record.source in ("pretrained", "checkpoint")]
+    if made and known and asked not in RANDOM:
         raise MeasurementError(
             f"{', '.join(made)}: weights as the factory made them; no checkpoint was given, and trained models, such as"
-            f" {trained[0]}, are not compared with random ones; give trained weights with --checkpoint {made[0]}=FILE,"
-            " or compare architectures with --weights random"
+            f" {known[0]}, are not compared with random ones; give trained weights with"
+            f" checkpoint={{{made[0]!r}: 'FILE'}} (--checkpoint {made[0]}=FILE), or compare architectures with"
+            " weights='random' (--weights random)"
         )
     # Random weights that were asked for are what a fallback gives.
     if fell and (trained or any(record.source == "random-raw" for _, record in weights)):
         reason = next(record.reason for _, record in weights if record.fallback)
         raise MeasurementError(
             f"pretrained weights are missing for {', '.join(fell)} ({reason}) but not for the others, and trained"
-            " models are not compared with random ones; measure all of them with --weights random to compare"
-            " architectures"
+            " models are not compared with random ones; measure all of them with weights='random' (--weights random)"
+            " to compare architectures"
         )
 
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
+
+#: The names in ``erfscope.figures.kinds.FIGURES``.
+FigureKind = Literal[
+    "panel", "overlay", "strip", "profile", "depth", "alpha", "sizes", "training", "units", "positions"
+]
+#: The formats of tables as text.
+TableFormat = Literal["csv", "markdown", "latex", "plain"]
 
 
 class Style(TypedDict, total=False):
@@ -14,8 +21,8 @@ class Style(TypedDict, total=False):
     them.
     """
 
-    scale: str
-    colours: str
+    scale: Literal["share", "linear", "log", "power"]
+    colours: Literal["shared", "own"]
     cmap: str | None
     contours: Sequence[float]
     zoom: str | float

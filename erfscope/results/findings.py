@@ -103,7 +103,12 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
     if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
-        text = "the ERF peaks more than a stride away from the unit's true centre, by more than noise"
+        noise = (
+            ", by more than noise"
+            if average.groups >= MIN_GROUPS
+            else "; whether by more than noise is not known, with fewer than four groups of inputs or draws"
+        )
+        text = f"the ERF peaks more than a stride away from the unit's true centre{noise}"
         yield Finding(code="off_centre_peak", text=text)
     if numbers["luo_size"] is None:
         yield Finding(
@@ -150,10 +155,11 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
             text=f"this architecture initialises {n} residual branch{'' if n == 1 else 'es'} to zero; {SWITCHED_ON}",
         )
     if adapter.weights.ignored_keys:
-        keys = f"{adapter.weights.ignored_keys} key{'s' * (adapter.weights.ignored_keys != 1)}"
+        several = adapter.weights.ignored_keys != 1
+        keys, them = f"{adapter.weights.ignored_keys} key{'s' * several}", "them" if several else "it"
         yield Finding(
             code="ignored_keys",
-            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on them",
+            text=f"{keys} of the checkpoint {adapter.weights.reason}; the layer measured does not depend on {them}",
         )
     own = adapter.preprocess.of(wrt)
     if "axes" in shown.assumed:

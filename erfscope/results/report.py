@@ -14,7 +14,7 @@ from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import Differences, paired, partners
 from erfscope.results.display import render
-from erfscope.results.figure_style import Style
+from erfscope.results.figure_style import FigureKind, Style, TableFormat
 from erfscope.results.result import Result
 
 
@@ -82,7 +82,7 @@ class Report:
             (other for each, other in zip(self.results, partners(self.results), strict=True) if each is result), None
         )
 
-    def table(self, measures: Sequence[str] | None = None, *, format: str = "markdown") -> str:
+    def table(self, measures: str | Sequence[str] | None = None, *, format: TableFormat = "markdown") -> str:
         """The results as text: ``"csv"``, ``"markdown"``, ``"latex"`` (booktabs) or ``"plain"``.
 
         If no measures are named, CSV has all that were measured, and the others those of a comparison, or all where
@@ -93,6 +93,7 @@ class Report:
         share stands in the caption, a result that cannot be used has dashes and a note. LaTeX has at most four columns,
         for one of two columns of a page, if no measures are named: r50 and r90, and one column for all conditions in
         which rows differ; else all that are named, over both."""
+        measures = [measures] if isinstance(measures, str) else measures
         for result in self.results:
             result.compute(measures or ())
         measured = [
@@ -102,7 +103,7 @@ class Report:
         compared = [name for name in measures or SHOWN if names is None or name in names]
         return str(render("table", self, names, compared=compared, format=format))
 
-    def to_dataframe(self, measures: Sequence[str] | None = None, *, short: bool = False) -> Any:
+    def to_dataframe(self, measures: str | Sequence[str] | None = None, *, short: bool = False) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN
         where there is none.
 
@@ -114,6 +115,7 @@ class Report:
         Raises:
             ErfscopeError: pandas is not installed, or an unknown measure.
         """
+        measures = [measures] if isinstance(measures, str) else measures
         if not short:
             return render("dataframe", self.table(measures, format="csv"))
         names = [name for name in measures or SHOWN if measures or any(name in r.measures for r in self.results)]
@@ -124,7 +126,7 @@ class Report:
         self,
         path: str | Path | None = None,
         *,
-        kind: str | None = None,
+        kind: FigureKind | None = None,
         **style: Unpack[Style],
     ) -> Any:
         """The results as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.

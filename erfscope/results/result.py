@@ -24,6 +24,7 @@ from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
 from erfscope.results.display import render
+from erfscope.results.figure_style import FigureKind
 from erfscope.results.positions import Positions
 from erfscope.results.timing import Timing, own_step, timing_of
 
@@ -268,7 +269,7 @@ class Result:
             )
         raise self.failure(f"has no {name}")
 
-    def compute(self, names: Iterable[str]) -> None:
+    def compute(self, names: str | Iterable[str]) -> None:
         """Measure the map by these names too, as far as that was not done.
 
         Errors need the sums by groups of images. Without these, as in a stored report, what is computed has none.
@@ -279,6 +280,7 @@ class Result:
         Raises:
             ErfscopeError: an unknown measure.
         """
+        names = [names] if isinstance(names, str) else names
         sums = self.sums if self.part is None else self.part.average
         own = ("", *self.axes.names)
         missing = [name for name in names if name not in self.measures]
@@ -345,7 +347,7 @@ class Result:
         """Measures with a number, for a training log."""
         return {f"{prefix}{name}": float(m) for name, m in self.measures.items() if isinstance(m.value, int | float)}
 
-    def figure(self, path: Any = None, *, kind: str | None = None, **style: Any) -> Any:
+    def figure(self, path: Any = None, *, kind: FigureKind | None = None, **style: Any) -> Any:
         """This result as a matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
 
         Args:

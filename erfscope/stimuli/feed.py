@@ -167,7 +167,8 @@ class PictureFeed:
             return None
         times = most // (most if largest == 0 else (1 << largest.bit_length()) - 1)
         advice = f"multiply the values by {times} and save the images again" if times > 1 else "give other images"
-        return f"nearly black: the largest value of {self.name(0)} is {largest:,} of {most:,}; {advice}"
+        read = " (8 bits are read)" if self.stimuli.largest and most == 255 else ""
+        return f"nearly black: the largest value of {self.name(0)} is {largest:,} of {most:,}{read}; {advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class TensorFeed:
     def __post_init__(self) -> None:
         if self.tensor.ndim < 3 or self.tensor.ndim > 5 or not self.tensor.is_floating_point() or len(self.tensor) == 0:
             raise ErfscopeError(
-                "a ready tensor is a floating (B, C_in, *space) with one to three spatial axes, not"
+                "a ready tensor is floating, (B, C, H, W) for images, with one to three axes behind the channels, not"
                 f" {self.tensor.dtype} of shape {tuple(self.tensor.shape)}; uint8 images go in as numpy arrays (H,"
                 " W, 3), token ids with erfscope.wrap(model, inputs={...}), an example of them"
             )

@@ -16,8 +16,10 @@ import psutil
 from numpy.typing import NDArray
 
 from erfscope.errors import ErfscopeError
+from erfscope.geometry.unit import size_text
 from erfscope.silence import silenced
 from erfscope.stimuli.files import SOUNDS, VOLUMES, frames_of
+from erfscope.stimuli.stated import sides_in_tiff, sides_in_zarr, spacing_of
 
 TIFF = (".tif", ".tiff")
 #: Codecs of zarr arrays that turn bytes into numbers and do nothing else: pickles among them would run code.
@@ -25,6 +27,8 @@ _CODECS = {
     *("astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4"),
     *("lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
 }
+#: TIFF tags: samples per pixel, and whether these lie beside each other or one band after another.
+_SAMPLES, _PLANAR = 277, 284
 _MM = {"mm": 1.0, "micron": 1e-3, "meter": 1e3}
 
 
@@ -70,8 +74,10 @@ class StoredArray:
     channel_axes: tuple[int, ...] = (0, -1)
     #: Whether the spatial axes stand in the order x, y, z.
     is_reversed: bool = False
-    #: Of (depth, row, col) in mm, or of samples in ms.
+    #: Of ((depth,) row, col) in mm, or of samples in ms.
     spacing: tuple[float, ...] | None = None
+    #: What the file states sides of pixels and voxels in.
+    unit: str = "mm"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +96,10 @@ def is_values(path: Path) -> bool:
     try:
         with silenced("PIL"), Image.open(path, formats=["TIFF"]) as image:
             first = image.size, image.mode
-            if image.mode in ("I", "F"):
+            tags: Any = getattr(image, "tag_v2", {})
+            # Of bands that lie one after another Pillow takes the first for the whole, or fails.
+            is_cut = tags.get(_PLANAR) == 2 and tags.get(_SAMPLES, 1) != len(image.getbands())
+            if is_cut or image.mode in ("I", "F"):
                 return True
             image.seek(1)
             return first == (image.size, image.mode)
@@ -208,7 +217,8 @@ def _tiff(path: Path) -> Iterator[StoredArray]:
         channels = tuple(axis for axis, letter in enumerate(series.axes) if letter in "CS") or (0, -1)
         is_plain = series.dataoffset is not None
         values = tifffile.memmap(path, mode="r") if is_plain else Pages(series, str(path))
-        yield StoredArray(values=values, channel_axes=channels)
+        space = [letter for letter in series.axes if letter not in "CS"]
+        yield StoredArray(values=values, channel_axes=channels, **spacing_of(space, sides_in_tiff(file, tifffile)))
 
 
 @contextmanager
@@ -218,7 +228,7 @@ def _zarr(path: Path) -> Iterator[StoredArray]:
     except ImportError as error:
         raise _missing(path, "zarr", "volumes") from error
     inside = ome_image(path)
-    folder, axes = (path, ()) if inside is None else inside[:2]
+    folder, axes, attributes = (path, (), {}) if inside is None else inside
     header = _note(folder, ".zarray", "zarr.json")
     if header is None or header.get("node_type", "array") != "array":
         raise ErfscopeError(f"cannot read {str(path)!r}: it is no zarr array; name an array inside it, as {path}/0")
@@ -234,7 +244,9 @@ def _zarr(path: Path) -> Iterator[StoredArray]:
     # Of time, channels and depth those with one entry are left out.
     kept = [axis for axis, name in enumerate(axes) if name in ("y", "x") or values.shape[axis] > 1]
     channels = tuple(place for place, axis in enumerate(kept) if axes[axis] == "c")
-    yield StoredArray(values=Ordered(values, tuple(kept)), channel_axes=channels or (0, -1))
+    (image, *_) = attributes.get("ome", attributes)["multiscales"]
+    stated = spacing_of([axes[axis].upper() for axis in kept if axes[axis] != "c"], sides_in_zarr(axes, image))
+    yield StoredArray(values=Ordered(values, tuple(kept)), channel_axes=channels or (0, -1), **stated)
 
 
 def _note(folder: Path, *names: str) -> Any:
@@ -252,12 +264,24 @@ def ome_image(path: Path) -> tuple[Path, tuple[str, ...], dict[str, Any]] | None
     images = attributes.get("ome", attributes).get("multiscales")
     if not images:
         return None
-    folder = path / images[0]["datasets"][0]["path"]
+    arrays = images[0].get("datasets") or [{}]
+    if (inside := arrays[0].get("path")) is None:
+        raise ErfscopeError(
+            f"cannot read {str(path)!r}: its OME metadata name no array; name one inside it, as {path}/0"
+        )
+    folder = path / inside
     if not folder.resolve().is_relative_to(path.resolve()):
         raise ErfscopeError(f"cannot read {str(path)!r}: its image lies outside of it")
     # Before version 0.4 an axis was a letter, and before 0.3 there were these five.
-    axes = images[0].get("axes") or "tczyx"
-    return folder, tuple(each if isinstance(each, str) else each["name"] for each in axes), attributes
+    axes = tuple(each if isinstance(each, str) else each["name"] for each in images[0].get("axes") or "tczyx")
+    shape = (_note(folder, ".zarray", "zarr.json") or {}).get("shape", axes)
+    if len(axes) != len(shape):
+        named = f"the axes {' '.join(axes)}" if images[0].get("axes") else "no axes"
+        raise ErfscopeError(
+            f"cannot read {str(path)!r}: its OME metadata name {named} (multiscales, axes) of an array of"
+            f" {size_text(shape)}; correct them, or name the array alone, {folder}"
+        )
+    return folder, axes, attributes
 
 
 def _codecs(note: Any) -> set[str]:

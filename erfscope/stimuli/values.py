@@ -20,6 +20,7 @@ from erfscope.geometry.unit import Box, inside, size_text
 from erfscope.stimuli.decode import PASSED_OVER
 from erfscope.stimuli.feed import Feed, TextKind
 from erfscope.stimuli.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
+from erfscope.stimuli.stated import in_unit, refuse_other_spacing, refuse_stated_otherwise
 from erfscope.stimuli.stored import TIFF, MissingPackage, StoredArray, is_values, open_array
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 #: So many headers are compared before the first file is read.
 HEADERS_FIRST = 50
-#: Relative difference up to which two spacings are one: headers keep 32-bit floats.
-SAME_SPACING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +59,10 @@ class ValuesFeed:
     is_one_file: bool
     #: uint8 frames (T, H, W, 3), which are scaled as pictures are.
     is_clip: bool
-    #: Of (depth, row, col) in mm, or of samples in ms, of the first file that states it; and that file.
+    #: Of ((depth,) row, col) in mm, or of samples in ms, of the first file that states it; that file, and its unit.
     spacing: tuple[float, ...] | None
     spacing_file: Path
+    unit: str
 
     @property
     def n(self) -> int:
@@ -76,8 +76,8 @@ class ValuesFeed:
 
     @property
     def spacing_unit(self) -> str:
-        """Unit of :attr:`spacing`."""
-        return "ms" if self.kind == "sound" else "mm"
+        """The unit that distances are shown in."""
+        return "ms" if self.kind == "sound" else self.unit
 
     @property
     def sha256(self) -> str:
@@ -109,7 +109,7 @@ class ValuesFeed:
 
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The crop, and what scales the values."""
-        axes = own.axes.stated(self.spacing, self.spacing_unit)
+        axes = own.axes.stated(in_unit(self.spacing, self.spacing_unit), self.spacing_unit)
         cropped = replace(own, resize_text=f"middle {size_text(self.model.size)} of each file", axes=axes)
         if self.is_clip:
             return cropped
@@ -161,7 +161,7 @@ class ValuesFeed:
             raise
         except ErfscopeError as error:
             raise ErfscopeError(f"{error}; {PASSED_OVER}") from error
-        _refuse_other_spacing((self.spacing_file, self.spacing), (file, found.spacing))
+        refuse_other_spacing((self.spacing_file, self.spacing), (file, found.spacing))
         if found.is_clip != self.is_clip:
             raise ErfscopeError(
                 f"{str(file)!r} has {'8-bit frames' if found.is_clip else 'other values'}, unlike the files before it;"
@@ -246,10 +246,12 @@ def open_values(
         )
     is_clip = False
     first: tuple[Path, tuple[float, ...] | None] = (files[0], None)
+    unit = "mm"
     for number, (file, array, clip) in enumerate(_headers(files, preprocess)):
         is_clip = clip if number == 0 else is_clip
-        _refuse_other_spacing(first, (file, array.spacing))
-        first = first if first[1] else (file, array.spacing)
+        refuse_other_spacing(first, (file, array.spacing))
+        if not first[1]:
+            first, unit = (file, array.spacing), array.unit
     feed = ValuesFeed(
         files=files,
         model=preprocess,
@@ -259,8 +261,9 @@ def open_values(
         is_clip=is_clip,
         spacing=first[1],
         spacing_file=first[0],
+        unit=unit,
     )
-    _refuse_stated_otherwise(feed)
+    refuse_stated_otherwise(feed.model.axes, feed.spacing, feed.spacing_unit, feed.spacing_file)
     return feed
 
 
@@ -354,36 +357,6 @@ def _refuse_kind(file: Path, preprocess: Preprocess) -> None:
             f"{str(file)!r} is {has}, and the model takes {takes}, {size_text(preprocess.size)}; give files with one of"
             f" {' '.join(SOUNDS if rank == 1 else (*VOLUMES, *TIFF))}"
         )
-
-
-def _refuse_stated_otherwise(feed: ValuesFeed) -> None:
-    """Refuse a spacing that the user gives in the unit of the files, which state another."""
-    axes, stated = feed.model.axes, feed.spacing
-    if stated is None or set(axes.units) != {feed.spacing_unit}:
-        return
-    if not np.allclose(axes.spacing, stated, rtol=SAME_SPACING):
-        given, own = (_in_words(each) for each in (axes.spacing, stated))
-        raise ErfscopeError(
-            f"{str(feed.spacing_file)!r} has {own}, and {given} were given; resample it, or leave them out"
-        )
-
-
-def _in_words(spacing: Sequence[float]) -> str:
-    if len(spacing) == 1:
-        return f"{1000 / spacing[0]:.6g} samples per second"
-    return f"voxels of {' x '.join(f'{step:.6g}' for step in spacing)} mm"
-
-
-def _refuse_other_spacing(
-    first: tuple[Path, tuple[float, ...] | None], other: tuple[Path, tuple[float, ...] | None]
-) -> None:
-    """Refuse a file whose spacing is not that of the first one that has it."""
-    (file, spacing), (path, found) = first, other
-    if spacing is None or found is None or np.allclose(spacing, found, rtol=SAME_SPACING, atol=0):
-        return
-    raise ErfscopeError(
-        f"{str(file)!r} has {_in_words(spacing)} and {str(path)!r} {_in_words(found)}; resample one of them"
-    )
 
 
 def _counted(channels: int) -> str:

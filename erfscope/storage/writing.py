@@ -39,7 +39,7 @@ _TABLE, _FIGURE = "a table for a page or a paper (booktabs)", "the figure"
 FORMATS = {
     row.suffix: row
     for row in (
-        FileFormat(suffix=".html", content="page", holds="the page: see [Figures and reports](reports.md)"),
+        FileFormat(suffix=".html", content="page", holds="a page to look at: maps, sizes, findings"),
         FileFormat(suffix=".json", content="report", holds="the report without its maps"),
         FileFormat(
             suffix=".csv",
@@ -102,7 +102,7 @@ def check_output(
         holding: As for :func:`check_directory`.
 
     Raises:
-        ErfscopeError: it exists already, its folder does not, or its suffix is unknown.
+        ErfscopeError: it exists already, its folder cannot be written to, or its suffix is unknown.
     """
     target = Path(path)
     refuse_broken_link(target)
@@ -140,22 +140,38 @@ def suffixes_like(source: str | Path) -> tuple[str, ...]:
     return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
 
 
+def behind_link(path: str | Path) -> Path:
+    """What a link leads to, so that it stays one; a path that is no link as it is.
+
+    Raises:
+        ErfscopeError: nothing is there.
+    """
+    refuse_broken_link(path)
+    return Path(path).resolve() if Path(path).is_symlink() else Path(path)
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is an array or a group of zarr."""
+    return any((path / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
+
+
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Refuse an output that is one of the inputs, by whatever name or link.
+    """Refuse an output that is one of the inputs or a folder that holds one, by whatever name or link.
 
     Raises:
         ErfscopeError: it is.
     """
-    with _one_line(Path(path)):
-        for source in inputs if Path(path).exists() else ():
-            if Path(source).exists() and Path(path).samefile(source):
+    output = Path(path)
+    with _one_line(output):
+        for source in map(Path, inputs if output.exists() else ()):
+            if source.exists() and (output.samefile(source) or source.resolve().is_relative_to(output.resolve())):
                 raise ErfscopeError(
-                    f"the output {path} and the input {source} are one; name another output: --force replaces no input"
+                    f"the output {path} is or holds the input {source}; name another output: --force replaces no input"
                 )
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a file that exists, or whose folder does not exist; called before anything is measured.
+    """Refuse a file that exists, or whose folder cannot be written to; called before anything is measured.
 
     Raises:
         ErfscopeError: the file cannot be written.
@@ -206,13 +222,13 @@ def check_directory(
 
 
 def _try_folder(folder: Path, name: str) -> None:
-    """Refuse a folder in which no file can be made; tried with a file without a name."""
-    if not folder.is_dir():
-        raise ErfscopeError(f"the folder {folder} for {name} does not exist; create it first")
+    """Refuse a folder in which no file can be made; tried with a file without a name. Of a folder that is not there
+    yet, which is made with the output, the nearest one above it that is there is tried."""
+    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     try:
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        text = f"the folder {folder} cannot be written to ({error.strerror or error}); choose another place for {name}"
+        text = f"the folder {there} cannot be written to ({error.strerror or error}); choose another place for {name}"
         raise ErfscopeError(text) from error
 
 
@@ -232,13 +248,14 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all, and make the folders above it.
 
     Raises:
         ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
     """
     check_target(path, force=force)
     with _one_line(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -265,6 +282,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
     check_directory(path, force=force, holding=holding)
     with _one_line(path):
         path = path.resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
         in_place = _is_filled_in_place(path, holding)
         temporary = Path(tempfile.mkdtemp(dir=path if in_place else path.parent, prefix=f".{path.name[:40]}."))
         try:
@@ -275,7 +293,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
                 _fill(path, temporary, holding)
             else:
                 temporary.chmod(path.stat().st_mode & 0o7777 if path.is_dir() else 0o777 & ~_umask())
-                _take_place(temporary, path, holding)
+                take_place(temporary, path, holding)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -288,7 +306,7 @@ def _to_disk(file: Path) -> None:
             os.fsync(opened.fileno())
 
 
-def _take_place(new: Path, path: Path, holding: str) -> None:
+def take_place(new: Path, path: Path, holding: str = REPORT) -> None:
     """Give ``new`` the name ``path``. The old folder has it until then; where the system cannot exchange two names, it
     is filled if it has the rows of the new report, else put aside first, and back if that fails."""
     if not path.is_dir():

@@ -123,7 +123,8 @@ class Column:
     @property
     def of_table(self) -> tables.Column:
         """The column as tables have it."""
-        return tables.Column(name=self.title, kind="number" if self.numeric else "text", folds=self.folds)
+        kind: Literal["number", "text"] = "number" if self.numeric else "text"
+        return tables.Column(name=self.title, kind=kind, folds=self.folds, rank=2 if self.optional else 1)
 
     def text(self, row: Row) -> str:
         """Return the cell of a row."""

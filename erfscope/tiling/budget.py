@@ -28,7 +28,7 @@ class HaloBudget:
     """
 
     #: Share of the ERF beyond the halo, of the unit at the tile's border that loses most, and its standard error over
-    #: images; not-a-number with fewer than four groups of images.
+    #: images, or random draws of few; not-a-number with fewer than four groups of these.
     share: FloatArray
     se: FloatArray
     #: Root of the mean share of the squared ERF, over the units of one total stride at the border: the error at a seam

@@ -113,7 +113,7 @@ class CropModel:
                     return self.model.outputs(self.model.module, crops)
                 return self.model(crops), {}
         except Exception as error:  # anything a model may raise
-            hint = "give smaller tiles" if ran_out(error) else "give images (C, *space) as the model takes them"
+            hint = "give smaller tiles" if ran_out(error) else "give images, such as (C, H, W), as the model takes them"
             size = size_text(tuple(crops.shape[2:]))
             text = f"{self.plan.model} fails on a crop of {crops.shape[1]} channels at {size}"
             raise MeasurementError(f"{text}: {first_line(error)}; {hint}") from error

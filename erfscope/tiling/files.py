@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.storage.writing import refuse_input
+from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.geometry.unit import size_text
+from erfscope.storage.writing import behind_link, is_zarr, refuse_input, suffixes_like, take_place
 from erfscope.tiling.plan import TilePlan
-from erfscope.tiling.rasters import begin, begun, open_raster
+from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
 
 
@@ -35,27 +36,39 @@ def run_file(
         called: Called with the number of tiles done and of all.
 
     Raises:
-        ErfscopeError: a file that cannot be read, an output that is the image, or as :func:`erfscope.run_tiled`.
+        ErfscopeError: a file that cannot be read, an output that is the image or a folder of something else, or as
+            :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
-    target, mark, part = Path(target), Path(f"{target}.tiles.json"), Path(f"{target}.part")
+    target = behind_link(target)
+    mark, part = Path(f"{target}.tiles.json"), Path(f"{target}.part")
     for each in (target, mark, part):
         refuse_input(each, [source])
+        if each.is_dir() and not (is_zarr(each) and suffixes_like(source) == (".zarr",)):
+            raise ErfscopeError(f"{each} is a folder that no such run wrote; choose another name for the output")
     filled = part if part.exists() or (target.exists() and not mark.exists()) else target
     with open_raster(source, len(plan.axes)) as raster:
         x = raster.x
         check_image(x, len(plan.axes))
-        output = begun(raster, filled) if goes_on and mark.exists() else None
+        output = open_output(raster, filled) if goes_on and mark.exists() else None
         space = x.shape[-len(plan.axes) :]
         size = plan.output_size(space)
         model = open_model()
         if output is None:
             corner = (*(slice(None),) * (len(x.shape) - len(space)), *map(slice, map(min, plan.crop, space)))
-            first = run_tiled(model, x[corner], plan)
+            try:
+                first = run_tiled(model, x[corner], plan)
+            except MeasurementError as error:
+                found, takes = x.shape[-len(space) - 1], model.preprocess.channels
+                if found == takes:
+                    raise
+                held = (
+                    f"{str(source)!r} is read as {found} channels of {size_text(space)}, and {plan.model} takes {takes}"
+                )
+                raise MeasurementError(f"{held}; give an image with {takes}, the channels first") from error
             mark.unlink(missing_ok=True)
-            output = begin(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
+            filled.parent.mkdir(parents=True, exist_ok=True)
+            output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
         run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
-        if target.is_dir():
-            shutil.rmtree(target)
-        filled.replace(target)
+        take_place(filled, target)

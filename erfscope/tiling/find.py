@@ -127,7 +127,8 @@ def _output(loaded: LoadedModel) -> str:
     output = next((name for name in names if is_map(recording, name)), None)
     if output is None:
         raise MeasurementError(
-            "returns no map (B, C, *space) of the image that tiles could be put together to; name a layer with --layer",
+            "returns no map of the image, such as (B, C, H, W), that tiles could be put together to; name a layer with"
+            " --layer",
             model=loaded.label,
         )
     return output

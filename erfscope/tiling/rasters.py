@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import first_line
+from erfscope.stimuli.stated import ome_pixels
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
 from erfscope.storage.writing import suffixes_like
@@ -75,11 +76,11 @@ def _npy(path: Path) -> NDArray[Any]:
     except DAMAGED as error:
         if path.is_file() and zipfile.is_zipfile(path):
             raise ErfscopeError(f"{path} is an archive of arrays; np.save the one that is the image as .npy") from error
-        what = "name a .npy file of (C, *space), a TIFF file or zarr"
+        what = "name a .npy file of (C, H, W), a TIFF file or zarr"
         raise ErfscopeError(f"cannot read {path} ({first_line(error)}); {what}") from error
 
 
-def begin(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
+def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     """A new output (C, *space) or (B, C, *space) of the same kind as the image, with what its file says of places."""
     kind = suffixes_like(raster.path)
     if kind == TIFF:
@@ -89,7 +90,7 @@ def begin(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan
     return np.lib.format.open_memmap(filled, mode="w+", dtype=dtype, shape=shape)
 
 
-def begun(raster: Raster, filled: Path) -> Any:
+def open_output(raster: Raster, filled: Path) -> Any:
     """The output of a run that was stopped.
 
     Raises:
@@ -128,11 +129,14 @@ def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     with tifffile.TiffFile(raster.path) as file:
         tags, ome = file.pages.first.tags, file.ome_metadata if file.is_ome else None
         places = _places({code: tags[code] for code in (_SCALE, _TIES, _MATRIX, *_KEYS) if code in tags}, plan)
+        is_one_page = len(file.pages) == 1
     stored = (*space, bands) if raster.is_interleaved else (bands, *space)
     stored = tuple(space) if bands == 1 else stored
     options: dict[str, Any] = {"photometric": "minisblack", "extratags": places, "metadata": None}
     if raster.is_interleaved and bands > 1:
         options["planarconfig"] = "contig"
+    elif bands > 1 and len(space) == 2 and is_one_page:
+        options["planarconfig"] = "separate"
     elif bands > 1 or len(space) > 2:
         # Without a description pages are images of their own.
         options["metadata"] = {}
@@ -166,9 +170,7 @@ def _places(tags: dict[int, Any], plan: TilePlan) -> list[tuple[Any, ...]]:
 
 def _physical_sizes(document: Any, plan: TilePlan) -> dict[str, Any]:
     """The sizes of a pixel that OME metadata state, of the output's."""
-    images = document["OME"]["Image"]
-    pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
-    found = {}
+    pixels, found = ome_pixels(document), {}
     for letter, axis in zip("XYZ", reversed(plan.axes), strict=False):
         if (size := pixels.get(f"PhysicalSize{letter}")) is not None:
             found[f"PhysicalSize{letter}"] = float(size) * float(axis.stride)

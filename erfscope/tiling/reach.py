@@ -110,8 +110,8 @@ def reach_of(recording: Recording, layer: str, wrt: str = IMAGE) -> tuple[tuple[
     """
     if not is_map(recording, layer) or (seen := recording.find(layer)) is None:
         raise MeasurementError(
-            f"layer {layer!r} holds no map (B, C, *space) of the image, and tiles are of such maps; name another layer,"
-            " or one in which the model brings its axes into this order"
+            f"layer {layer!r} holds no map of the image, such as (B, C, H, W), and tiles are of such maps; name"
+            " another layer, or one in which the model brings its axes into this order"
         )
     fields = recording.fields(recording.inputs.get(wrt, recording.positions.image), FIRST, wrt)
     positions = fields.positions

@@ -293,9 +293,11 @@ def check_image(x: Any, rank: int) -> None:
     """
     shape = tuple(x.shape)
     if len(shape) - rank not in (1, 2):
-        raise ErfscopeError(f"the plan is for images (C, *space) or (B, C, *space) of {rank} axes; x has shape {shape}")
+        raise ErfscopeError(
+            f"the plan is for images, such as (C, H, W), or batches of them, of {rank} axes; x has shape {shape}"
+        )
     if 0 in shape:
-        raise ErfscopeError(f"x has shape {shape}, which holds no numbers; give an image (C, *space)")
+        raise ErfscopeError(f"x has shape {shape}, which holds no numbers; give an image, such as (C, H, W)")
     # Of other libraries' types nothing is known.
     if x.dtype.is_complex if isinstance(x, Tensor) else getattr(x.dtype, "kind", "f") not in "fiub":
         raise ErfscopeError(f"x holds {x.dtype}, and an image holds real numbers; convert it")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from erfscope.geometry.names import IMAGE
 from erfscope.printable import brief
 from erfscope.results.json_values import fields
@@ -78,7 +80,7 @@ def tile_parts(
             style="yellow",
         )
     yield empty
-    for text in _meanings(plan, costs, image_size, has_budget=budget is not None):
+    for text in _meanings(plan, costs, image_size, budget):
         yield Note(text=text, style="dim")
 
 
@@ -102,6 +104,14 @@ def weights_note(budget: HaloBudget) -> Note:
     untrained = words.random_weights(result)
     text = f"measured over {words.images_text(result)}; {untrained or words.weights_condition(result).alone}"
     return Note(text=text, style="bold yellow" if untrained else "")
+
+
+def errors_note(plan: TilePlan, budget: HaloBudget) -> str:
+    """What the errors of a budget's shares are over; "" where there are none."""
+    if np.isnan(budget.se).all():
+        return ""
+    over, result = f"{plan.input_axes.noun}s", budget.measured
+    return f"± standard error over {over if result is None else words.over_text([result], result.se_over)}"
 
 
 def _in_units(plan: TilePlan) -> str:
@@ -133,7 +143,9 @@ def _sizes(plan: TilePlan) -> str:
     return f"{inputs} whose {sides} {'leaves' if len(plan.axes) == 1 else 'leave'} {left} when divided by {alignment}"
 
 
-def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, *, has_budget: bool) -> Iterator[str]:
+def _meanings(
+    plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, budget: HaloBudget | None
+) -> Iterator[str]:
     name = plan.model + (f" · {plan.layer}" if plan.layer else "") + (f" · {plan.wrt}" if plan.wrt != IMAGE else "")
     if not plan.axes:
         yield name
@@ -157,8 +169,9 @@ def _meanings(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None,
             "memory: tensors of one forward pass at its worst moment, from the recorded shapes of one crop, by the"
             " cells of the crop for others; without weights"
         )
-    if has_budget:
-        yield f"share of the ERF cut off: of the unit at the border that loses most, ± standard error over {cut.noun}s"
+    if budget is not None:
+        parts = ("share of the ERF cut off: of the unit at the border that loses most", errors_note(plan, budget))
+        yield ", ".join(filter(None, parts))
         yield "error at seams: RMS over the output's standard deviation, for a linear model and independent cells"
 
 

@@ -126,7 +126,7 @@ def provenance(result: Result, *, in_folder: bool) -> Iterator[tuple[str, str]]:
     weights, shown = result.weights, result.input
     yield "model", result.model
     parts = [
-        words.weights_condition(result).text,
+        words.weights_words(weights.source, fallback=weights.fallback).text,
         weights.origin,
         None if weights.seed is None else f"seed {weights.seed}",
     ]

@@ -84,18 +84,23 @@ def aligned(table: Table, width: int = sys.maxsize) -> list[list[str]]:
 
 def _side_by_side(row: Sequence[str], found: Fit) -> list[str]:
     """The lines of a row whose cells are folded."""
-    folded = []
-    for text, width, column in zip(row, found.widths, found.table.columns, strict=True):
-        lines = [""]
-        for piece in _broken(_pieces(column, text), width):
-            if lines[-1] and text_width((lines[-1] + piece).rstrip()) > width:
-                lines.append("")
-            lines[-1] += piece
-        folded.append([line.rstrip() + " " * (width - text_width(line.rstrip())) for line in lines])
-    blank = [" " * width for width in found.widths]
-    count = max(map(len, folded))
-    every = ([*lines, *[empty] * (count - len(lines))] for lines, empty in zip(folded, blank, strict=True))
+    cells = [folded(*each) for each in zip(found.table.columns, row, found.widths, strict=True)]
+    count = max(map(len, cells))
+    every = (
+        [line + " " * (width - text_width(line)) for line in (*lines, *[""] * (count - len(lines)))]
+        for lines, width in zip(cells, found.widths, strict=True)
+    )
     return [(" " * GAP).join(texts).rstrip() for texts in zip(*every, strict=True)]
+
+
+def folded(column: Column, text: str, width: int) -> list[str]:
+    """The lines of a text in a column of a width."""
+    lines = [""]
+    for piece in _broken(_pieces(column, text), width):
+        if lines[-1] and text_width((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
 
 
 def _broken(pieces: Sequence[str], width: int) -> Iterator[str]:

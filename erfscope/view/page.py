@@ -20,7 +20,7 @@ from erfscope.printable import name_pieces, plus, printable
 from erfscope.results.json_values import plain
 from erfscope.view import depth as by_depth
 from erfscope.view import drawings as charts
-from erfscope.view import sentences, words
+from erfscope.view import error_bars, sentences, words
 from erfscope.view.cells import identity, provenance, share_text
 from erfscope.view.drawings import Drawing, Drawings
 from erfscope.view.report_view import ReportView
@@ -121,7 +121,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.globals |= {"words": words, "identity": identity, "provenance": provenance}
+    environment.globals |= {"words": words, "error_bars": error_bars, "identity": identity, "provenance": provenance}
     environment.globals |= {
         "MEASURES": MEASURES,
         "is_input": is_input,

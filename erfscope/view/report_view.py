@@ -17,6 +17,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.cells import Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.error_bars import errors_note
 from erfscope.view.extras import Extra, extras, halo_cell
 from erfscope.view.table import MISSING, Cell, Column
 
@@ -113,7 +114,7 @@ class ReportView:
         """The lines below a table: what columns mean, what rows share, why errors are absent, what inserted blocks
         cost."""
         shared = " · ".join(self.texts()) if self.is_usable else ""
-        notes = filter(None, (words.plane_note(self.results), shared, words.errors_note(self.results)))
+        notes = filter(None, (words.plane_note(self.results), shared, errors_note(self.results)))
         return [*self.meanings, *notes, *filter(None, [self.pixel_note]), *self.costs]
 
     @property

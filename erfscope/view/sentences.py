@@ -20,18 +20,21 @@ from erfscope.results.findings import OWN_CELL
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
+from erfscope.view.error_bars import errors_over
 from erfscope.view.extras import trust_sentence
 from erfscope.view.report_view import ReportView, Row
 from erfscope.view.words import (
     IN_PLANE,
     IN_PLANE_MEANS,
     JACKKNIFE,
-    errors_over,
+    checkpoints_of_one,
+    images_text,
     lengths_text,
     main_radii,
     option_values,
     steps_of_one,
     unit_text,
+    weights_condition,
     weights_words,
 )
 
@@ -48,6 +51,8 @@ def title(view: ReportView) -> str:
         return f"How far {models[0]} looks"
     if steps := steps_of_one(results):
         return f"How far {results[0].model} looks, at {steps} steps of its training"
+    if files := checkpoints_of_one(results):
+        return f"How far {results[0].model} looks, with {files} checkpoints"
     return f"How far {len(models)} models look"
 
 
@@ -119,7 +124,9 @@ def quiet_line(result: Result) -> str:
     words = [] if result.error is None else [result.error]
     has_error = any(radius.se is not None for radius in list(main_radii(result).values())[:1])
     reason = f" (fallback: {result.weights.reason})" if result.weights.fallback else ""
-    words.append(weights_words(result.weights.source).alone + reason)
+    weights = weights_words(result.weights.source) if reason else weights_condition(result)
+    words.append(weights.alone + reason)
+    words += [images_text(result)] if result.input.n_dead else []
     return one_line(_line(result, words, f" ({errors_over(result)})" * has_error))
 
 

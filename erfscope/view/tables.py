@@ -267,6 +267,8 @@ def _caption(view: ReportView, columns: list[Column]) -> Iterator[str]:
     of = labels[0] if len(labels) == 1 else f"{len(labels)} models"
     if steps := words.steps_of_one(shown):
         of = f"{shown[0].model} at {steps} steps of its training"
+    elif files := words.checkpoints_of_one(shown):
+        of = f"{shown[0].model} with {files} checkpoints"
     yield f"Effective receptive field{'s' * (len(shown) != 1)} (ERF) of {of}: {'; '.join(_shared(view, columns))}."
     if any(cell.error is not None for row in view.rows for cell in row.cells.values()):
         over = dict.fromkeys(result.se_over for result in shown)

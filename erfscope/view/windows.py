@@ -20,10 +20,6 @@ LARGEST = 1 / 4
 APART, SMALL = 10.0, 1 / 5
 
 
-#: The note on panels that show all of their input.
-WHOLE_SHOWN = "shown: the whole input"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windowed:
     """What is drawn of one map."""
@@ -96,7 +92,7 @@ def window_notes(found: Sequence[Windowed | None]) -> list[str]:
     """What panels show, for captions."""
     present = [each for each in found if each is not None]
     sides = list(dict.fromkeys(each.part.side_text for each in present))
-    notes = [f"shown: a window of {side} around the unit" if side else WHOLE_SHOWN for side in sides]
+    notes = [f"shown: a window of {side} around the unit" if side else "shown: the whole input" for side in sides]
     if any(each.part.frame != tuple(each.part.erf.values.shape) for each in present):
         notes.append("one scale of lengths for all inputs")
     if closest := list(dict.fromkeys(each.close.side_text for each in present if each.close is not None)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from erfscope.geometry.axes import CELLS, COL, DEPTH, FRAMES, ROW, TIME, Axes
@@ -131,8 +132,16 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
 
 
 def weights_condition(result: Result) -> Condition:
-    """The source of the weights."""
-    return weights_words(result.weights.source, fallback=result.weights.fallback)
+    """The source of the weights; of a checkpoint with its file's name, in its folder, and whether they are averaged."""
+    weights = result.weights
+    found = weights_words(weights.source, fallback=weights.fallback)
+    # The label of a step of training names its file.
+    if weights.source != "checkpoint" or not weights.origin or result.step is not None:
+        return found
+    # As :mod:`erfscope.adapters.weights.checkpoint` writes it; the whole path is private.
+    path, averaged = re.split(r"(?=, entry |, keys |$)", weights.origin, maxsplit=1)
+    name = "/".join(Path(path).parts[-2:]) + (" (EMA)" if averaged else "")
+    return Condition(f"{found.text} {name}", f"{found.alone} {name}")
 
 
 #: Sources of weights that are no word before "weights": in a cell of a table, and alone.
@@ -410,39 +419,11 @@ def gloss_of(columns: Iterable[str]) -> str:
     return " · ".join(f"{name}: {GLOSS[name]}" for name in UNCLEAR if name in known)
 
 
-def error_words(results: Sequence[Result], sign: str) -> list[str]:
-    """The kind of the errors of r50 and r90, after the ``sign`` that shows them, or why there are none."""
-    over = dict.fromkeys(
-        result.se_over for result in results for measure in main_radii(result).values() if measure.se is not None
-    )
-    named = (nouns(results) if each == "images" else each for each in over)
-    return [f"{sign} standard error over {' and '.join(named)}"] if over else list(filter(None, [no_errors(results)]))
-
-
-def no_errors(results: Sequence[Result]) -> str:
-    """The reason why no result has errors of its r50 and r90; "" where one has, or none has these radii."""
-    errors = [measure.se for result in results for measure in main_radii(result).values()]
-    text = f"no errors: fewer than four groups of {nouns(results)} or draws"
-    return text if errors and set(errors) == {None} else ""
-
-
-def errors_note(results: Sequence[Result]) -> str:
-    """Why there are no errors, or that some are over draws alone; "" for errors over images."""
-    over_draws = any(r.se_over == "draws" and any(m.se is not None for m in r.measures.values()) for r in results)
-    return no_errors(results) or (f"± is over random draws: other {nouns(results)} are not in it" if over_draws else "")
-
-
-def errors_over(result: Result) -> str:
-    """What ± of a result is over."""
-    images, draws, noun = result.input.n_images - result.input.n_dead, result.input.n_draws, result.input.noun
-    if result.se_over == "images":
-        return f"± over {images} {noun}s"
-    of = f"one {noun}; other {noun}s are" if images == 1 else f"the {images} {noun}s; others are"
-    # Where all that were given are taken, --samples brings no more.
-    are_all = result.input.text_kind != "count" or result.input.source == "array"
-    are_all |= any(finding.code == "fewer_images" for finding in result.findings)
-    more = f"give 8 {noun}s or more" if are_all else "add --samples 8"
-    return f"± over {draws} random readouts of {of} not in it: {more}"
+def checkpoints_of_one(results: Sequence[Result]) -> int | None:
+    """The number of checkpoints of one model; None unless these are of several."""
+    files = {result.weights.origin for result in results if result.weights.source == "checkpoint"}
+    one_model = len({(result.model, result.weights.source) for result in results}) == 1
+    return len(files) if len(files) > 1 and one_model else None
 
 
 def steps_of_one(results: Sequence[Result]) -> int | None:

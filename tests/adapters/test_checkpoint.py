@@ -348,6 +348,7 @@ def training(trained: State, case: str) -> object:
         "a network beside another": {"generator": under("module.", trained), "critic": dict(LOSS), "epoch": 2},
         "mappings inside each other": {"state_dict": {"model": trained}},
         "an average without weights": {"ema": {"decay": 0.9}, "state_dict": trained},
+        "the number of an average": {"ema": torch.tensor(0.999), "state_dict": trained},
         "an average": {"ema": trained, "model": under("", trained, 1.0)},
         "an average beside": {**under("model.", trained, 1.0), **under("ema_model.", trained)},
     }[case]
@@ -358,6 +359,7 @@ def training(trained: State, case: str) -> object:
     [
         *(("a criterion", 2), ("two levels", 2), ("compiled", 2), ("compiled parts", 0), ("two names of one", None)),
         *(("a network beside another", 2), ("mappings inside each other", 0), ("an average without weights", 0)),
+        ("the number of an average", 0),
         *(("an average", 0), ("an average beside", None)),
     ],
 )
@@ -380,6 +382,19 @@ def test_a_checkpoint_of_the_bare_model_fits_one_that_wraps_it(tmp_path: Path, t
     weights = load_checkpoint(model, tmp_path / "x.pth", needed=lambda key: True)
     assert all(torch.equal(value, trained[key]) for key, value in model["net"]["inner"].state_dict().items())
     assert weights.reason == "not used: crit.weight, loss.buffer"
+
+
+@pytest.mark.parametrize("prefix", ["", "net.", "model.net."])
+def test_a_model_of_another_width_is_misshaped_under_any_prefix(tmp_path: Path, prefix: str) -> None:
+    def mlp(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(width, width), nn.Linear(width, width))
+
+    torch.save({"state_dict": {**under(prefix, mlp(5).state_dict()), **LOSS}}, tmp_path / "x.ckpt")
+    with pytest.raises(ErfscopeError, match=r"mis-shaped: 0\.weight \(5, 5\) for \(4, 4\).*build the model as it was"):
+        load_checkpoint(mlp(4), tmp_path / "x.ckpt", needed=lambda key: True)
+    torch.save(under(prefix, {"0.other.weight": torch.ones(2)}), tmp_path / "x.ckpt")
+    with pytest.raises(ErfscopeError, match="no key matches: it is another model's"):
+        load_checkpoint(mlp(4), tmp_path / "x.ckpt", needed=lambda key: True)
 
 
 @pytest.mark.parametrize("is_nested", [True, False])

@@ -89,7 +89,7 @@ def test_a_source_is_named_without_its_label() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.module)
 def test_the_page_on_models_shows_every_form_of_a_spec(kind: Kind) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "your_model.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
     forms = re.findall("`([^`]+)`", kind.specs)
     assert forms
     assert [form for form in forms if form.partition("NAME")[0] not in page] == []

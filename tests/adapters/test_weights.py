@@ -21,6 +21,7 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch import nn
 
+import erfscope
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.weights import weights as policy
 from erfscope.adapters.weights.reactivate import dormant, reactivate
@@ -242,6 +243,16 @@ def test_pretrained_never_falls_back() -> None:
     ) as caught:
         build("test_resnet", weights="pretrained")
     assert "\n" not in str(caught.value)
+
+
+def test_a_factory_has_no_pretrained_weights(tmp_path) -> None:
+    (tmp_path / "nets_of_one.py").write_text("import torch\ndef net():\n    return torch.nn.Conv2d(3, 2, 3)\n")
+    spec = f"{tmp_path / 'nets_of_one.py'}:net"
+    with pytest.raises(ErfscopeError, match="a factory makes its own weights; give checkpoint='FILE'"):
+        erfscope.adapters.load(spec, weights="pretrained")
+    torch.save(erfscope.adapters.load(spec).module.state_dict(), tmp_path / "net.pth")
+    loaded = erfscope.adapters.load(spec, weights="pretrained", checkpoint=tmp_path / "net.pth")
+    assert loaded.weights.source == "checkpoint"
 
 
 @pytest.mark.parametrize("kind", ["auto", "pretrained"])

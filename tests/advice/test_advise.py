@@ -184,7 +184,12 @@ def test_a_search_goes_on_with_its_own_options_and_weights_only(calls, tmp_path)
         changed[0].weight.mul_(2)
     with pytest.raises(ErfscopeError, match="another model or other options"):
         erfscope.advise(changed, target="r50>=0.5", **OPTIONS, **folder)
-    for text in ("", "[]", '{"asked": {}}'):
+    kept = json.loads((tmp_path / "search.json").read_text())
+    damaged = [
+        {**kept, name: held} for name in ("values", "r50", "beyond") for held in ([], {"a": 1}, {"0": {"x": "y"}})
+    ]
+    without = [{key: held for key, held in kept.items() if key != name} for name in ("values", "r50", "beyond")]
+    for text in ("", "[]", '{"asked": {}}', *map(json.dumps, (*damaged, *without))):
         (tmp_path / "search.json").write_text(text)
         with pytest.raises(ErfscopeError, match="cannot be read"):
             erfscope.advise(module, target="r50>=0.5", **OPTIONS, **folder)
@@ -305,6 +310,9 @@ def test_an_advice_shows_itself_and_its_json_is_valid(calls):
     advice = erfscope.advise(stack(), target="halo<=1", measure=True, **OPTIONS)
     document = json.loads(json.dumps(advice.to_json(), allow_nan=False))
     assert document["schema"] == "erfscope.advice/1"
+    # The ReLU between the convolutions can widen nothing.
+    assert [each["layer"] for each in document["depth"]["results"]] == ["0", "2"]
+    assert "2 layers measured over 2 synthetic images" in str(advice)
     assert document["search"]["candidates"][0]["edit"] == "the model as it is"
     assert str(advice).splitlines()[0].startswith("Sequential at 24x24 px: none of 2 layers is unproductive")
     assert "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which" in str(advice)

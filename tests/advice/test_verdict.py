@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import re
@@ -15,10 +16,12 @@ from scipy import stats
 
 from erfscope.advice.candidates import Candidate
 from erfscope.advice.halving import CHOOSING, Trial
+from erfscope.advice.outcome import Search
 from erfscope.advice.search import draw_seed
-from erfscope.advice.shown_search import search_json, search_parts
+from erfscope.advice.shown_search import search_json, search_parts, search_table
 from erfscope.advice.target import parse_target
 from erfscope.advice.verdict import DECIDING, FRESH, LEVEL, LOOKS, REPORTING, finalists, margins, verdict
+from erfscope.view.fit import fit
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "advise_noise.py"
 AT_LEAST, AT_MOST = parse_target("r50>=30"), parse_target("r50<=30")
@@ -178,3 +181,34 @@ def test_the_answer_says_met_not_met_or_not_decided_with_errors(simulated):
     reported = [value for draw, value in best["values"].items() if int(draw) in REPORTING]
     assert (document["verdict"], best["verdict"], best["value"]) == ("met", "met", pytest.approx(np.mean(reported)))
     assert best["value_se"] > 0
+
+
+def test_of_equal_costs_the_best_is_named_and_the_column_of_the_answer_stays():
+    values = [[mean - 0.1, mean, mean + 0.1, mean] for mean in (20.0, 31.0, 40.0, 25.0)]
+    own, *others = (trial(v, v, v, order=order) for order, v in enumerate(values))
+    trials = [
+        dataclasses.replace(each, price=1.0, costs=dict.fromkeys(("gmacs", "params", "memory"), 1.0))
+        for each in (own, *others)
+    ]
+    search = Search(
+        target=AT_LEAST,
+        budget=(),
+        layer="layer",
+        measure="r50",
+        price="gmacs",
+        trials=tuple(trials),
+        is_settled=True,
+        draws_weights=True,
+        spec="net",
+        base=(),
+        input_size=(64, 64),
+    )
+    assert [each.order for each in search.met()] == [2, 1]
+    structure = SimpleNamespace(axes=SimpleNamespace(cells="px"), input_size=(64, 64))
+    parts = [*search_parts(search, structure)]
+    # What misses the target gets no command.
+    commands = [part.text for part in parts if getattr(part, "label", "") in ("1:", "2:", "3:")]
+    assert [text.split("--insert ")[1] for text in commands] == ["2", "1"]
+    hidden = [{*fit(search_table(search, trials), width).hidden} for width in range(80, 24, -1)]
+    assert not any("target" in each for each in hidden)
+    assert any(each == {"ΔGMACs", "Δparams", "Δmemory"} for each in hidden)

@@ -75,6 +75,9 @@ def test_stored_runs_of_one_name_are_told_apart_by_their_folders(folders, names,
     assert all(name in report.table() for name in names)
     other = erfscope.compare([tmp_path / folders[0], made_up.report(made_up.result("other"))])
     assert [result.label for result in other] == ["net", "other"]
+    # What is no path has no folder.
+    both = erfscope.compare([made_up.report(made_up.result("net")), tmp_path / folders[0], made_up.result("net")])
+    assert [result.label for result in both] == ["net", f"net ({Path(folders[0]).name})", "net"]
 
 
 # --- The same pixels ------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ def test_a_layer_that_all_models_have_is_measured_of_each(folder):
 def test_each_model_has_its_own_layer_and_checkpoint(folder):
     specs = erfscope.compare(["ours=nets.py:Net@dec1", "nets.py:small@bottleneck"], **SIZE)
     nets = {"ours": "nets.py:Net", "nets.py:small": "nets.py:small"}
+    assert erfscope.analyze("nets.py:Net@dec1", layer="dec2", **SIZE).layer == "dec1"
+    assert [row.layer for row in erfscope.compare(["nets.py:Net@dec1"], layer="dec2", **SIZE)] == ["dec1"]
     named = erfscope.compare(nets, layer={"ours": "dec1", "nets.py:small": "bottleneck"}, **SIZE)
     assert [(row.label, row.layer, float(row["r50"])) for row in specs] == [
         (row.label, row.layer, float(row["r50"])) for row in named
@@ -107,7 +109,7 @@ def test_each_model_has_its_own_layer_and_checkpoint(folder):
     [
         ({"layer": "dec1"}, r"unknown layer 'dec1' in nets.py:small.*LABEL=MODEL@LAYER"),
         ({"layer": {"other": "dec1"}}, "unknown model 'other' in the layer of each; there is: nets.py:Net"),
-        ({"checkpoint": "best.pt"}, "write --checkpoint LABEL=FILE"),
+        ({"checkpoint": "best.pt"}, "write checkpoint={'LABEL': 'FILE'}"),
         ({"weights": {"nets.py:Net": "random"}}, "weights takes no mapping"),
     ],
 )
@@ -116,11 +118,19 @@ def test_what_a_model_lacks_is_refused_with_the_way_on(asked, text, folder):
         erfscope.compare(["nets.py:Net", "nets.py:small"], **SIZE, **asked)
 
 
-def test_one_model_takes_no_mapping_and_no_layer_twice(folder):
+@pytest.mark.slow
+def test_one_model_that_is_explored_has_its_checkpoint_by_label_or_without(folder):
+    for given in ("net=best.pt", "best.pt", ["best.pt"], {"net": "best.pt"}):
+        (found,) = erfscope.explore("net=nets.py:Net@dec1", grid=1, input_size=32, checkpoint=given).models
+        assert (found.conditions.label, found.stages[0].name) == ("net", "dec1")
+        assert found.conditions.weights.origin == "best.pt"
+    with pytest.raises(ErfscopeError, match=r"write checkpoint=\{'LABEL': 'FILE'\}"):
+        erfscope.explore("net=nets.py:Net", grid=1, input_size=32, checkpoint=["best.pt", "best.pt"])
+
+
+def test_one_model_takes_no_mapping(folder):
     with pytest.raises(ErfscopeError, match=r"layer takes no mapping.*erfscope\.compare"):
         erfscope.analyze("nets.py:Net", layer={"a": "dec1"}, **SIZE)
-    with pytest.raises(ErfscopeError, match="the layer stands twice"):
-        erfscope.analyze("nets.py:Net@dec1", layer="dec2", **SIZE)
     with pytest.raises(ErfscopeError, match="names a layer"):
         erfscope.tile("nets.py:Net@dec1")
 
@@ -138,6 +148,8 @@ def test_weights_of_a_factory_are_named_and_not_mixed_with_trained_ones(folder, 
     # A module that is handed over has the weights that its owner wants.
     given = erfscope.compare([nn.Conv2d(3, 4, 3), erfscope.adapters.load("nets.py:Net", checkpoint="best.pt")], **SIZE)
     assert [row.weights.source for row in given] == ["given", "checkpoint"]
+    beside = erfscope.compare({"made": "nets.py:Net", "given": nn.Conv2d(3, 4, 3)}, **SIZE)
+    assert [row.weights.source for row in beside] == ["factory", "given"]
     assert run("compare", "nets.py:Net", "nets.py:small", "--input-size", "32", "--samples", "2", "-q") == 0
     assert capsys.readouterr().out.count(MADE) == 2
 

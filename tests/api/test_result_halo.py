@@ -36,7 +36,7 @@ def test_each_layer_has_the_halo_of_its_own_map_or_what_makes_tiles_impossible(t
     assert (gated.px, gated.alignment_px) == (STRIDED.px, STRIDED.alignment_px)
     assert gated.blockers[0].startswith("global average pooling (the model itself) averages over the whole map")
     assert last.px == ()
-    assert last.blockers[0].startswith("layer 'last' holds no map (B, C, *space) of the image")
+    assert last.blockers[0].startswith("layer 'last' holds no map of the image, such as (B, C, H, W),")
     report.save(tmp_path / "report.json")
     assert [result.halo for result in erfscope.read(tmp_path / "report.json")] == found
 

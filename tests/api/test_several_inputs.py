@@ -705,7 +705,7 @@ def test_an_explorer_shows_two_inputs_side_by_side() -> None:
     explorer = erfscope.explore(two(), grid=2)
     assert [model.conditions.label for model in explorer.models] == ["Stereo · left", "Stereo · right"]
     three = erfscope.wrap(Three(), example_inputs=(torch.zeros(1, 3, 8, 8),) * 3)
-    with pytest.raises(ErfscopeError, match="name fewer models, or an input with --wrt"):
+    with pytest.raises(ErfscopeError, match="name fewer models, or an input with wrt="):
         erfscope.explore(three, grid=2)
     assert len(erfscope.explore(three, grid=2, wrt="input:b").models) == 1
 

@@ -15,8 +15,9 @@ from torch import nn
 import erfscope
 from erfscope.adapters import load
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.view.table import Column, Table, rows_of
 from erfscope.view.terminal.layers import layer_view
-from erfscope.view.terminal.table import Name
+from erfscope.view.terminal.table import TerminalTable
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: (kernel, stride, padding) from the image on: the field is 1 + 4 + 2 * 2 + 4 * 2 = 17 wide, the stride 2 * 2 * 1 = 4.
@@ -259,7 +260,8 @@ def test_the_table_shows_stages_and_blocks_and_from_where_on_nothing_is_new(run)
 
 @pytest.mark.parametrize("width", [22, 16])
 def test_names_are_broken_after_their_marks(width):
-    lines = shown(Name("vit_tiny_patch16_224.augreg_in21k"), width)
+    names = Column(name="", kind="name", folds=True, width=width)
+    lines = shown(TerminalTable(Table(columns=(names,), rows=rows_of([["vit_tiny_patch16_224.augreg_in21k"]]))), width)
     assert "".join(line.strip() for line in lines) == "vit_tiny_patch16_224.augreg_in21k"
     assert len(lines) > 1
     assert all(line.strip()[-1] in "_." for line in lines[:-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from fuzzing import command, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,26 @@ def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     code, _, said = command(*WRITERS[writer], "-o", start + name, *(["--force"] if force else []))
     assert code in (0, 2, 3), said
     assert Path("image.npy").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("writer", "name"),
+    [
+        *((writer, "out/1/") for writer in ("analyze", "merge", "study")),
+        *(("analyze", f"out/1/erf{suffix}") for suffix in FORMATS),
+        *(("tile", "out/1/plan.json"), ("tile --run", "out/1/out.npy"), ("explore", "out/1/page.html")),
+    ],
+)
+def test_folders_above_an_output_are_made(writer: str, name: str) -> None:
+    code, _, said = command(*WRITERS[writer], "-o", name)
+    assert code == 0, said
+    assert Path(name).exists()
+    assert "Traceback" not in said
+
+
+def test_no_folder_is_made_for_a_run_that_fails() -> None:
+    assert command("analyze", "nets.py:tiny", *QUICK, "--layer", "gone", "-o", "out/1/")[0] == 2
+    assert not Path("out").exists()
 
 
 #: Every way to name a file that is read: the words before its name, and those after it.
@@ -160,6 +181,27 @@ def test_force_replaces_no_image_of_a_folder_and_no_shard() -> None:
         "tile", "nets.py:tiny", *QUICK, "--image", "x.png", "--tolerance", "0.1", "-o", "x.png", "--force"
     )
     assert (code, "replaces no input" in said) == (2, True)
+
+
+@pytest.mark.parametrize("asked", ["report/i0.png", "report/*.png", "link/i0.png", "report/inner"])
+def test_force_replaces_no_folder_that_holds_an_input(asked: str) -> None:
+    erfscope.merge(["shard1", "shard2"]).save("report", drawn=False)
+    Path("report/inner").mkdir()
+    Path("link").symlink_to("report")
+    for name in ("report/i0.png", "report/inner/i1.png"):
+        Path(name).write_bytes(Path("x.png").read_bytes())
+    code, _, said = command("compare", "nets.py:tiny", *QUICK, "--image", asked, "-o", "report", "--force")
+    assert (code, "is or holds the input" in said) == (2, True)
+    assert Path("report/i0.png").exists()
+
+
+def test_force_replaces_no_group_that_holds_the_array() -> None:
+    group = zarr.open_group("big.zarr", mode="w")
+    group.create_array("0", data=np.zeros((3, 16, 16), np.float32))
+    asked = ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", "big.zarr/0")
+    code, _, said = command(*asked, "-o", "big.zarr", "--force")
+    assert (code, "is or holds the input" in said) == (2, True)
+    assert Path("big.zarr/0").exists()
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000])

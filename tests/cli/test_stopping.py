@@ -283,6 +283,11 @@ def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys, m
     assert caught.value.code == 143
 
 
+def test_a_signal_before_the_first_model_is_measured_promises_no_results(capsys):
+    Interruption().receive(signal.SIGINT, None)
+    assert "stopping before anything is measured; a second signal stops at once" in capsys.readouterr().err
+
+
 def test_a_signal_to_a_process_and_to_its_group_is_one_request(monkeypatch):
     monkeypatch.setattr(interrupting, "TWICE_S", 60.0)
     interruption = Interruption()
@@ -298,6 +303,7 @@ def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeyp
 
     monkeypatch.setattr(interrupting, "complain", refuse)
     interruption = Interruption()
+    assert not interruption()
     interruption.receive(signal.SIGINT, None)
     assert interruption()
     assert (
@@ -475,6 +481,28 @@ main(["analyze", "test_resnet"])
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_tasks_of_readers_that_are_cut_off_are_not_in_the_output():
+    code = """
+import asyncio
+from erfscope.api import analysis as measuring
+from erfscope.cli.main import main
+
+loop = asyncio.new_event_loop()
+left = []
+
+def build(*_, **__):
+    left.append(loop.create_task(asyncio.sleep(60)))
+    raise KeyboardInterrupt
+
+measuring.load_model = build
+main(["analyze", "test_resnet"])
+"""
+    done = warm.run([sys.executable, "-c", code])
+    assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
+    assert "destroyed" not in done.stderr
 
 
 FAILING = """

@@ -149,6 +149,16 @@ def test_a_peak_elsewhere_is_said_where_it_is_more_than_noise(samples):
     )
     assert "off_centre_peak" in codes(elsewhere)
     assert "off_centre_peak" not in codes(noisy)
+    (text,) = (each.text for each in elsewhere.findings if each.code == "off_centre_peak")
+    assert text.endswith(", by more than noise")
+
+
+@pytest.mark.slow
+def test_a_peak_elsewhere_is_not_said_to_be_above_noise_that_is_not_known():
+    net = Seen(1, 5)
+    result = erfscope.analyze(net, input_size=48, samples=1, draws=2, seed=1, measures="r50")
+    (text,) = (each.text for each in result.findings if each.code == "off_centre_peak")
+    assert text.endswith("whether by more than noise is not known, with fewer than four groups of inputs or draws")
 
 
 @pytest.mark.parametrize("late", [True, False])

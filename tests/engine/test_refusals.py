@@ -445,7 +445,7 @@ def test_positions_that_are_not_known_are_refused_with_the_cause(
         ({"samples": 2.5}, "samples is a whole number or None, not 2.5"),
         ({"draws": "many"}, "draws is a whole number or 'all' or None, not 'many'"),
         ({"until_se": "2%"}, "until_se is a number or None, not '2%'"),
-        ({"dtype": 32}, "dtype is text, not 32"),
+        ({"dtype": 32}, "unknown dtype '32'; there is: float32, float64"),
         ({"trust": "yes"}, "trust is True or False, not 'yes'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The table of volumes and clips in docs/zoo.md, as far as its quick rows go."""
+"""The table of volumes and clips in benchmarks/zoo.md, as far as its quick rows go."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_an_unchanged_model_passes_ten_times_with_any_threads_and_batches(run):
         ("stride", False, "structure changed", "map shape 8x24x24 8x12x12"),
         ("valid", False, "structure changed", "unit centre"),
         ("1x1", False, "structure changed", "TRF shrank 19x19 23x23"),
-        ("far", False, "model changed", "r50 moved by -"),
+        ("far", False, "weights changed", "r50 moved by -"),
     ],
 )
 def test_what_makes_a_model_see_less_is_caught(folder, run, broken, mutation, attention, cause, what):
@@ -302,7 +302,7 @@ def test_a_little_training_is_within_the_tolerance_and_the_same_weights_are_held
     broken("tuned")
     code, out, _ = run(*NET)
     assert code == 0
-    assert "model changed, within the tolerances" in out
+    assert "weights changed, within the tolerances" in out
     assert "-5%" in out
 
 
@@ -496,7 +496,7 @@ def test_new_checks_are_let_in_only_where_that_is_allowed(folder, run):
         ("", ["a", "--fail-on", "r51=5%"], ["r51"]),
         ("", ["a", "--format", "csv"], ["no format 'csv'"]),
         ("format = 'cvs'\n", ["a"], ["no format 'cvs'"]),
-        ("", ["a", "--baseline", "gone/b.json"], ["the folder gone", "does not exist"]),
+        ("", ["a", "--baseline", "nets.py/b.json"], ["the baseline nets.py/b.json", "name another file"]),
         ("", ["a", "--baseline", "nets.py"], ["nets.py", "damaged"]),
     ],
 )
@@ -555,7 +555,7 @@ def test_every_format_says_the_same(folder, run, broken, monkeypatch):
     assert plain == run(*NET, "--format", "plain")[1]
     assert (folder / "summary.md").read_text() == out
     assert commands.startswith(
-        "::error file=erf-baseline.json,title=erfscope check%3A nets.py%3Anet%3A fail::model changed%0Ar50 moved"
+        "::error file=erf-baseline.json,title=erfscope check%3A nets.py%3Anet%3A fail::weights changed%0Ar50 moved"
     )
     assert "5%25" in commands
     assert commands.count("\n") == 1
@@ -803,6 +803,14 @@ def test_a_changed_activation_and_a_changed_number_in_the_code_are_named(folder,
     (folder / "nets.py").write_text(ramp.replace("torch.relu(self.stem", "torch.tanh(self.stem"))
     code, out, _ = run(*NET, "-q")
     assert code == 1
-    assert out.startswith(
-        "FAIL nets.py:net · operations changed, with the same weights: the model itself: relu -> tanh; r"
-    )
+    assert out.startswith("FAIL nets.py:net · operations changed, with the same weights: behind stem: relu -> tanh; r")
+
+
+@pytest.mark.slow
+def test_the_lines_of_quiet_are_never_wrapped_and_name_a_structure_that_grew(run, broken, monkeypatch):
+    assert run(*NET, "--update")[0] == 0
+    broken("dilated")
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, _ = run(*NET, "--fail-on", "r50=-50%", "-q")
+    assert (code, out.count("\n")) == (0, 1)
+    assert out.startswith("PASS nets.py:net · structure changed, within the tolerances: TRF 27 -> 39; wide: ")

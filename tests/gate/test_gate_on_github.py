@@ -145,6 +145,6 @@ def test_the_page_names_options_and_hooks_that_exist():
     ]
     for line in lines:
         words = shlex.split(line, comments=True)
-        assert not words or {word for word in words if word.startswith("-")} <= known(words[1]), line
+        assert words[:1] != ["erfscope"] or {word for word in words if word.startswith("-")} <= known(words[1]), line
     assert set(re.findall(r"- id: (\S+)", PAGE)) == {hook["id"] for hook in HOOKS}
     assert set(re.findall(r"with: \{ (\w+): erf \}", PAGE)) <= set(ACTION["inputs"])

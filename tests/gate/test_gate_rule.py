@@ -25,6 +25,7 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
+from erfscope.gate.judge import MeasureVerdict, signed_difference
 from erfscope.gate.noise import decide, noise_of
 from erfscope.gate.tolerance import Tolerance
 from erfscope.geometry.unit import Trf
@@ -328,6 +329,16 @@ def test_a_changed_field_names_the_first_layer_that_changed():
         assert [change.first_layer for change in changes(ours, theirs)] == [first]
 
 
+@pytest.mark.parametrize(("difference", "sign"), [(0.001, "0"), (-0.001, "0"), (9.0, "+"), (-9.0, "-"), (0.0, "0")])
+def test_a_difference_that_is_printed_as_zero_has_no_sign(difference, sign):
+    size, allowed = recorded(50.0, 0.5), tolerances({"r50": "-5%"})["r50"]
+    found = MeasureVerdict(
+        name="r50", word="pass", obtained=size, expected=size, tolerance=allowed, difference=difference, se=0.5
+    )
+    assert signed_difference(found)[0] == sign
+    assert " ± " in signed_difference(found)
+
+
 def test_the_line_on_default_tolerances_is_there_where_nobody_named_any():
     for named, has_line in ((None, True), (tolerances({"r50": "-5%"}), False)):
         found = compare(entry(), entry(), name="x", tolerances=named)
@@ -460,7 +471,9 @@ def test_a_ready_tolerance_has_a_side():
         Tolerance(side="down", amount=0.05, relative=True)
 
 
-@pytest.mark.parametrize("zero", ["-0", "-0.0", -0.0, "-0%", Tolerance(side="narrower", amount=-0.0, relative=False)])
+@pytest.mark.parametrize(
+    "zero", ["0", "0%", "-0", "-0.0", -0.0, "-0%", Tolerance(side="narrower", amount=-0.0, relative=False)]
+)
 def test_a_tolerance_of_negative_zero_lets_nothing_fall(zero):
     found = parse("r50", zero)
     assert judge("r50", found, recorded(99.9), recorded(100.0)).word == "fail"
@@ -546,8 +559,9 @@ PLAIN = operations(conv1="conv2d stride=1x1 padding=1x1", act1="relu", conv2="co
         ({"act1": ("gelu",)}, "act1: relu -> gelu"),
         ({"act1": ("gelu",), "act2": ("gelu",)}, "act1, act2: relu -> gelu"),
         ({"conv2": ("conv2d stride=2x2",)}, "conv2: conv2d stride 1x1 -> conv2d stride 2x2"),
-        ({"act1": ("relu", "mul other=2")}, "act1: – -> mul"),
+        ({"act1": ("relu", "mul other=2")}, "act1: – -> mul other 2"),
         ({"": ("add", "add")}, "the model itself: – -> 2 add"),
+        ({"behind act2": ("mul other=1.5",)}, "behind act2: – -> mul other 1.5"),
     ],
 )
 def test_a_changed_operation_is_named_with_the_layer_that_runs_it(changed, text):
@@ -599,6 +613,29 @@ def test_the_same_weights_on_the_same_images_leave_no_noise(value, operations, w
         other = exact(value, operations, wobble=OTHER, **more)
         known = dataclasses.replace(exact(100.0), protocol=other.protocol)
         assert compare(other, known, name="x", tolerances=tolerances(words)).word == "cannot tell"
+
+
+def test_the_cause_says_which_part_of_a_model_changed():
+    before = entry(structure=of(PLAIN))
+    for now, line in (
+        (entry(102.0, "b", structure=of(PLAIN)), "PASS x · weights changed, within the tolerances"),
+        (entry(50.0, "b", structure=of(PLAIN)), "FAIL x · weights changed: r50 100 -> 50.0 px (-5%)"),
+        (entry(102.0, "b", structure=of(GELU)), "PASS x · model changed, within the tolerances: act1: relu -> gelu"),
+        (
+            entry(102.0, "b", structure=of(PLAIN, size_px=(45, 45))),
+            "PASS x · structure changed, within the tolerances: TRF 31 -> 45",
+        ),
+        (entry(structure=of(GELU), measures={}), "PASS x · operations changed: act1: relu -> gelu"),
+        (
+            entry(structure=of(PLAIN, size_px=(45, 45)), measures={}),
+            "PASS x · structure changed (allowed): TRF 31 -> 45",
+        ),
+        # Layers of other names have other weights by name, and which of them changed is not known.
+        (entry(102.0, "b", structure=of({"a": PLAIN["act1"]})), "PASS x · model changed, within the tolerances"),
+    ):
+        words = tolerances({"r50": "-5%"})
+        found = compare(now, before, name="x", tolerances=words, structure_only=not now.measures)
+        assert found.in_one_line.text.startswith(line)
 
 
 def test_a_changed_environment_is_not_called_a_change_of_code():

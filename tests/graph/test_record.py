@@ -13,6 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import checkpoint
 
 from erfscope.containers import tensors_of
+from erfscope.graph.in_words import operations_in_words
 from erfscope.graph.record import RecordingError, record
 
 
@@ -350,3 +351,23 @@ def test_a_module_that_cannot_be_copied_is_refused():
     module.lock = threading.Lock()
     with pytest.raises(RecordingError, match="cannot pickle"):
         record(module, (torch.rand(1, 3, 5, 5),))
+
+
+def test_operations_of_the_model_itself_are_named_by_the_module_whose_result_they_read():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            side = self.a(x * 2)
+            return side * 3 + self.b(x) * 5
+
+    graph = record(Net(), (torch.zeros(1, 3, 4, 4),))
+    *_, last = (node for node in graph.nodes if node.op == "call_function")
+    found = operations_in_words(graph, last)
+    assert {where: texts for where, texts in found.items() if where not in "ab"} == {
+        "before a": ("mul other=2",),
+        "behind a": ("mul other=3", "add"),
+        "behind b": ("mul other=5",),
+    }

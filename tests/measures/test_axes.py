@@ -202,10 +202,25 @@ def test_a_net_that_pads_behind_looks_ahead_of_its_own_sample(unit):
     assert result["past_share"].value == 0
 
 
+@pytest.mark.parametrize("spacing", [0.5, (0.5,), [0.5]])
+@pytest.mark.parametrize("own", [VOLUME, Axes.of_rank(2), Axes.of_rank(1), Axes.named(NAMES["thw"])])
+def test_one_number_is_the_spacing_along_every_axis(own, spacing):
+    assert asked_axes(own, spacing=spacing) == asked_axes(own, spacing=(0.5,) * len(own.measured))
+
+
+def test_one_number_of_spacing_does_not_say_what_three_axes_are():
+    net = nn.Conv3d(3, 2, 3, padding=1)
+    assumed = [
+        [finding.code for finding in erfscope.analyze(net, input_size=(4, 6, 6), samples=1, spacing=spacing).findings]
+        for spacing in (0.5, (0.5, 0.5))
+    ]
+    assert [codes.count("assumed") for codes in assumed] == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"spacing": (1.0, 2.0)}, "spacing is one positive number for each of depth, row, col, not 1, 2"),
+        ({"spacing": (1.0, 2.0)}, "spacing is one positive number, or one for each of depth, row, col, not 1, 2"),
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing is one positive number"),
         ({"axes": "t"}, "axes t are 1, and the input has 3: choose thw or dhw or btchw"),
         ({"fps": 25.0}, "fps is for clips, axes thw; this input has depth, row, col"),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import torch
+from PIL import Image
 from torch import nn
 
 import erfscope
@@ -15,6 +19,7 @@ from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
 from erfscope.errors import ErfscopeError, naming_flags
+from erfscope.figures.kinds import FIGURES
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
 from erfscope.options.option import Building, declared
@@ -54,6 +59,10 @@ OFFERED = {
 @pytest.mark.parametrize("name", OFFERED)
 def test_the_command_line_offers_what_there_is(name):
     assert OPTIONS[name].option.words == tuple(OFFERED[name])
+
+
+def test_type_checkers_know_the_figures():
+    assert get_args(figure_style.FigureKind) == tuple(FIGURES)
 
 
 def test_the_command_line_offers_every_study():
@@ -102,6 +111,14 @@ def test_lists_are_values_and_what_is_given_is_kept():
     assert asked == [("jacobian", "a"), ("jacobian", "b"), ("luo", "a"), ("luo", "b")]
 
 
+def test_the_layers_of_each_model_are_several_where_one_has_several():
+    for several, layers in ((["layer"], "a,b"), (["layer"], "stages"), ([], "a")):
+        request = Request.parse({"layer": {"one": layers, "other": None, "third": "c"}}, of_each=True)
+        assert request.several() == several
+        assert request.of_model("one").several() == several
+        assert request.of_model("other").several() == request.of_model("third").several() == []
+
+
 def test_every_combination_is_checked_at_the_door():
     with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
         Request.parse({"show_samples": True, "wrt": "image,layer1"})
@@ -122,15 +139,86 @@ def test_a_wrong_word_is_refused_where_it_is_given(call, near):
         call(nn.Conv2d(3, 4, 3))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["analyze", "sweep", "compare", "check", "explore", "halo_budget", "advise", "tile", "layers", "theoretical"],
-)
-def test_the_docstring_of_every_function_lists_its_options_with_their_lines(name):
+@pytest.mark.parametrize("name", ["analyze", "sweep", "compare", "tile", "layers", "theoretical"])
+def test_the_docstring_of_a_function_lists_its_options_with_their_lines(name):
     lines = inspect.getdoc(getattr(erfscope, name)).partition("\nOptions:\n")[2].splitlines()
     taken = declared(Building) if name in ("tile", "layers", "theoretical") else OPTIONS
     assert [line.partition("(")[0].strip() for line in lines] == list(taken)
     assert all(each.option.text in line for line, each in zip(lines, taken.values(), strict=True))
+
+
+def to_tensor_of_side_16(image):
+    return torch.zeros(3, 16, 16) + image.width
+
+
+#: A module that a file builds, of any rank; one of tokens in front of those of the map too.
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).flatten(2).transpose(1, 2) if self.tokens else super().forward(x)
+
+def make(rank=2, tokens=False):
+    conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[rank]
+    net = Net(conv(3, 4, 3, padding=1), nn.ReLU(), conv(4, 4, 3, padding=1))
+    net.tokens = tokens
+    return net
+"""
+FILE = {"checkpoint": "net.pth", "weights": "auto"}
+#: Options that another one must stand beside, or whose default is no value to give.
+GIVEN = {
+    "images": {"images": "image.png", "samples": 1, "synthetic": None},
+    "image": {"image": "image.png", "samples": 1, "synthetic": None},
+    "checkpoint": FILE,
+    "unsafe_load": {**FILE, "unsafe_load": True},
+    "model_kwargs": {"model_kwargs": {"rank": 2}},
+    "in_chans": {"in_chans": 3},
+    "mean": {"mean": 0.5, "std": 0.5},
+    "std": {"mean": 0.5, "std": 0.5},
+    "axes": {"axes": "hw"},
+    "spacing": {"spacing": (1.0, 2.0)},
+    "unit_name": {"unit_name": "mm", "spacing": (1.0, 2.0)},
+    "fps": {"fps": 2.0, "axes": "thw", "input_size": (4, 8, 8), "model_kwargs": {"rank": 3}},
+    "sample_rate": {"sample_rate": 2.0, "axes": "t", "in_chans": 3, "input_size": 16, "model_kwargs": {"rank": 1}},
+    "layout": {"layout": "NCHW"},
+    "prefix_tokens": {"prefix_tokens": 0, "layout": "NLC", "model_kwargs": {"tokens": True}},
+    "insert": {"insert": "gc@0"},
+    "alpha": {"alpha": 0.5, "insert": "gc@0"},
+    "transform": {"transform": to_tensor_of_side_16, "images": "image.png", "samples": 1, "synthetic": None},
+    "label": {"label": "mine"},
+    "layer": {"layer": "0"},
+    "channels": {"channels": 0},
+    "draws": {"draws": 2},
+    "until_se": {"until_se": 0.9, "samples": None},
+    "shard": {"shard": "1/1"},
+    "amp_dtype": {"amp_dtype": "bfloat16"},
+    "batch_size": {"batch_size": 1},
+    "accept": {"accept": "gradient_disagrees", "trust": True},
+    "keep_in": {"keep_in": "kept"},
+    "stop": {"stop": lambda: False},
+    "tell": {"tell": str},
+    "progress": {"progress": lambda *_: None},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["analyze", "sweep", "compare", "tile", "layers", "theoretical"])
+def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET, encoding="utf-8")
+    torch.save(runpy.run_path("net.py")["make"]().state_dict(), "net.pth")
+    Image.new("RGB", (16, 16), (9, 99, 200)).save("image.png")
+    is_building = name in ("tile", "layers", "theoretical")
+    common = (
+        {"layer": "2"} if is_building else {"weights": "random", "samples": 2, "synthetic": "leaves", "measures": "r50"}
+    )
+    for option, each in (declared(Building) if is_building else OPTIONS).items():
+        own = GIVEN.get(option, {option: each.default})
+        if is_building:
+            own = {key: value for key, value in own.items() if key in declared(Building)}
+        model = ["net.py:make"] if name == "compare" else "net.py:make"
+        assert getattr(erfscope, name)(model, **{"input_size": 16, **common, **own}) is not None, option
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pickle
 import struct
 import sys
 import wave
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from torch import nn
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.axes import NAMES, Axes
+from erfscope.geometry.axes import NAMES, Axes, asked_axes
 from erfscope.model_facts import Preprocess
 from erfscope.stimuli import open_images, stored, values
 from erfscope.stimuli.feed import Prefetcher
@@ -211,6 +212,48 @@ def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
         opened(tmp_path / "a.nii", tmp_path / "c.nii")
     assert "a.nii' has voxels of 3 x 2 x 1 mm and" in str(error.value)
     assert "c.nii' voxels of 4 x 2 x 1 mm; resample" in str(error.value)
+
+
+def ome_zarr_of_microns(path: Path, volume: np.ndarray) -> None:
+    group = pytest.importorskip("zarr").open_group(path, mode="w", zarr_format=2)
+    write_zarr(path / "0", volume[None])
+    axes = [{"name": "c"}, *({"name": name, "unit": "micrometer"} for name in "zyx")]
+    halves, twice = ({"type": "scale", "scale": [1, *steps]} for steps in ((1, 0.25, 0.25), (2, 2, 2)))
+    datasets = [{"path": "0", "coordinateTransformations": [halves]}]
+    group.attrs["multiscales"] = [{"axes": axes, "datasets": datasets, "coordinateTransformations": [twice]}]
+
+
+OME_SIDES = {f"PhysicalSize{letter}": side for letter, side in (("Z", 2000), ("Y", 500), ("X", 0.5))}
+OME_UNITS = {"PhysicalSizeZUnit": "nm", "PhysicalSizeYUnit": "nm"}
+#: How voxels of 2 x 0.5 x 0.5 µm are stated.
+MICRONS = {
+    "x.zarr": ome_zarr_of_microns,
+    "x.ome.tif": lambda path, volume: write_tiff(path, volume, metadata={"axes": "ZYX", **OME_SIDES, **OME_UNITS}),
+    "x.tif": lambda path, volume: write_tiff(
+        path, volume, imagej=True, resolution=(2, 2), metadata={"axes": "ZYX", "spacing": 2.0, "unit": "um"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MICRONS)
+def test_microscopes_files_state_the_sides_of_voxels_and_a_user_states_others(name, tmp_path):
+    MICRONS[name](tmp_path / name, numbers(*SPACE).astype(np.float32))
+    feed = opened(tmp_path / name)
+    shown = feed.preprocess(model_of()).axes
+    assert (shown.spacing, shown.units) == ((2.0, 0.5, 0.5), ("µm",) * 3)
+    own = replace(model_of(), axes=asked_axes(model_of().axes, spacing=(3, 1, 1), unit_name="µm"))
+    other = open_values([tmp_path / name], samples=None, seed=0, preprocess=own)
+    assert other is not None
+    assert other.preprocess(own).axes.spacing == (3, 1, 1)
+    # The same in mm, from a scanner, is the same.
+    write_nifti(tmp_path / "a.nii", numbers(*SPACE), zooms=(0.0005, 0.0005, 0.002))
+    assert opened(tmp_path / name, tmp_path / "a.nii").n == 2
+
+
+@pytest.mark.parametrize("stated", [{}, {"PhysicalSizeX": 0.5}, {**OME_SIDES, "PhysicalSizeXUnit": "pixel"}])
+def test_sides_that_are_not_all_stated_in_units_of_length_are_not_taken(stated, tmp_path):
+    write_tiff(tmp_path / "x.ome.tif", numbers(*SPACE).astype(np.float32), metadata={"axes": "ZYX", **stated})
+    assert opened(tmp_path / "x.ome.tif").spacing is None
 
 
 def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
@@ -523,9 +566,31 @@ def write_ome_zarr(path: Path, image: np.ndarray) -> None:
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [{"path": "0"}]}]}
 
 
+@pytest.mark.parametrize("shape", [(9, 12), (4, 9, 12), (2, 4, 9, 12)])
+@pytest.mark.parametrize(("axes", "named"), [(None, "no axes"), (["y"], "the axes y")])
+def test_an_ome_zarr_whose_axes_are_not_named_says_so(axes, named, shape, tmp_path):
+    group = pytest.importorskip("zarr").open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    write_zarr(tmp_path / "x.zarr" / "0", numbers(*shape))
+    image = {"datasets": [{"path": "0"}]} | ({"axes": axes} if axes else {})
+    group.attrs["multiscales"] = [image]
+    with (
+        pytest.raises(ErfscopeError, match=rf"OME metadata name {named} .*name the array alone, .*x\.zarr/0"),
+        stored.open_array(tmp_path / "x.zarr"),
+    ):
+        pass
+    with stored.open_array(tmp_path / "x.zarr" / "0") as array:
+        assert array.shape == shape
+    group.attrs["multiscales"] = [{"axes": axes}]
+    with pytest.raises(ErfscopeError, match="name no array"), stored.open_array(tmp_path / "x.zarr"):
+        pass
+
+
+SEPARATE = {"photometric": "minisblack", "planarconfig": "separate", "metadata": None}
 INTERLEAVED = {"photometric": "minisblack", "planarconfig": "contig", "metadata": None}
 #: How an image (H, W, C) of some bands lies in a file.
 BANDS = {
+    "planes.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), **SEPARATE),
+    "planes.zlib.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), compression="zlib", **SEPARATE),
     "bands.tif": lambda path, image: write_tiff(path, image, **INTERLEAVED),
     "zlib.tif": lambda path, image: write_tiff(path, image, compression="zlib", predictor=True, **INTERLEAVED),
     "bands.ome.tif": lambda path, image: write_tiff(path, np.moveaxis(image, -1, 0), metadata={"axes": "CYX"}),
@@ -547,6 +612,16 @@ def test_an_image_of_several_bands_gives_its_middle(name, channels, tmp_path):
     np.testing.assert_allclose(stated.batch([0])[0], (middle - 0.5) / 0.25, atol=1e-12)
     assert feed.kind == "image"
     assert feed.pixels(0).shape == (7, 8, 3 if channels >= 3 else 1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
+@pytest.mark.parametrize("channels", [2, 3, 4, 6])
+def test_bands_read_the_same_beside_each_other_and_one_after_another(channels, dtype, tmp_path):
+    image = np.random.default_rng(0).integers(0, 100, (9, 12, channels)).astype(dtype)
+    write_tiff(tmp_path / "x.tif", image, **INTERLEAVED)
+    write_tiff(tmp_path / "y.tif", np.moveaxis(image, -1, 0), **SEPARATE)
+    beside, after = (opened(tmp_path / name, size=(9, 12), channels=channels).batch([0]) for name in ("x.tif", "y.tif"))
+    assert torch.equal(beside, after)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.tif", "x.zarr"])

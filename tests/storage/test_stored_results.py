@@ -45,6 +45,27 @@ def old(stored) -> Path:
 
 
 @pytest.mark.slow
+def test_options_that_a_stored_result_was_not_measured_with_are_refused(tmp_path):
+    erfscope.sweep("test_resnet", **OPTIONS).save(tmp_path / "stored")
+    stored = {"A": str(tmp_path / "stored")}
+    same = {**OPTIONS, "unit": "center", "seed": 0, "synthetic": "leaves", "batch_size": 2, "measures": "r50"}
+    assert len(erfscope.compare(stored, **same)) == 1
+    for given, words in (
+        ({"layer": "layer3"}, "layer layer2, not layer3"),
+        ({"layer": {"A": "layer3"}}, "layer layer2, not layer3"),
+        ({"images": "photos/"}, "images none, not photos/"),
+        ({"seed": 3}, "seed 0, not 3"),
+        ({"unit": "corner"}, "unit centre, not corner"),
+        ({"input_size": 64}, "input size 96x96, not 64x64"),
+        ({"trust": True}, "trust none, not True"),
+    ):
+        with pytest.raises(MeasurementError, match=re.escape(words)):
+            erfscope.compare(stored, **given)
+    with pytest.raises(MeasurementError, match="layer layer2, not layer3"):
+        erfscope.compare({**stored, "B": "test_resnet"}, **{**OPTIONS, "layer": "layer3"})
+
+
+@pytest.mark.slow
 def test_versions_are_those_of_the_measurement(old):
     report = erfscope.compare([str(old)])
     assert report.environment["versions"]["torch"] == "1.13.0"

@@ -14,6 +14,7 @@ from erfscope.errors import ErfscopeError
 from erfscope.studies import STUDIES, kept_study
 from erfscope.studies import study as kept
 from erfscope.studies.study import FOLDER
+from erfscope.view.fit import fit
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +116,12 @@ def test_kept_verdicts_are_those_of_the_present_limits(name):
     shown = kept_study(name)
     module = importlib.import_module(f"erfscope.studies.{STUDIES[name].home}")
     assert module._claims(shown.rows) == list(shown.claims)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_optional_columns_are_the_first_to_go_in_a_narrow_terminal(name):
+    result = kept_study(name)
+    optional = {column.title for column in result.columns if column.optional}
+    for width in range(40, 161, 10):
+        hidden = set(fit(result.rows_table(result.columns, has_headings=True), width).hidden)
+        assert hidden <= optional or hidden >= optional

@@ -334,7 +334,7 @@ def test_every_claim_has_one_line_with_its_verdict(is_reproduced, has_mechanism,
     assert result.to_json()["claims"] == [wanted]
     assert f"| larger | 75 ± 17 % | 46.0 ± 0.5 % | {verdict} |" in result.text(format="markdown").splitlines()
     out = io.StringIO()
-    Console(width=100, color_system=None, file=out).print(study_view(result, width=100))
+    Console(width=100, color_system=None, file=out).print(study_view(result))
     assert f" larger  75 ± 17 %  46.0 ± 0.5 %  {verdict} " in out.getvalue()
     assert result.conclusion.startswith("1 of 1 claims" if is_reproduced else "0 of 1 claims reproduced, 1 ")
     # A training that is too small for a claim is no failure of the study.

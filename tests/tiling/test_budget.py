@@ -167,3 +167,18 @@ def test_tiles_for_a_memory_are_the_largest_and_the_least_computing(
     assert len(tile_costs(plan, memory=1)) == 1
     (_, whole) = tile_costs(plan, (100, 60), memory=2**40)
     assert (whole.names, whole.tiles, whole.crop, whole.wasted) == (("largest", "least"), 1, (100, 60), 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "draws", "over"),
+    [(4, 1, "± standard error over images"), (1, 8, "over random draws (other images are not in it)"), (1, 2, "")],
+)
+def test_errors_of_shares_say_what_they_are_over(samples, draws, over):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 2, 3, padding=1)).eval()
+    plan = erfscope.tile(net, 16, input_size=32)
+    budget = erfscope.halo_budget(net, plan, samples=samples, draws=draws)
+    drawn = " ".join(text.get_text() for text in plan.figure(budget, 1e-2).texts)
+    for said in (tile_text_of(plan, budget, 1e-2), " ".join(drawn.split())):
+        assert over in said
+        assert ("±" in said) == bool(over)

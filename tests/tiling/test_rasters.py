@@ -16,6 +16,7 @@ from torch import nn
 import erfscope
 from erfscope.api.tile import tile_file
 from erfscope.errors import ErfscopeError
+from erfscope.storage import writing
 from erfscope.tiling import TilePlan
 from erfscope.tiling.run import TileCount
 
@@ -47,6 +48,14 @@ def geo(path: Path, **options: Any) -> None:
     )
 
 
+def planes(path: Path, bands: int = 4) -> None:
+    values = np.moveaxis(image(bands), -1, 0)
+    planar: dict[str, Any] = {"planarconfig": "separate"} if bands > 1 else {}
+    tifffile.imwrite(
+        path, values[0] if bands == 1 else values, photometric="minisblack", extratags=GEO, metadata=None, **planar
+    )
+
+
 def ome(path: Path) -> None:
     tifffile.imwrite(path, np.moveaxis(image(), -1, 0), metadata={"axes": "CYX", **MICRONS})
 
@@ -69,6 +78,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], np.ndarray]
         lambda path: geo(path, compression="zlib", predictor=True, tile=(16, 16)),
         lambda path: np.moveaxis(tifffile.imread(path), -1, 0),
     ),
+    "planes": ("tif", planes, tifffile.imread),
     "OME-TIFF": ("ome.tif", ome, tifffile.imread),
     "OME-zarr": ("zarr", ome_zarr, lambda path: zarr.open_group(path, mode="r")["0"][:]),
 }
@@ -109,6 +119,21 @@ def test_an_output_is_of_the_kind_of_its_image_and_that_of_the_whole(kind, tmp_p
     assert sorted(each.name for each in tmp_path.iterdir()) == [source.name, target.name]
 
 
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_link_to_an_output_stays_and_what_it_leads_to_is_replaced(can_exchange, tmp_path, monkeypatch):
+    if not can_exchange:
+        monkeypatch.setattr(writing, "_exchanged", lambda one, other: False)
+    module, disk, target = net(), tmp_path / "disk", tmp_path / "out.zarr"
+    disk.mkdir()
+    ome_zarr(tmp_path / "in.zarr")
+    ome_zarr(disk / "old.zarr")
+    target.symlink_to(disk / "old.zarr")
+    tile_file(module, planned(module), tmp_path / "in.zarr", target, in_chans=4, input_size=32)
+    np.testing.assert_allclose(zarr.open_group(target, mode="r")["0"][:], whole(module), atol=1e-3)
+    assert target.is_symlink()
+    assert [each.name for each in disk.iterdir()] == ["old.zarr"]
+
+
 def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path):
     geo(tmp_path / "in.tif")
     for padding, corner in ((1, 0), (0, 2)):
@@ -121,6 +146,17 @@ def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path
         column, row, _, east, north, _ = found[33922]
         assert (east - 10 * column, north + 10 * row) == (5e5 + 10 * corner, 4e6 - 10 * corner)
         assert (found[33550], found[34737]) == ((10, 10, 0), "WGS 84|")
+
+
+@pytest.mark.parametrize("bands", [1, 4])
+def test_bands_one_after_another_are_one_page_with_its_place(bands, tmp_path):
+    planes(tmp_path / "in.tif", bands)
+    module, target = net(bands), tmp_path / "out.tif"
+    tile_file(module, planned(module, bands), tmp_path / "in.tif", target, in_chans=bands, input_size=32)
+    with tifffile.TiffFile(target) as file:
+        assert [page.axes for page in file.pages] == ["SYX"]
+        assert {33550, 33922, 34735, 34737} <= {tag.code for tag in file.pages.first.tags}
+    np.testing.assert_allclose(tifffile.imread(target), whole(module, bands), atol=1e-3)
 
 
 def test_ome_metadata_state_the_pixel_size_of_the_output(tmp_path):
@@ -155,3 +191,25 @@ def test_several_images_in_one_file_are_refused(tmp_path):
     module = net()
     with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
         tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)
+
+
+@pytest.mark.parametrize("beside", ["", ".part", ".tiles.json"])
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_a_folder_of_something_else_is_never_replaced(kind, beside, tmp_path):
+    module, mine = net(), tmp_path / f"out.{kind}{beside}" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    np.save(tmp_path / "in.npy", np.moveaxis(image(), -1, 0).astype(np.float32))
+    ome_zarr(tmp_path / "in.zarr")
+    with pytest.raises(ErfscopeError, match="is a folder that no such run wrote"):
+        tile_file(module, planned(module), tmp_path / f"in.{kind}", tmp_path / f"out.{kind}", in_chans=4, input_size=32)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("shape", [(*SIDES, 4), (5, *SIDES)])
+def test_an_image_of_other_channels_than_the_model_takes_says_both(shape, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(shape, np.float32))
+    module = net()
+    text = rf"in.npy' is read as {shape[0]} channels of {shape[1]}x{shape[2]}, and Sequential takes 4; give .* with 4"
+    with pytest.raises(ErfscopeError, match=text):
+        tile_file(module, planned(module), tmp_path / "in.npy", tmp_path / "out.npy", in_chans=4, input_size=32)

@@ -285,7 +285,7 @@ def test_every_table_and_the_quiet_line_say_what_errors_are_over():
     one = made_up.result("one", se_over="draws", input=replace(made_up.result().input, n_images=1, n_draws=8))
     several = made_up.result("several")
     for result, quiet, caption in (
-        (one, "± over 8 random readouts of one image", "over random draws (other images are not in it)."),
+        (one, "± over 8 draws of random signs for one image", "over random draws (other images are not in it)."),
         (several, "± over 4 images", "over images."),
     ):
         report = made_up.report(result)

@@ -22,7 +22,7 @@ from erfscope.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightnes
 from erfscope.maps.erf_map import FloatArray
 from erfscope.options.values import AUTO
 from erfscope.results.result import Result
-from erfscope.view.windows import WHOLE_SHOWN, window_notes, windows
+from erfscope.view.windows import Windowed, window_notes, windows
 from erfscope.view.words import IN_PLANE, distinctions
 
 #: Shades from dark to bright.
@@ -144,7 +144,8 @@ class Gallery:
         width = options.max_width
         if not self.results or width < MIN_WIDTH:
             return
-        panels = list(self._panels())
+        shown = [each for each in windows(self.results, self.zoom) if each is not None]
+        panels = list(self._panels(shown[:MOST]))
         rows = math.ceil(len(panels) / ((width + GAP) // (NARROWEST + GAP)))
         across = math.ceil(len(panels) / rows)
         side = min(WIDEST, (width + GAP) // across - GAP)
@@ -153,20 +154,18 @@ class Gallery:
             grid = Table.grid(padding=(0, GAP, 0, 0))
             line = panels[first : first + across]
             for _ in line:
-                grid.add_column(width=side)
-            grid.add_row(*(self._label(result, facts, side) for result, _, facts in line))
+                grid.add_column(width=side, overflow="fold", vertical="bottom")
+            grid.add_row(*(self._label(result, facts) for result, _, facts in line))
             grid.add_row(*(drawn.text for drawn in maps[first : first + across]))
             yield Text()
             yield grid
         if maps[0].fault is not None:
             yield Text(maps[0].fault, style="yellow")
-        yield Text(self._legend(maps[0].key), style="dim")
+        yield Text(self._legend(shown, maps[0].key), style="dim")
 
-    def _panels(self) -> Iterator[tuple[Result, CloseUp, list[str]]]:
+    def _panels(self, shown: Sequence[Windowed]) -> Iterator[tuple[Result, CloseUp, list[str]]]:
         """The maps that are shown and, after each, its close-up where it has one, with the facts in its label."""
-        shown = windows(self.results, self.zoom)[:MOST]
         for result, differences, each in zip(self.results, distinctions(self.results), shown, strict=False):
-            assert each is not None
             # The layer has its reference beside it.
             reference = [] if is_input(result.wrt) or "layer" in differences else [f"wrt {result.wrt}"]
             facts = [*differences.values(), *reference]
@@ -174,17 +173,14 @@ class Gallery:
             if each.close is not None:
                 yield result, each.close, [each.close_text, *facts]
 
-    def _label(self, result: Result, facts: Sequence[str], width: int) -> Text:
-        """The label of a map, and below it what tells it from others of that label; each cut to the map's width."""
-        lines = [Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return Text("\n").join(lines)
+    def _label(self, result: Result, facts: Sequence[str]) -> Text:
+        """The label of a map, and below it what tells it from others of that label."""
+        return Text("\n").join([Text(result.label, style="bold"), *([Text(" · ".join(facts))] if facts else [])])
 
-    def _legend(self, key: str) -> str:
+    def _legend(self, shown: Sequence[Windowed], key: str) -> str:
         """What is shown, the key to it, a warning of different scales, and the number of maps left out."""
-        notes = window_notes(windows(self.results, self.zoom))
-        parts = [*(notes if notes != [WHOLE_SHOWN] else []), key]
+        notes = window_notes(shown)
+        parts = [*(notes if len(notes) > 1 or any(each.part.side is not None for each in shown) else []), key]
         if len({(result.wrt, result.axes.units) for result in self.results}) > 1:
             parts.append("maps are not to one scale")
         if any(result.is_in_plane for result in self.results):

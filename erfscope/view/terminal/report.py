@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -22,9 +22,10 @@ from erfscope.results.auto_input_size import ENOUGH, TOO_SMALL
 from erfscope.results.comparability import swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
-from erfscope.view import words
+from erfscope.view import error_bars, words
 from erfscope.view.cells import Size, identity, measure_cell
 from erfscope.view.extras import Extra
+from erfscope.view.fit import NO_ROOM, fit
 from erfscope.view.report_view import ReportView, Row, report_view, unsaid
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
 from erfscope.view.terminal.console import PlainConsole
@@ -113,7 +114,7 @@ def _answer(result: Result) -> str:
         return f"Measured: {', '.join(result.measures)}."
     middle = "the unit's centre" if words.has_place(result) else f"its centroid{_centroid(result)}"
     r50, r90 = (measure_cell(result, name) for name in radii)
-    errors = words.no_errors([result]) or ("" if r50.error is None else words.errors_over(result))
+    errors = error_bars.no_errors([result]) or ("" if r50.error is None else error_bars.errors_over(result))
     half, most = (f"({number(2 * float(radius))} {unit} across)" for radius in radii.values())
     sentence = f"Half of the ERF lies within {r50} {unit} of {middle} {half}, 90 % within {r90.text} {unit} {most}"
     if pixel := image_cell(result):
@@ -221,31 +222,10 @@ def next_step(report: Report, written: Sequence[str]) -> str | None:
 
 # --- Several results as tables that fit: columns without room beside the sizes stand in a second table ---
 
-#: Between two columns.
-COLUMN_GAP = 2
-#: The widest column of names where room is short, and its width in a narrow terminal.
-NAME_WIDTH, NARROW_NAME = 40, 16
-#: Sizes in the first of two tables; names are folded to make room for them.
-FIRST = ("r50", "context_r50", "r90", "far_mass")
-ALWAYS = (INPUT_SHARE, *FIRST)
-#: Those that stand in the second table where the first has no room, the first to go first.
-LATER = ("far_mass", "context_r50")
-#: Columns that are the first to go where room is short.
+#: Sizes in the first of two tables; the last is the first to go where room is short.
+FIRST = ("r50", "r90", "context_r50", "far_mass")
+#: Columns that get no table of their own where room is short.
 MINOR = ("stride", "unit", "params", "GMACs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """One column: its cells for all results, and those of the rows of differences."""
-
-    name: str
-    cells: list[str]
-    differences: list[str]
-    numeric: bool
-
-    @property
-    def width(self) -> int:
-        return max(cell_len(text) for text in (self.name, *self.cells, *self.differences)) + COLUMN_GAP
 
 
 class ComparisonTable:
@@ -257,57 +237,59 @@ class ComparisonTable:
         self.measured = {name for row in view.rows for name in row.result.measures}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, width = _columns(self.view), options.max_width
-        name = COLUMN_GAP + max(cell_len(text) for text in (*(row.label for row in self.view.rows), "  Δ vs first"))
-        tables, hidden = [columns], list[str]()
-        if name + sum(column.width for column in columns) > width:
-            tables, hidden, name = self._split(columns, name, width)
-        for shown in tables:
+        columns = [column for column in self.view.columns if column.kind == "structure" or column.differs]
+        shown, hidden = self._fitted(columns, options.max_width)
+        for each in shown:
             yield Text()
-            yield TerminalTable(self._table(shown, name - COLUMN_GAP))
+            yield TerminalTable(each)
         yield Text()
         if hidden:
-            yield Text(f"no room for: {', '.join(hidden)}; widen the terminal, or use --format csv", style="dim")
+            yield Text(f"{NO_ROOM.format(', '.join(hidden))}, and --format csv", style="dim")
         if left_out := len(self.measured - {column.name for column in columns}):
             yield Text(f"{left_out} more measures: --format csv or --measures NAME,NAME shows them", style="dim")
         if "layer" in self.swept and len({row.result.label for row in self.view.rows}) > 1:
             yield Text("Δ vs first: difference to the first model's layer of the same stride", style="dim")
         yield from (Text(text, style="dim") for text in self.view.below)
 
-    def _split(self, columns: list[_Column], name: int, width: int) -> tuple[list[list[_Column]], list[str], int]:
-        """The columns of several tables, the names of those without room, and the width of the names of rows: the
-        sizes, the others as far as there is room, and measures that are left in tables of their own."""
-        every = [column for column in columns if column.name in self.swept]
-        sizes = [column for column in columns if column.name in (*ALWAYS, *SHOWN_WITHOUT_PLACE) or column in every]
-        short = min(name, NAME_WIDTH + COLUMN_GAP)
-        narrow = min(short, NARROW_NAME + COLUMN_GAP)
-        for other in LATER:
-            if narrow + sum(column.width for column in sizes) > width:
-                sizes = [column for column in sizes if column.name != other]
-        name = max(min(short, width - sum(column.width for column in sizes)), narrow)
-        second, hidden = _fitting([c for c in columns if c not in sizes or c in every], every, width - name)
-        tables = [sizes, second]
-        while left := [column for column in columns if column.name in hidden and column.name in self.measured]:
-            more, rest = _fitting([*every, *left], every, width - name)
-            if len(rest) == len(left):
+    def _fitted(self, columns: Sequence[Column], width: int) -> tuple[list[Table], list[str]]:
+        """The columns as tables, and the names of those without room: all in one, or the sizes first, and the others,
+        which stand in more tables but for minor ones."""
+        names = Column(name="model", kind="name")
+        found = fit(self._table(names, columns), width)
+        if not found.hidden:
+            return [found.table], []
+        sizes = {INPUT_SHARE, *FIRST, *SHOWN_WITHOUT_PLACE, *self.swept}
+        first = [column for column in columns if column.name in sizes]
+        names = replace(names, folds=True)
+        found = fit(self._table(names, first), width)
+        names, tables = replace(names, width=found.widths[0]), [found.table]
+        left = [column.name for column in columns if column.name not in sizes or column.name in found.hidden]
+        while not set(left) <= {*MINOR} or len(tables) == 1:
+            more = [column for column in columns if column.name in {*left, *self.swept}]
+            found = fit(self._table(names, more), width)
+            if set(left) <= {*found.hidden}:
                 break
-            tables.append(more)
-            hidden = [each for each in hidden if each in rest or each not in self.measured]
-        return tables, hidden, name
+            tables.append(found.table)
+            left = [name for name in left if name in found.hidden]
+        return tables, left
 
-    def _table(self, columns: Sequence[_Column], name_width: int) -> Table:
+    def _table(self, names: Column, columns: Sequence[Column]) -> Table:
         rows, group = list[TableRow](), None
         for row in self.view.rows:
             before, group = group, self._group(row)
-            cells = (row.label, *(column.cells[row.index] for column in columns))
+            cells = [row.cells.get(column.name) for column in columns]
             style = "" if row.result.ok else "dim"
-            rows.append(TableRow(cells=cells, style=style, begins_section=before != group))
-            if any(column.differences[row.index] for column in columns):
+            rows.append(TableRow(cells=(row.label, *map(_tight, cells)), style=style, begins_section=before != group))
+            if any(differences := [_difference(cell) for cell in cells]):
                 change = "  Δ vs host" if row.has_host else "  Δ vs first"
-                rows.append(TableRow(cells=(change, *(each.differences[row.index] for each in columns)), style="dim"))
-        heads = [Column(name=each.name, kind="number" if each.numeric else "text") for each in columns]
-        names = Column(name="model", kind="name", width=name_width, folds=True)
+                rows.append(TableRow(cells=(change, *differences), style="dim"))
+        heads = [replace(column, rank=self._rank(column.name)) for column in columns]
         return Table(columns=(names, *heads), rows=tuple(rows))
+
+    def _rank(self, name: str) -> int:
+        if name in self.swept:
+            return 0
+        return 1 + FIRST.index(name) if name in FIRST else 9 if name in MINOR else 8
 
     def _group(self, row: Row) -> object:
         """The value that rows of one section share: the model where its layers or units are swept, else the swept
@@ -317,34 +299,6 @@ class ComparisonTable:
         if len({each.result.label for each in self.view.rows}) == 1:
             return None
         return tuple(row.cells[name].text for name in self.swept if name in row.cells)
-
-
-def _columns(view: ReportView) -> list[_Column]:
-    """All columns that may be shown, in their order."""
-    shown = [c for c in view.columns if c.kind == "structure" or c.differs]
-    return [
-        _Column(
-            name=column.name,
-            cells=[_tight(row.cells.get(column.name)) for row in view.rows],
-            differences=[_difference(row.cells.get(column.name)) for row in view.rows],
-            numeric=column.kind != "condition",
-        )
-        for column in shown
-    ]
-
-
-def _fitting(columns: Sequence[_Column], every: Sequence[_Column], room: int) -> tuple[list[_Column], list[str]]:
-    """The columns of the second table, as many as fit beside those that stand in both, and the names of the others."""
-    chosen, hidden = list(every), list[str]()
-    room -= sum(column.width for column in every)
-    rest = [column for column in columns if column not in every]
-    for column in sorted(rest, key=lambda column: column.name in MINOR):
-        if column.width <= room:
-            chosen.append(column)
-            room -= column.width
-        else:
-            hidden.append(column.name)
-    return [column for column in columns if column in chosen], hidden
 
 
 def _tight(cell: Cell | None) -> str:

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from erfscope.printable import name_pieces
-from erfscope.view.fit import GAP, Fit, fit
+from erfscope.view.fit import GAP, Fit, fit, folded
 from erfscope.view.table import Cell, Column, Note, Table, Value, rows_of
 
 
@@ -51,13 +49,13 @@ class TerminalTable:
         for place, row in enumerate(found.table.rows):
             if row.begins_section and place:
                 grid.add_section()
-            grid.add_row(*map(_shown, columns, row.cells), style=row.style)
+            grid.add_row(*map(_shown, columns, row.cells, found.widths), style=row.style)
         return grid
 
 
-def _shown(column: Column, value: Value) -> RenderableType:
+def _shown(column: Column, value: Value, width: int) -> RenderableType:
     if column.kind == "name":
-        return Name(str(value))
+        return Text("\n".join(folded(column, str(value), width)))
     if not isinstance(value, Cell):
         return Text(str(value))
     text = Text(str(value), style=value.style)
@@ -85,21 +83,3 @@ def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
         columns=(Column(name=""), Column(name="", folds=True)),
         rows=rows_of((Cell(text=name, style="dim"), text) for name, text in facts),
     )
-
-
-class Name:
-    """A rich renderable: the name of a model or a layer."""
-
-    def __init__(self, text: str) -> None:
-        self.pieces = name_pieces(text)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(max(map(cell_len, self.pieces), default=0), cell_len("".join(self.pieces)))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = [""]
-        for piece in self.pieces:
-            if lines[-1] and cell_len((lines[-1] + piece).rstrip()) > options.max_width:
-                lines.append("")
-            lines[-1] += piece
-        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
