@@ -315,7 +315,9 @@ def test_an_advice_shows_itself_and_its_json_is_valid(calls):
     assert "2 layers measured over 2 synthetic images" in str(advice)
     assert document["search"]["candidates"][0]["edit"] == "the model as it is"
     assert str(advice).splitlines()[0].startswith("Sequential at 24x24 px: none of 2 layers is unproductive")
-    assert "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which" in str(advice)
+    assert "halo<=1: halo is 2 px; met with the least loss of reach by --insert '0: kernel=1', which" in " ".join(
+        str(advice).split()
+    )
     assert "<pre" in advice._repr_html_()
     assert repr(advice) == "<advice on Sequential>"
     with pytest.raises(ErfscopeError, match="nothing was searched"):

@@ -154,7 +154,7 @@ def fallen(folder: Path) -> Path:
 def test_a_stored_fallback_is_not_mixed_with_other_weights(tmp_path):
     path, given = fallen(tmp_path), stored(tmp_path, conv())
     for models in ([path, conv()], [conv(), path], [path, given]):
-        with pytest.raises(MeasurementError, match=r"weights are missing for test_resnet .*--weights random"):
+        with pytest.raises(MeasurementError, match=r"weights are missing for test_resnet .*weights='random'"):
             erfscope.compare(models, samples=4, input_size=64, measures="r50")
 
 

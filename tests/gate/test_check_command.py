@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -765,8 +766,10 @@ def test_paths_of_the_settings_are_beside_them_and_those_of_the_command_line_are
     (folder / "erfscope.toml").write_text(
         'baseline = "base.json"\n[[check]]\nname = "net"\nmodel = "nets.py:net"\nimages = "pictures/*.png"\n'
         'checkpoint = "w.pth"\ninput-size = 48\n'
-        '[[check]]\nname = "module"\nmodel = "nets:net"\ninput-size = 48\nsamples = 4\n'
+        '[[check]]\nname = "module"\nmodel = "nets_beside:net"\ninput-size = 48\nsamples = 4\n'
     )
+    # A name that no other test has imported.
+    shutil.copy(folder / "nets.py", folder / "nets_beside.py")
     (folder / "pictures").mkdir()
     (folder / "a" / "b").mkdir(parents=True)
     numbers = np.random.default_rng(0)
