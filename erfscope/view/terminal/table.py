@@ -44,7 +44,7 @@ class TerminalTable:
         else:
             grid = Grid(box=box.SIMPLE_HEAD, show_edge=self.edged, pad_edge=False, padding=(0, GAP - 1, 0, 0))
         # The last column has what is left: before rich 14.3 a fixed width has the padding of the edge too.
-        for column, width in zip(columns, [*found.widths[:-1], None], strict=True):
+        for column, width in zip(columns, [*found.widths[:-1], None], strict=False):
             justify: Literal["left", "right"] = "right" if column.is_numeric else "left"
             grid.add_column(column.name, justify=justify, width=width, overflow="fold")
         for place, row in enumerate(found.table.rows):
