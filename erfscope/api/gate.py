@@ -128,13 +128,13 @@ def compare_to_baseline(
     return replace(verdict, result=result)
 
 
-@torch.inference_mode(False)
 def _refuse_unknown(missing: Missing | None) -> None:
     if missing not in (None, "refuse", "write", "accept"):
         hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
         raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
 
 
+@torch.inference_mode(False)
 def check_all(
     requests: Sequence[CheckRequest],
     *,
