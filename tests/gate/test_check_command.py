@@ -687,6 +687,13 @@ def test_python_refuses_what_is_no_check(small):
             erfscope.check(small, name="x", **options)
 
 
+def test_a_check_measures_inside_inference_mode(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with torch.inference_mode():
+        first, second = (erfscope.check(small, name="x", samples=4, draws=1) for _ in range(2))
+    assert (first.created, second.word) == (True, "pass"), first.text
+
+
 @pytest.mark.slow
 def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
     command = [sys.executable, "-m", "erfscope", "check", *NET]
