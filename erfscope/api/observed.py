@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from erfscope.adapters import split_label
 from erfscope.adapters.sources.kinds import kind_of as kind_of_spec
 from erfscope.api.analysis import measure_with_host
 from erfscope.api.blocks import variant_of
@@ -100,7 +101,7 @@ def observe(model: Model, request: Request, allowed: Mapping[str, Tolerance] | N
 def _with_numbers(model: Model, request: Request) -> LoadedModel:
     """The model with its weights, and never with others that stand in for them."""
     (weights,), (size,) = request.weights, request.sizes
-    is_factory = isinstance(model, str) and kind_of_spec(model).module == "factory"
+    is_factory = isinstance(model, str) and kind_of_spec(split_label(model)[1]).module == "factory"
     if weights == "auto" and request.building.get("checkpoint") is None and not is_factory:
         weights = "pretrained"
     return load_model(model, request, size=size, weights=weights)
