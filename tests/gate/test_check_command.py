@@ -695,6 +695,15 @@ def test_a_check_measures_inside_inference_mode(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_model_with_a_label_never_falls_back_to_random_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    for spec in ("torchvision:squeezenet1_1", "n=torchvision:squeezenet1_1"):
+        verdict = erfscope.check(spec, input_size=64, samples=4, draws=1)
+        assert (verdict.word, "pretrained weights" in verdict.text) == ("cannot tell", True), verdict.text
+
+
+@pytest.mark.slow
 def test_a_reader_that_goes_away_changes_no_verdict(folder, broken):
     command = [sys.executable, "-m", "erfscope", "check", *NET]
     assert warm.run([*command, "--update"]).returncode == 0
