@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,13 +87,13 @@ def _with_folders_in_labels(entries: list[tuple[str, Any]], stored: set[str]) ->
     # As much of the ends of paths as differs in all of them.
     longest = max(map(len, paths), default=0)
     kept = next((n for n in range(1, longest) if len({path[-n:] for path in paths}) == len(paths)), longest)
-    told = []
+    renamed = []
     for (label, entry), is_alike in zip(entries, alike, strict=True):
         if is_alike and isinstance(entry, Report):
             folder = one_line(str(Path(*Path(label).parts[-kept:])))
             entry = replace(entry, results=tuple(replace(row, label=f"{row.label} ({folder})") for row in entry))
-        told.append((label, entry))
-    return told
+        renamed.append((label, entry))
+    return renamed
 
 
 def with_own(
@@ -111,10 +112,13 @@ def with_own(
         shared = found.get("layer")
         found["layer"] = {**(shared if isinstance(shared, Mapping) else dict.fromkeys(labels, shared)), **layers}
     files = found.get("checkpoint")
-    if isinstance(files, str | list | tuple):
-        files = [files] if isinstance(files, str) else files
+    if isinstance(files, str | Path | list | tuple):
+        files = [files] if isinstance(files, str | Path) else files
         pairs = [(next((each for each in labels if str(file).startswith(f"{each}=")), None), file) for file in files]
         found["checkpoint"] = {label: str(file)[len(label) + 1 :] for label, file in pairs if label is not None}
+        named = Counter(label for label, _ in pairs if label is not None)
+        if twice := [label for label, count in named.items() if count > 1]:
+            raise ErfscopeError(f"the checkpoint of {', '.join(twice)} stands twice; leave one out")
         if plain := [file for label, file in pairs if label is None]:
             if len(labels) > 1 or len(files) > 1:
                 raise ErfscopeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,7 +110,9 @@ def test_each_model_has_its_own_layer_and_checkpoint(folder):
     [
         ({"layer": "dec1"}, r"unknown layer 'dec1' in nets.py:small.*LABEL=MODEL@LAYER"),
         ({"layer": {"other": "dec1"}}, "unknown model 'other' in the layer of each; there is: nets.py:Net"),
-        ({"checkpoint": "best.pt"}, "write checkpoint={'LABEL': 'FILE'}"),
+        ({"checkpoint": "best.pt"}, r"write checkpoint=\{'LABEL': 'FILE'\}"),
+        ({"checkpoint": Path("best.pt")}, r"write checkpoint=\{'LABEL': 'FILE'\}"),
+        ({"checkpoint": ["nets.py:Net=a.pt", "nets.py:Net=b.pt"]}, "the checkpoint of nets.py:Net stands twice"),
         ({"weights": {"nets.py:Net": "random"}}, "weights takes no mapping"),
     ],
 )
