@@ -219,7 +219,8 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.storage.writing import behind_link, check_file, is_zarr, suffixes, suffixes_like
+    from erfscope.stimuli.files import is_zarr, suffixes_like
+    from erfscope.storage.writing import behind_link, check_file, suffixes
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)

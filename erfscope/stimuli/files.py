@@ -141,11 +141,16 @@ def _has(name: str, suffixes: tuple[str, ...]) -> bool:
     return name.lower().endswith(suffixes)
 
 
-def _is_zarr(path: Path) -> bool:
-    """Whether a directory holds a zarr array or group, by its name or by what lies in it."""
-    return path.is_dir() and (
-        path.suffix.lower() == ".zarr" or any((path / name).is_file() for name in (".zarray", "zarr.json"))
-    )
+def is_zarr(path: Path) -> bool:
+    """Whether a directory is a zarr array or group, by what lies in it."""
+    return any((path / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
+
+
+def suffixes_like(source: str | Path) -> tuple[str, ...]:
+    """The suffixes of files of the same kind as one that holds numbers: TIFF, zarr, or else .npy."""
+    name = str(source).lower().rstrip("/")
+    kinds = ((".tif", ".tiff"), (".zarr",), (".npy",))
+    return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
 
 
 def frames_of(path: Path) -> list[Path]:
@@ -159,7 +164,9 @@ def frames_of(path: Path) -> list[Path]:
 
 def _is_one(path: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a directory counts as one file."""
-    return (".zarr" in suffixes and _is_zarr(path)) or (FRAMES in suffixes and bool(frames_of(path)))
+    return (".zarr" in suffixes and path.is_dir() and (path.suffix.lower() == ".zarr" or is_zarr(path))) or (
+        FRAMES in suffixes and bool(frames_of(path))
+    )
 
 
 def _below(top: Path, seen: set[str], suffixes: tuple[str, ...]) -> Iterator[Path]:

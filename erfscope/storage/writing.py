@@ -133,13 +133,6 @@ def check_file(path: str | Path, suffixes: Sequence[str], *, force: bool) -> Non
     check_target(target, force=force)
 
 
-def suffixes_like(source: str | Path) -> tuple[str, ...]:
-    """The suffixes of an output of the same kind as an image that is run on tiles: TIFF, zarr, or else .npy."""
-    name = str(source).lower().rstrip("/")
-    kinds = ((".tif", ".tiff"), (".zarr",), (".npy",))
-    return next((kind for kind in kinds if name.endswith(kind)), (".zarr",) if Path(source).is_dir() else (".npy",))
-
-
 def behind_link(path: str | Path) -> Path:
     """What a link leads to, so that it stays one; a path that is no link as it is.
 
@@ -148,11 +141,6 @@ def behind_link(path: str | Path) -> Path:
     """
     refuse_broken_link(path)
     return Path(path).resolve() if Path(path).is_symlink() else Path(path)
-
-
-def is_zarr(path: Path) -> bool:
-    """Whether a folder is an array or a group of zarr."""
-    return any((path / name).is_file() for name in (".zarray", ".zgroup", "zarr.json"))
 
 
 def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
-from erfscope.storage.writing import behind_link, is_zarr, refuse_input, suffixes_like, take_place
+from erfscope.stimuli.files import is_zarr, suffixes_like
+from erfscope.storage.writing import behind_link, refuse_input, take_place
 from erfscope.tiling.plan import TilePlan
 from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import first_line
+from erfscope.stimuli.files import suffixes_like
 from erfscope.stimuli.stated import ome_pixels
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
-from erfscope.storage.writing import suffixes_like
 from erfscope.tiling.plan import TilePlan
 
 #: GeoTIFF tags: pixel scale, tie points, transformation, and the three of keys.
