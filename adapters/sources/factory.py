@@ -146,11 +146,12 @@ def _load_module(where: str, spec: str) -> ModuleType:
 
 def _load_file(path: Path, name: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, path.resolve())
-    if not path.is_file() or found is None or found.loader is None:
+    if not path.is_file() or found is None:
         raise ErfscopeError(f"there is no Python file {str(path)!r}")
     module = sys.modules[name] = importlib.util.module_from_spec(found)
     with errors_as_one_line(f"importing {path} failed"):
-        found.loader.exec_module(module)
+        # What Python keeps compiled is stale where a source of the same length is saved again within one second.
+        exec(compile(path.read_bytes(), str(module.__file__), "exec"), module.__dict__)
     return module
 
 

@@ -413,6 +413,16 @@ def test_two_files_of_one_name_each_see_the_module_beside_them() -> None:
     assert "layers" not in sys.modules
 
 
+def test_a_file_that_is_saved_twice_within_one_second_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    channels = []
+    for width in (3, 7):
+        write("model.py", f"from torch import nn\ndef make():\n    return nn.Conv2d(3, {width}, 1)\n")
+        os.utime("model.py", (1_700_000_000, 1_700_000_000))
+        channels.append(build("model.py:make").module.get_parameter("bias").shape[0])
+    assert channels == [3, 7]
+
+
 def test_the_working_directory_comes_before_what_is_installed() -> None:
     assert "this" not in sys.modules  # of the standard library: it prints a poem
     write("this.py")
