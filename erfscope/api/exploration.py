@@ -213,5 +213,5 @@ def _colours() -> NDArray[np.uint8]:
 
 def _explored(stage: StagePlan, block: int, request: Request) -> Stage:
     """Measure all units of one layer, on blocks of so many cells."""
-    text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
+    text = f"{stage.plan.model.label} · {stage.plan.site.layer}"
     return explore_stage(stage, block, Callbacks(progress=partial(request.progress, text)))

@@ -78,8 +78,8 @@ class Live:
 
 def explored_model(plan: Plan) -> ExploredModel:
     """One model on the first input of a plan, without stages."""
-    feed = plan.feed.of(plan.question.wrt)
-    conditions, wrt = pending_result(plan, 0), plan.question.wrt
+    feed = plan.feed.of(plan.site.wrt)
+    conditions, wrt = pending_result(plan, 0), plan.site.wrt
     label = " · ".join(filter(None, (conditions.label, input_name(wrt))))
     return ExploredModel(
         conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import erfscope
-from erfscope.adapters import IMAGE, ModuleAdapter, load
+from erfscope.adapters import ModuleAdapter, load
 from erfscope.api.models import feed_of
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
@@ -106,10 +106,9 @@ def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: flo
     """Return Captum's infidelity of the gradient, plain and normalised, and the gradient's energy, for each image of a
     measurement."""
     images = feed_of(Request.parse({"samples": IMAGES, "seed": seed}), adapter.preprocess).batch(range(IMAGES)).float()
-    known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
     found = []
     for image in range(IMAGES):
-        readout = UnitReadout(adapter, unit=unit, seed=seed, image=image, known=known)
+        readout = UnitReadout(adapter, unit=unit, seed=seed, image=image)
         x = images[image : image + 1].clone().requires_grad_(True)
         (g,) = torch.autograd.grad(readout(x).sum(), x)
         step = sigma * float(x.detach().double().std())

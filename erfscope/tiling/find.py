@@ -144,7 +144,7 @@ def _of_the_pass(loaded: LoadedModel, layer: str | None) -> Iterator[str]:
     recording = loaded.recording
     if why := recording.needs_numbers(layer) if layer else recording.needed_numbers:
         yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
-    if loaded.draws_random_numbers:
+    if recording.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"
 
 
