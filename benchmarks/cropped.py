@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.api.models import load_model
+from erfscope.run.models import load_model
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError

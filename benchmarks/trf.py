@@ -20,7 +20,7 @@ import timm
 import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.models import load_model
+from erfscope.run.models import load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.options.request import Request
 

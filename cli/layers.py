@@ -64,7 +64,7 @@ def layers(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.models import layers as run
+        from erfscope.api.structure import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console import Screen, print_json

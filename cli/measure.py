@@ -145,7 +145,7 @@ def _are_stored(models: tuple[str, ...]) -> bool:
     if not all(Path(model.rpartition("=")[2]).exists() or Path(model).exists() for model in models):
         return False
     from erfscope.adapters import split_label  # it imports torch
-    from erfscope.api.entries import is_stored
+    from erfscope.run.entries import is_stored
 
     return all(is_stored(split_label(model)[1]) for model in models)
 

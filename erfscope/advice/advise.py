@@ -14,7 +14,6 @@ from erfscope.advice.search import SearchRun
 from erfscope.advice.structure import Structure, structure_of
 from erfscope.advice.target import parse_budget, parse_target
 from erfscope.api import sweep
-from erfscope.api.models import caller_modules, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -25,6 +24,7 @@ from erfscope.restore import restored
 from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
 from erfscope.results.report import Report
+from erfscope.run.models import caller_modules, load_structure
 
 SCHEMA = "erfscope.advice/1"
 

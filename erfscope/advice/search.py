@@ -20,7 +20,6 @@ from erfscope.advice.structure import Structure, bypassed
 from erfscope.advice.target import HALO, Bound
 from erfscope.advice.verdict import FRESH, LOOKS, finalists
 from erfscope.api import analyze
-from erfscope.api.models import load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
@@ -30,6 +29,7 @@ from erfscope.measures.values import paired_difference
 from erfscope.options.request import Request
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
+from erfscope.run.models import load_structure
 from erfscope.storage.writing import write_bytes
 
 #: The file in a folder that keeps what a search has measured, and its form.

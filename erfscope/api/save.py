@@ -46,8 +46,8 @@ def check_figure(
     Raises:
         ErfscopeError: the kind needs several values of an option, or a wider sheet.
     """
-    from erfscope.api.entries import entries_of, with_own
     from erfscope.figures.kinds import refuse_unasked
+    from erfscope.run.entries import entries_of, with_own
 
     entries, named = ([], options) if of is not None else with_own(entries_of(models), options)
     if any(isinstance(model, Report) for _, model in entries):

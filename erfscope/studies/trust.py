@@ -16,7 +16,6 @@ from torch import Tensor
 
 import erfscope
 from erfscope.adapters import ModuleAdapter, load
-from erfscope.api.models import feed_of
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -24,6 +23,7 @@ from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.probe import LARGEST_ERROR, Estimate
 from erfscope.options.request import Request
+from erfscope.run.models import feed_of
 from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, holds, points, with_error
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.

@@ -13,9 +13,9 @@ from rich.console import Console
 import erfscope
 from erfscope.advice.shown import advice_view
 from erfscope.advice.structure import structure_of
-from erfscope.api.models import load_structure
 from erfscope.cli.main import main
 from erfscope.options.request import Request
+from erfscope.run.models import load_structure
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

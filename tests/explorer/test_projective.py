@@ -12,7 +12,6 @@ from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from erfscope.api.models import load_model
 from erfscope.attribution import ModelForward, Question, of_units
 from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.engine.model import LoadedModel
@@ -20,6 +19,7 @@ from erfscope.errors import MeasurementError
 from erfscope.explorer.live import projective_fields
 from erfscope.geometry.unit import Unit
 from erfscope.options.request import Request
+from erfscope.run.models import load_model
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
