@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
-from erfscope.storage.writing import behind_link, refuse_input, take_place
+from erfscope.storage.writing import behind_link, refuse_input, refuse_inside, take_place, writing_to
 from erfscope.tiling.plan import TilePlan
 from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
@@ -45,6 +46,7 @@ def run_file(
     mark, part = Path(f"{target}.tiles.json"), Path(f"{target}.part")
     for each in (target, mark, part):
         refuse_input(each, [source])
+        refuse_inside(each, [source])
         if each.is_dir() and not (is_zarr(each) and suffixes_like(source) == (".zarr",)):
             raise ErfscopeError(f"{each} is a folder that no such run wrote; choose another name for the output")
     filled = part if part.exists() or (target.exists() and not mark.exists()) else target
@@ -53,23 +55,28 @@ def run_file(
         check_image(x, len(plan.axes))
         output = open_output(raster, filled) if goes_on and mark.exists() else None
         space = x.shape[-len(plan.axes) :]
-        size = plan.output_size(space)
         model = open_model()
         if output is None:
             corner = (*(slice(None),) * (len(x.shape) - len(space)), *map(slice, map(min, plan.crop, space)))
             try:
+                size = plan.output_size(space)
                 first = run_tiled(model, x[corner], plan)
-            except MeasurementError as error:
+            except ErfscopeError as error:
                 found, takes = x.shape[-len(space) - 1], model.preprocess.channels
                 if found == takes:
                     raise
-                held = (
-                    f"{str(source)!r} is read as {found} channels of {size_text(space)}, and {plan.model} takes {takes}"
-                )
-                raise MeasurementError(f"{held}; give an image with {takes}, the channels first") from error
-            mark.unlink(missing_ok=True)
-            filled.parent.mkdir(parents=True, exist_ok=True)
-            output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
+                held = f"{str(source)!r} is read as {found} channel{'s' * (found != 1)} of {size_text(space)}"
+                text = f"{held}, and {plan.model} takes {takes}; give an image with {takes}, the channels first"
+                raise MeasurementError(text) from error
+            with writing_to(target):
+                mark.unlink(missing_ok=True)
+                filled.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
+                except BaseException:
+                    shutil.rmtree(filled) if filled.is_dir() else filled.unlink(missing_ok=True)
+                    raise
         run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
-        take_place(filled, target)
+        with writing_to(target):
+            take_place(filled, target)
