@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, MeasurementError
@@ -12,7 +13,7 @@ from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
 from erfscope.storage.writing import behind_link, refuse_input, refuse_inside, take_place, writing_to
 from erfscope.tiling.plan import TilePlan
-from erfscope.tiling.rasters import new_output, open_output, open_raster
+from erfscope.tiling.rasters import Raster, new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
 
 
@@ -54,25 +55,14 @@ def run_file(
         x = raster.x
         check_image(x, len(plan.axes))
         output = open_output(raster, filled) if goes_on and mark.exists() else None
-        space = x.shape[-len(plan.axes) :]
         model = open_model()
         if output is None:
-            corner = (*(slice(None),) * (len(x.shape) - len(space)), *map(slice, map(min, plan.crop, space)))
-            try:
-                size = plan.output_size(space)
-                first = run_tiled(model, x[corner], plan)
-            except ErfscopeError as error:
-                found, takes = x.shape[-len(space) - 1], model.preprocess.channels
-                if found == takes:
-                    raise
-                held = f"{str(source)!r} is read as {found} channel{'s' * (found != 1)} of {size_text(space)}"
-                text = f"{held}, and {plan.model} takes {takes}; give an image with {takes}, the channels first"
-                raise MeasurementError(text) from error
+            shape, dtype = _output_of(model, raster, plan)
             with writing_to(target):
                 mark.unlink(missing_ok=True)
                 filled.parent.mkdir(parents=True, exist_ok=True)
                 try:
-                    output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
+                    output = new_output(raster, filled, shape, dtype, plan)
                 except BaseException:
                     shutil.rmtree(filled) if filled.is_dir() else filled.unlink(missing_ok=True)
                     raise
@@ -80,3 +70,20 @@ def run_file(
     if filled != target:
         with writing_to(target):
             take_place(filled, target)
+
+
+def _output_of(model: ModuleAdapter, raster: Raster, plan: TilePlan) -> tuple[tuple[int, ...], Any]:
+    """The shape and the type of an image's output, found by its first crop."""
+    x, rank = raster.x, len(plan.axes)
+    lead, space = x.shape[:-rank], x.shape[-rank:]
+    try:
+        size = plan.output_size(space)
+        first = run_tiled(model, x[(*(slice(None),) * len(lead), *map(slice, map(min, plan.crop, space)))], plan)
+    except ErfscopeError as error:
+        found, takes = lead[-1], model.preprocess.channels
+        if found == takes:
+            raise
+        held = f"{str(raster.path)!r} is read as {found} channel{'s' * (found != 1)} of {size_text(space)}"
+        text = f"{held}, and {plan.model} takes {takes}; give an image with {takes}, the channels first"
+        raise MeasurementError(text) from error
+    return (*first.shape[:-rank], *size), first.dtype

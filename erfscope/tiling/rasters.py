@@ -189,8 +189,8 @@ def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     chunks = (1, *(min(side, chunk) for side, chunk in zip(shape[1:], source.chunks[-len(shape) + 1 :], strict=True)))
     made: Any = {"shape": shape, "dtype": dtype, "chunks": chunks, "fill_value": 0}
     version = source.metadata.zarr_format
-    if version == 2:
-        made["chunk_key_encoding"] = {"name": "v2", "separator": source.metadata.dimension_separator}
+    if separator := getattr(source.metadata, "dimension_separator", None):
+        made["chunk_key_encoding"] = {"name": "v2", "separator": separator}
     if inside is None:
         return zarr.create_array(str(filled), overwrite=True, zarr_format=version, **made)
     _, names, attributes = inside
