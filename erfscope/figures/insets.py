@@ -27,6 +27,7 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture
     at = (is_right * (1 - INSET), (not is_low) * (1 - INSET))
     inset = ax.inset_axes((at[0], at[1], INSET, INSET), gid="close-up")
     inset.set_axis_off()
+    inset.set_anchor(f"{'S' if is_low else 'N'}{'E' if is_right else 'W'}")
     values, plain = display(close.erf, look.scale), replace(look, contours=())
     draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, picture=picture, bar=False)
     edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
