@@ -39,9 +39,9 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture
         "path_effects": EDGE,
         "ha": "right" if is_right else "left",
     }
-    place, words = (float(is_right), INSET if is_low else 1 - INSET), shown.close_text
+    place, words = (float(is_right), float(is_low)), shown.close_text
     if text_width(ax.figure, words) > INSET * ax.bbox.width / ax.figure.dpi:
         words = close.side_text
-    offset = (0, 3 if is_low else -3)
-    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    offset = (-2 if is_right else 2, 3 if is_low else -3)
+    where: dict[str, Any] = {"xycoords": inset.transAxes, "textcoords": "offset points"}
     ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)

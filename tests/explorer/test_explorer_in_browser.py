@@ -392,7 +392,7 @@ return [...document.querySelectorAll('.numbers tbody tr:not(:last-child) .num')]
 
 def test_no_number_parts_from_its_unit(browser, tmp_path):  # noqa: F811
     module, options, _ = spatial("sequence")
-    erfscope.explore([module, module], grid=9, **options).save(tmp_path / "sequence.html")
+    erfscope.explore(module, grid=9, **options).save(tmp_path / "sequence.html")
     start(browser, (tmp_path / "sequence.html").as_uri(), width=1200)
     drawn(browser)
     assert browser.execute_script(PARTED) == []

@@ -168,6 +168,7 @@ def test_close_ups_are_named_with_their_side_wherever_they_stand(tmp_path) -> No
         assert "close-ups of 11 px where the ERF would be a dot" in " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "count", "columns"), [("column", 3, 3), ("column", 2, 2), ("column", 6, 2), ("text", 4, 4), (None, 5, 3)]
 )
