@@ -234,7 +234,7 @@ def test_importing_loads_neither_torch_nor_timm(statement):
 
 
 def test_few_functions_lie_between_the_public_one_and_autograd(monkeypatch):
-    """sweep, _sweep, measure_with_host, measure, accumulate, contributions, backward."""
+    """sweep, _sweep, measure_rows, measure_layer, measure, accumulate, contributions, backward."""
     import torch
 
     import erfscope
@@ -253,4 +253,4 @@ def test_few_functions_lie_between_the_public_one_and_autograd(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", watched)
     erfscope.sweep(torch.nn.Conv2d(3, 4, 3), images=torch.randn(1, 3, 16, 16), measures="r50")
     assert stacks
-    assert min(map(len, stacks)) <= 7, stacks
+    assert min(map(len, stacks)) <= 8, stacks

@@ -91,12 +91,16 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
         refuse_weights(model, request)
         check_images(request)
 
-        def measured(sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Result]:
+        def measured(sizes: Sequence[tuple[int, ...] | None]) -> Iterator[dict[str, list[Result]]]:
             asked = rows([("", model)], replace(request, sizes=tuple(sizes)), by_reference=False)
-            for _, found in measure_rows(asked, request, with_host=with_host):
-                yield from found
+            return measure_rows(asked, request, with_host=with_host)
 
-        results = grown(lambda size: measured([size])) if request.is_growing else [*measured(request.sizes)]
+        results: list[Result] = []
+        if request.is_growing:
+            results = grown(lambda size: [row for found in measured([size]) for row in found[""]])
+        else:
+            for found in measured(request.sizes):
+                results += found[""]
         if request.settings.halo:
             results = with_halos(results, model, request)
         return Report(results=unique_ids(results), settings=asked_settings(model, request))

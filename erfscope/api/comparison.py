@@ -112,20 +112,14 @@ def _by_setting(
     """The results of every model, setting by setting; of no models, none under one setting."""
     if not live:
         yield {}
-    steps = {label: model.step for label, model in live if isinstance(model, Saved)}
-    models, group = dict(live), dict[str, list[Result]]()
     asked = rows(live, request, by_reference=True)
-    measured = measure_rows(asked, request, with_cost=True, pixels=pixels, beside=beside)
-    for row, found in measured:
-        label = row.label
-        if label in steps:
-            found = [replace(each, step=steps[label]) for each in found]
-        if request.settings.halo:
-            found = with_halos(found, models[label], request.of_model(label))
-        group[label] = found
-        if len(group) == len(live):
-            yield group
-            group = {}
+    for found in measure_rows(asked, request, with_cost=True, pixels=pixels, beside=beside):
+        for label, model in live:
+            if isinstance(model, Saved):
+                found[label] = [replace(row, step=model.step) for row in found[label]]
+            if request.settings.halo:
+                found[label] = with_halos(found[label], model, request.of_model(label))
+        yield found
 
 
 def _environment(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:

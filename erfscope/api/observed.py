@@ -22,6 +22,7 @@ from erfscope.results.result import Result
 from erfscope.run.blocks import variant_of
 from erfscope.run.executor import measure_layer
 from erfscope.run.models import Model, check_images, feed_of, load_model, load_structure
+from erfscope.run.opening import Opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def observe(model: Model, request: Request, allowed: Mapping[str, Tolerance] | N
             if feed.n <= more_than:
                 return None
             wanted = replace(request.settings, layer=geometry.layer, measures=names)
-            result = measure_layer(variant, (), feed, wanted, request)[0]
+            result = measure_layer(Opened(model=variant, feed=feed), wanted, request)[0]
         except ErfscopeError as error:
             return Observed(entry=replace(blank, unusable=str(error)))
         found = entry_of(result, asked=asked, names=names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from erfscope.geometry.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, s
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
-from erfscope.graph.site import Site
+from erfscope.graph.site import Site, site_of
 from erfscope.progress import Progress, no_progress, stage
 from erfscope.results.result import Cost
 
@@ -43,7 +43,6 @@ class LoadedModel:
     weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
     #: Called when it is recorded.
     progress: Progress = no_progress
-    _sites: dict[tuple[str, str], Site] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def recording(self) -> Recording:
@@ -151,7 +150,7 @@ class LoadedModel:
         if found is not None:
             return found
         if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
-            Site(self.recording, name)
+            site_of(self.recording, name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
@@ -161,10 +160,8 @@ class LoadedModel:
         Raises:
             ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
         """
-        if (layer, wrt) not in self._sites:
-            self.layer(layer)
-            self._sites[layer, wrt] = Site(self.recording, layer, wrt)
-        return self._sites[layer, wrt]
+        self.layer(layer)
+        return site_of(self.recording, layer, wrt)
 
     def units(self, site: Site, word: UnitWord) -> list[Unit]:
         """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are

@@ -103,7 +103,7 @@ class Plan:
         """Whether the readout's gradient may be rounding noise, so that it is compared with one with random signs."""
         return not self.question.convention.random and may_cancel(self.site)
 
-    @property
+    @cached_property
     def site(self) -> Site:
         """The layer and the reference."""
         return self.question.site

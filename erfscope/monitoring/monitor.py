@@ -26,6 +26,7 @@ from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.run.executor import asked_layers, asked_settings, measure_layer
 from erfscope.run.models import caller_modules, feed_of, load_model
+from erfscope.run.opening import Opened
 from erfscope.stimuli.feed import Feed
 from erfscope.torch_internals import inside_compiled
 
@@ -192,7 +193,7 @@ class ErfMonitor:
         if settings.layer and len(names := loaded.references(settings.layer, settings.wrt)) > 1:
             every = ", ".join(names)
             raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {every}")
-        rows = measure_layer(loaded, (), feed, settings, self._request)
+        rows = measure_layer(Opened(model=loaded, feed=feed), settings, self._request)
         if len(rows) != 1:
             raise ErfscopeError(
                 f"a monitor follows one unit, and {settings.unit!r} are {len(rows)}; make one monitor for each"

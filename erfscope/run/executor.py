@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from erfscope.model_facts import Preprocess
 from erfscope.options.option import Running
 from erfscope.options.request import STAGES, Request, is_several
 from erfscope.options.settings import FREE, Settings
-from erfscope.parallel import RankGone, current, single_process
+from erfscope.parallel import SINGLE, RankGone, current, single_process
 from erfscope.results.comparability import short
 from erfscope.results.findings import layer_choice_findings
 from erfscope.results.input_shares import by_unit
@@ -34,7 +35,6 @@ from erfscope.run.blocks import host_reference, parse_blocks
 from erfscope.run.models import are_paths
 from erfscope.run.opening import Opened, open_models
 from erfscope.run.rows import Row, by
-from erfscope.stimuli.feed import Feed
 from erfscope.stimuli.files import by_input
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
@@ -47,9 +47,9 @@ def measure_rows(
     with_cost: bool = False,
     pixels: Mapping[Any, Preprocess] | None = None,
     beside: Sequence[Result] = (),
-) -> Iterator[tuple[Row, list[Result]]]:
-    """Each row with its results, those of one setting after each other. Models are opened once for all rows of one size
-    and weights.
+) -> Iterator[dict[str, list[Result]]]:
+    """The results of rows by their labels, setting by setting. Models are opened once for all rows of one size and
+    weights. Where ranks share the run, each takes its turn's models if there are enough of them, else its images.
 
     Args:
         asked: The rows.
@@ -67,74 +67,50 @@ def measure_rows(
     for group in by(lambda row: row.opening, asked):
         opened = open_models(group, request, pixels=(pixels or {}).get(group[0].size), beside=beside)
         for same in by(lambda row: row.setting, group):
-            for row, found in _shared_by_ranks(same, lambda row: _results(row, opened[row.label], request, with_host)):  # noqa: B023
-                model = opened[row.label]
-                if with_cost and isinstance(model, Opened):
-                    found = [each if each.cost else replace(each, cost=model.model.cost) for each in found]
-                yield row, found
+            ranks = current() if len(same) >= current().size else SINGLE
+            with ranks.agreeing() as shared, single_process() if ranks.size > 1 else contextlib.nullcontext():
+                shared.own = dict[str, list[Result]]()
+                for row in ranks.share(same):
+                    ready, own = opened[row.label], request.of_model(row.label)
+                    found = shared.own[row.label] = list[Result]()
+                    if isinstance(ready, Result):
+                        found.append(ready)
+                        continue
+                    for settings in _questions(row, ready, own):
+                        found += measure_layer(ready, settings, own, with_host=with_host, with_cost=with_cost)
+            yield {label: found for of_rank in shared.all for label, found in of_rank.items()}
 
 
-def _shared_by_ranks(
-    asked: Sequence[Row], results: Callable[[Row], list[Result]]
-) -> Iterator[tuple[Row, list[Result]]]:
-    """Rows with their results. Where ranks share the run, each takes its turn's models if there are enough of them,
-    else its images."""
-    group = current()
-    if len(asked) < group.size or group.size == 1:
-        yield from ((row, results(row)) for row in asked)
-        return
-
-    def own() -> dict[str, list[Result]]:
-        with single_process():
-            return {row.label: results(row) for row in group.share(asked)}
-
-    found = {label: each for of_rank in group.all_gather(own) for label, each in of_rank.items()}
-    yield from ((row, found[row.label]) for row in asked)
-
-
-def _results(row: Row, opened: Opened | Result, request: Request, with_host: bool) -> list[Result]:
-    if isinstance(opened, Result):
-        return [opened]
-    model, feed = opened.model, opened.feed
-    settings = replace(request.settings, convention=row.convention, wrt=row.references[0])
-    if opened.unlike is not None:
-        return [failed(model, settings, feed, MeasurementError(f"{opened.unlike}; analyze it alone"))]
-    own = request.of_model(row.label)
-    found: list[Result] = []
-    for layer in asked_layers(model, own):
-        for wrt in row.references:
-            each = replace(settings, layer=layer, wrt=wrt)
-            found += measure_layer(model, opened.variants, feed, each, own, with_host=with_host)
-    return found
+def _questions(row: Row, ready: Opened, request: Request) -> list[Settings]:
+    """What is measured of a row, layer by layer."""
+    settings = replace(request.settings, convention=row.convention)
+    layers = [""] if ready.unlike else asked_layers(ready.model, request)
+    return [replace(settings, layer=layer, wrt=wrt) for layer in layers for wrt in row.references]
 
 
 def measure_layer(
-    loaded: LoadedModel,
-    variants: Sequence[LoadedModel],
-    feed: Feed,
-    settings: Settings,
-    request: Request,
-    *,
-    with_host: bool = True,
+    ready: Opened, settings: Settings, request: Request, *, with_host: bool = True, with_cost: bool = False
 ) -> list[Result]:
     """Measure one layer of a model, and of its variants with inserted blocks beside it.
 
     Args:
-        loaded: The model.
-        variants: The same with blocks, one for each alpha.
-        feed: The images.
+        ready: The model, its variants, and the images.
         settings: What is measured.
         request: The callbacks, and the earlier results: of those, what failed is measured again.
         with_host: Whether the model's own rows are wanted where there are variants.
+        with_cost: Whether rows have the cost of their model where there are none.
 
     Returns:
         The model's rows, left out where the layer or the reference is a part of a block, and those of the variants; a
         model that runs but fails is a row too. None where the run was stopped before that.
     """
+    loaded, variants, feed = ready.model, ready.variants, ready.feed
     rows: list[Result] = []
     hosts: list[Result] = []
     earlier = [row for row in request.resume or () if row.status != "error"]
-    for model, own in _models(loaded, variants, settings, with_host=with_host):
+    if ready.unlike is not None:
+        return [failed(ready.model, settings, feed, MeasurementError(f"{ready.unlike}; analyze it alone"))]
+    for model, own in _models(ready, settings, with_host=with_host):
         # A signal reaches the ranks at different times.
         if any(current().all_gather(request.stop)):
             break
@@ -162,21 +138,20 @@ def measure_layer(
             found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
         if is_new and request.keep_in is not None:
             store_measured_rows(found, request.keep_in, request)
-        if variants:
+        if variants or with_cost:
             found = [replace(row, cost=model.cost) for row in found]
-            if model is loaded:
-                hosts = found
-            elif len(found) == len(hosts):
-                found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
+        if variants and model is loaded:
+            hosts = found
+        elif len(found) == len(hosts):
+            found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
         rows += found
     return rows
 
 
-def _models(
-    loaded: LoadedModel, variants: Sequence[LoadedModel], settings: Settings, *, with_host: bool
-) -> Iterator[tuple[LoadedModel, Settings]]:
+def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[tuple[LoadedModel, Settings]]:
     """The models to measure, with their reference: the model itself, if it has the layer and the reference, then its
     variants."""
+    loaded, variants = ready.model, ready.variants
     wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
         yield loaded, replace(settings, wrt=wrt or settings.wrt)

@@ -35,10 +35,10 @@ class Opened:
 
     model: LoadedModel
     #: The same with inserted blocks, one for each alpha.
-    variants: Sequence[LoadedModel]
+    variants: Sequence[LoadedModel] = ()
     feed: Feed
     #: Why it cannot be shown the pixels that all models are shown; None where it can.
-    unlike: str | None
+    unlike: str | None = None
 
 
 def open_models(

@@ -382,7 +382,7 @@ def test_an_input_beyond_memory_is_one_line(run, monkeypatch):
     def greedy(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("erfscope.api.analysis.feed_of", greedy)
+    monkeypatch.setattr("erfscope.run.opening.feed_of", greedy)
     code, out, err = run("analyze", "nets.py:tiny", *TINY)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "--input-size" in err
