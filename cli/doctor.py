@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import rich_click as click
 
+from erfscope.cli.commands import others, package
 from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.environment import OPENCV_FIX
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
@@ -46,6 +46,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from erfscope.cli.console import Screen
+    from erfscope.environment import OPENCV_FIX
     from erfscope.view.table import Cell, Column, Table, rows_of
     from erfscope.view.terminal.table import TerminalTable
 
@@ -61,6 +62,7 @@ def doctor(model: str | None, verbose: bool) -> int:
         _imported("cv2", OPENCV_FIX),
         hub,
         *(() if torch.fix else _devices()),
+        *_others(),
         *(() if torch.fix or hub.fix else (*_caches(), _weights(model) if model else _hub())),
     ]
     lacking, screen = [line for line in lines if line.fix], Screen()
@@ -121,6 +123,13 @@ def _imported(module: str, fix: str) -> Line:
         why = next((line.strip()[:100] for line in str(error).splitlines() if line.strip()), type(error).__name__)
         return Line(f"import {module}", f"fails: {why}", fix)
     return Line(f"import {module}", "works")
+
+
+def _others() -> Iterator[Line]:
+    """The commands of other packages."""
+    for entry in others().values():
+        line, source = _imported(entry.module, f"update or uninstall {package(entry)}"), f"from {package(entry)}"
+        yield line._replace(subject=f"erfscope {entry.name}", text=f"{source}, {line.text}", is_optional=True)
 
 
 def _opencv() -> Line:
