@@ -66,7 +66,7 @@ def drawing(font: str | None = None) -> Iterator[None]:
     drawn as boxes. ``font`` is the name of another font; letters that it lacks are of the default one."""
     family = {"font.family": [font, *STYLE["font.family"]]} if font else {}
     with matplotlib.rc_context(STYLE | family), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from", category=UserWarning)
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         yield
 
 

@@ -208,7 +208,6 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             for result in results
         ),
         together=_together(results, style),
-        profile=_profile(results, style),
         depth=None if FIGURES["depth"].unfit(results) else png_uri(png_bytes(results, "depth", width="text")),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
@@ -225,13 +224,6 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
     return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
-
-
-def _profile(results: Sequence[Result], style: FigureStyle) -> str | None:
-    """The profiles of a few results."""
-    if len(results) > TOGETHER or FIGURES["profile"].unfit(results):
-        return None
-    return png_uri(png_bytes(results, "profile", scale=style.scale, width="text"))  # type: ignore[arg-type]
 
 
 def views(

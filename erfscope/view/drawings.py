@@ -6,7 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from erfscope.results.result import image_cell
+import numpy as np
+
+from erfscope.maps.erf_map import FloatArray
+from erfscope.measures.radial_curve import RadialProfile, radial_profile
+from erfscope.results.result import Result, image_cell
 from erfscope.view import words
 from erfscope.view.report_view import Row
 from erfscope.view.table import Cell
@@ -103,8 +107,6 @@ class Drawings:
     together: str | None
     #: Address of the figure of sizes by layer; None where results do not fit it.
     depth: str | None
-    #: Address of the figure of profiles; None where results do not fit it, and of many.
-    profile: str | None
     #: Addresses of the colours themselves, of signed maps and of others, where there are any.
     ramps: Mapping[bool, str]
     #: The scales that a page offers, and the one that it opens with.
@@ -121,12 +123,21 @@ class Drawings:
         return any(drawn is not None and drawn.unit is not None for drawn in self.maps)
 
 
+#: Size of a profile's drawing; the curves lie LEFT..RIGHT, the density TOP..FLOOR and the enclosed mass SPLIT..BOTTOM.
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR, SPLIT, BOTTOM = 320.0, 290.0, 36.0, 312.0, 20.0, 112.0, 136.0, 254.0
+#: Densities below this share of the largest are not worth a place on the axis.
+DECADES = 5
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """A place on an axis."""
 
     at: float
     text: str
+    #: Whether it is where the density of a uniform map lies.
+    is_uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +167,20 @@ class Ranges:
     rows: tuple[Range, ...]
     unit: str
     ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A map by the distance to its unit: coordinates in a drawing of WIDTH by HEIGHT."""
+
+    density: str
+    enclosed: str
+    #: The enclosed mass of the result that others are compared with; "" if there is none.
+    other: str
+    radii: tuple[Tick, ...]
+    densities: tuple[Tick, ...]
+    #: Where r50 and r90 are: (name, x, y), y on the curve of the enclosed mass.
+    marks: tuple[tuple[str, float, float], ...]
 
 
 def ranges(rows: Sequence[Row]) -> Ranges | None:
@@ -188,6 +213,86 @@ def _radii(row: Row) -> Iterator[tuple[str, float, float, Cell]]:
     for name, radius in words.radii(row.result).items():
         cell = sizes[name].image_px or sizes[name].cell
         yield name, pixel * float(radius), pixel * (radius.se or 0.0), cell
+
+
+def profiles(rows: Sequence[Row]) -> list[tuple[Profile, str] | None]:
+    """The profile of every result, and the name of the one that it is drawn beside, or ""; None where there is no
+    map."""
+    curves = [profile_of(row.result) for row in rows]
+    found: list[tuple[Profile, str] | None] = []
+    for row, curve in zip(rows, curves, strict=True):
+        other = None if row.partner is None else rows[row.partner]
+        is_alike = other is not None and (other.result.wrt, other.result.input.size) == (
+            row.result.wrt,
+            row.result.input.size,
+        )
+        grey = curves[other.index] if other is not None and is_alike else None
+        beside = other.name if other is not None and grey is not None else ""
+        found.append(None if curve is None else (profile(row.result, curve, grey), beside))
+    return found
+
+
+def profile_of(result: Result) -> RadialProfile | None:
+    """The profile of a result's map; None where it has no map, or an empty one, and where its unit has no place."""
+    if result.map is None or not result.map.values.any() or not result.map.center_px:
+        return None
+    return radial_profile(result.map)
+
+
+def profile(result: Result, curve: RadialProfile, other: RadialProfile | None = None) -> Profile:
+    """The drawing of a profile.
+
+    Args:
+        result: The result, for its r50 and r90.
+        curve: Its profile.
+        other: That of the result it is compared with; drawn only as far as this one goes.
+    """
+    ticks = round_ticks(float(curve.radius_px[-1]), count=4)
+    reach = max(
+        float(curve.radius_px[-1]), ticks[-1] if len(ticks) > 1 and ticks[-1] <= 1.05 * curve.radius_px[-1] else 0.0
+    )
+    top = max(math.ceil(math.log10(max(float(curve.density.max()), 1e-9))), 1)
+    lowest = float(curve.density[curve.density > 0].min())
+    bottom = min(max(math.floor(math.log10(lowest)), top - DECADES), 0)
+    x = LEFT + (RIGHT - LEFT) * curve.radius_px / reach
+    seen = curve.density >= 10.0**bottom
+    y = FLOOR - (FLOOR - TOP) * (np.log10(curve.density[seen]) - bottom) / (top - bottom)
+    marks = []
+    for name, radius in words.radii(result).items():
+        share = float(np.interp(float(radius), curve.radius_px, curve.enclosed))
+        marks.append((name, LEFT + (RIGHT - LEFT) * float(radius) / reach, BOTTOM - (BOTTOM - SPLIT) * share))
+    step = 2 if top - bottom > 4 else 1
+    decades = [
+        Tick(at=FLOOR - (FLOOR - TOP) * (e - bottom) / (top - bottom), text=_decade(e), is_uniform=e == 0)
+        for e in range(bottom, top + 1)
+        if not e % step
+    ]
+    return Profile(
+        density=_points(x[seen], y),
+        enclosed=_points(x, BOTTOM - (BOTTOM - SPLIT) * curve.enclosed),
+        other="" if other is None else _other(other, reach),
+        radii=tuple(Tick(at=LEFT + (RIGHT - LEFT) * t / reach, text=f"{t:g}") for t in ticks if t <= reach),
+        densities=tuple(decades),
+        marks=tuple(marks),
+    )
+
+
+def _decade(exponent: int) -> str:
+    """A power of ten as an axis has room for it: 0.001, 1000, and 10 with its exponent beyond."""
+    return f"{10.0**exponent:g}" if abs(exponent) <= 3 else "10" + str(exponent).translate(RAISED)
+
+
+def _other(curve: RadialProfile, reach: float) -> str:
+    near = curve.radius_px <= reach
+    x = LEFT + (RIGHT - LEFT) * curve.radius_px[near] / reach
+    return _points(x, BOTTOM - (BOTTOM - SPLIT) * curve.enclosed[near])
+
+
+def _points(x: FloatArray, y: FloatArray) -> str:
+    """Coordinates of a line; at most about one point per unit of width, since more cannot be seen."""
+    stride = max(1, len(x) // int(WIDTH))
+    kept = sorted({*range(0, len(x), stride), len(x) - 1})
+    return " ".join(f"{x[i]:.1f},{y[i]:.1f}" for i in kept)
 
 
 def round_ticks(largest: float, count: int = 6) -> list[float]:

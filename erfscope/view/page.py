@@ -49,6 +49,7 @@ def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> st
         drawings=drawings,
         in_folder=in_folder,
         ranges=charts.ranges(view.rows),
+        profiles=charts.profiles(view.rows),
         depths=depth_sections(results),
         side_by_side=sum(drawn is not None for drawn in drawings.maps) > 1,
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in results) if name in CONVENTIONS],
@@ -126,6 +127,7 @@ def _environment() -> Environment:
         "is_input": is_input,
         "share_text": share_text,
         "plus": plus,
+        "drawing": charts,
     }
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import re
 from decimal import Decimal
@@ -27,8 +28,10 @@ from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import MeasureValue
+from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.view.drawings import profile
 from erfscope.view.page import breakable, formula, with_formulas
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -290,6 +293,20 @@ def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
 
 
 @pytest.mark.slow
+def test_the_profile_passes_through_r50_and_r90(report):
+    from erfscope.view.drawings import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
+
+    curve = profile_of(report[0])
+    drawn = profile(report[0], curve)
+    for (name, x, y), share in zip(drawn.marks, (0.5, 0.9), strict=True):
+        assert y == pytest.approx(BOTTOM - share * (BOTTOM - SPLIT), abs=1e-6)
+        assert (x - LEFT) / (RIGHT - LEFT) == pytest.approx(report[0][name].value / curve.radius_px[-1], rel=0.06)
+    enclosed = [tuple(map(float, point.split(","))) for point in drawn.enclosed.split()]
+    assert all(one[0] < two[0] and one[1] >= two[1] for one, two in itertools.pairwise(enclosed))
+    assert enclosed[-1][1] == pytest.approx(SPLIT, abs=0.06)
+
+
+@pytest.mark.slow
 def test_every_map_is_there_on_every_scale_and_says_which(report, page):
     pictures = page.all("image", class_="r")
     usable = sum(r.map is not None for r in report)
@@ -379,7 +396,7 @@ def test_names_can_do_no_harm(report, pick):
     for text in (html(poisoned), report_fragment(poisoned), result_fragment(poisoned[0])):
         found = Page(text)
         assert len(found.all("script")) == (1 if "<html" in text else 0)
-        assert all(a["src"].startswith("data:image/png;base64,") for a, _ in found.all("img"))
+        assert not found.all("img")
         assert not [a for _, a, _ in found.elements if any(name.startswith("on") for name in a)]
         assert not set("\u202e\u2066\x1b\x00") & set(text)
         assert found.open == []
@@ -474,6 +491,15 @@ def test_a_report_without_a_usable_result_says_so_and_why(report):
     assert [text for _, text in page.all("li")] == [f"net {n} reason {n}" for n in range(3)]
     assert page.all("table") == []
     assert "Maps" not in [text for _, text in page.all("h2")]
+
+
+@pytest.mark.slow
+def test_the_axis_of_a_steep_density_has_room_for_its_numbers(report):
+    rows, cols = np.indices((41, 41)) - 20.0
+    values = np.where(np.hypot(rows, cols) < 15, 1.0, 1e-4)
+    erf = ErfMap(values=values / values.sum(), center_px=(20.0, 20.0), stride_px=(1.0, 1.0))
+    densities = profile(report[0], radial_profile(erf)).densities
+    assert [tick.text for tick in densities] == ["10⁻⁴", "0.01", "1"]
 
 
 @pytest.mark.slow
