@@ -49,7 +49,7 @@ SHOWN = ("rich", "plain", "json", "markdown", "github")
 ARGUMENTS = "erfscope.arguments"
 #: Arguments that the accepting command does without, since they change nothing that is measured: flags, and options
 #: with a value.
-_FLAGS = ("--allow-new", "--json", "-q", "--quiet", "-v", "--verbose")
+_FLAGS = ("--exit-zero", "--allow-new", "--json", "-q", "--quiet", "-v", "--verbose")
 _VALUED = ("--format", "--artifacts")
 
 
@@ -99,6 +99,7 @@ class _Remembering(click.RichCommand):
 @click.option(
     "--allow-new", is_flag=True, help="Add checks that the baseline lacks to it, and let them pass.", panel=GATE
 )
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 also if something changed.", panel=GATE)
 @options(ASKED)
 @click.option(
     "--format",
@@ -124,6 +125,7 @@ def check(
     trf_only: bool,
     only: tuple[str, ...],
     allow_new: bool,
+    exit_zero: bool,
     artifacts: str | None,
     quiet: bool,
     verbose: bool,
@@ -158,7 +160,7 @@ def check(
     with ignoring_closed_pipe():
         deliver(report, shown=shown, quiet=quiet)
     stored = artifacts is None or store(report, Path(artifacts))
-    return report.exit_code or (0 if stored else 3)
+    return 0 if exit_zero else report.exit_code or (0 if stored else 3)
 
 
 def _requests(

@@ -190,6 +190,7 @@ def test_what_makes_a_model_see_less_is_caught(folder, run, broken, mutation, at
     assert f"to accept: erfscope check {' '.join(asked)} --update" in out
     structural = cause == "structure changed"
     assert run(*asked, "--trf-only")[0] == (1 if structural else 0)
+    assert run(*asked, "--exit-zero")[0] == 0
     code, out, _ = run(*asked, "--update")
     assert (code, "UPDATED" in out) == (0, True)
     assert run(*asked)[0] == 0
