@@ -37,7 +37,7 @@ from erfscope.cli.measure import analyze, compare, merge
 from erfscope.cli.run.interruption import SIGNALLED, Interrupted
 from erfscope.cli.study import study
 from erfscope.cli.tile import tile
-from erfscope.errors import ErfscopeError, MeasurementError, loop_text
+from erfscope.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
 from erfscope.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
@@ -145,7 +145,8 @@ def _terminate(number: int, _: FrameType | None) -> None:
 def _run(given: Sequence[str]) -> int:
     """Run a command and return the exit code; every exception becomes one line on stderr."""
     try:
-        status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
+        with naming_flags():
+            status = cli.main(args=list(given), prog_name="erfscope", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status if isinstance(status, int) else 0

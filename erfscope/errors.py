@@ -5,9 +5,32 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+
+_KEYWORD = r"[a-z_]+=(?:\([^()]*\)|\{[^{}]*\}|'[^']*'|[\w.*]*)"
+_KEYWORDS = rf"{_KEYWORD}(?:(?:,| and| or) {_KEYWORD})*"
+#: An option by its keywords, and behind them by its flags, as texts name both; and the other way round.
+_BOTH = re.compile(rf"({_KEYWORDS}) \((--[^()]*)\)|(--[a-z-]+[^-();]*(?: or --[a-z-]+[^-();]*)?) \(({_KEYWORDS})\)")
+_names_flags = False
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let errors name options by their flags, as a terminal takes them, and not by their keywords."""
+    global _names_flags
+    before, _names_flags = _names_flags, True
+    try:
+        yield
+    finally:
+        _names_flags = before
+
+
+def in_names_of_caller(text: str) -> str:
+    """A text that names options by both, ``in_chans=4 (--in-chans 4)``, with those of the terminal or of Python."""
+    return _BOTH.sub(lambda found: found[2] or found[3] if _names_flags else found[1] or found[4], text)
 
 
 class ErfscopeError(Exception):
@@ -24,10 +47,10 @@ class ErfscopeError(Exception):
 
         Args:
             text: What was asked, what was found, and what to do; a sentence without its subject if that is ``model``.
-                It names options by keywords and flags, ``in_chans=4 (--in-chans 4)``.
+                Of options that it names by keywords and flags, ``in_chans=4 (--in-chans 4)``, the caller's are kept.
             model: The label or spec of the model, if it is to begin the text.
         """
-        self.reason = str(text)
+        self.reason = in_names_of_caller(str(text))
         super().__init__(f"{model} {self.reason}" if model else self.reason)
 
 

@@ -114,7 +114,7 @@ def test_a_model_of_clips_or_volumes_without_a_size_is_refused_with_an_example(n
     for call in (erfscope.wrap, erfscope.layers, lambda model: erfscope.analyze(model, samples=1)):
         with pytest.raises(ErfscopeError, match="its first convolution takes three axes") as caught:
             call(net())
-        assert str(caught.value).endswith("such as input_size=(16, 112, 112) (--input-size 16x112x112)")
+        assert str(caught.value).endswith("such as input_size=(16, 112, 112)")
     assert erfscope.wrap(net(), input_size=(4, 24, 24)).preprocess.size == (4, 24, 24)
     with pytest.raises(ErfscopeError, match=r"^mine states no input size"):
         erfscope.wrap(net(), name="mine")
@@ -276,7 +276,7 @@ class Counted(nn.Module):
 def sized(text: str, python: str | None = None) -> str:
     """The hint with the size of the positions."""
     side = text if "x" in text else f"{text}x{text}"
-    return f"its positions are those of {side}: input_size={python or text} (--input-size {text})"
+    return f"its positions are those of {side}: input_size={python or text}"
 
 
 WRAP = (
@@ -288,8 +288,8 @@ OTHERS = (
     " for a command, name FILE.py:FUNCTION that returns that"
 )
 BERT = "input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, encoder_hidden_states"
-CHANNELS = "it takes {0} channels: in_chans={0} (--in-chans {0})"
-SIZE = "try another input_size= (--input-size)"
+CHANNELS = "it takes {0} channels: in_chans={0}"
+SIZE = "try another input_size="
 #: A model, its input's channels and size, what stands in its error, and the hint at its end.
 FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = {
     "channels": (lambda: timm.create_model("test_resnet"), 4, 32, "but got 4", CHANNELS.format(3)),
@@ -302,7 +302,7 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
         SIZE,
     ),
     "an argument": (Two, None, 16, "Two.forward() missing 1 required positional argument: 'gain'", OTHERS),
-    "tokens": (Tokens, None, 64, "tensor b (9)", "its positions are those of 48x48: input_size=48 (--input-size 48)"),
+    "tokens": (Tokens, None, 64, "tensor b (9)", "its positions are those of 48x48: input_size=48"),
     "a grid": (lambda: Grid(9, 9), None, 256, "tensor b (9)", sized("144")),
     "a grid of other rows": (lambda: Grid(3, 4), None, 64, "dimension 2", sized("48x64", "(48, 64)")),
     "a grid before channels": (lambda: Grid(3, 5, is_last=True), None, 64, "b (5)", sized("48x80", "(48, 80)")),
@@ -317,7 +317,7 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
         f"which have no gradient; {WRAP.format('input')}",
     ),
     "a language model": (bert, None, (16,), "too many values to unpack", WRAP.format(BERT)),
-    "dtypes": (Casting, None, 16, "should be the same", "give its weights and tensors one dtype: dtype= (--dtype)"),
+    "dtypes": (Casting, None, 16, "should be the same", "give its weights and tensors one dtype: dtype="),
     "its own": (Own, None, 16, "ValueError: the moon is full", "the moon is full"),
     "a part's argument": (Wrong, None, 16, "'gain'", "positional argument: 'gain'"),
     "a part's channels": (
@@ -325,7 +325,7 @@ FAILING: dict[str, tuple[Callable[[], nn.Module], int | None, Any, str, str]] = 
         None,
         16,
         "9 channels",
-        "its 3 channels are a guess, by its first convolution if it has one: in_chans= (--in-chans) gives others",
+        "its 3 channels are a guess, by its first convolution if it has one: in_chans= gives others",
     ),
 }
 

@@ -18,7 +18,7 @@ from erfscope.attribution.captum_methods import NAMES
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, naming_flags
 from erfscope.figures.kinds import FIGURES
 from erfscope.figures.style import FigureStyle
 from erfscope.options import settings
@@ -219,3 +219,24 @@ def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch):
             own = {key: value for key, value in own.items() if key in declared(Building)}
         model = ["net.py:make"] if name == "compare" else "net.py:make"
         assert getattr(erfscope, name)(model, **{"input_size": 16, **common, **own}) is not None, option
+
+
+@pytest.mark.parametrize(
+    ("text", "in_python", "in_terminal"),
+    [
+        ("such as input_size=(16, 9) (--input-size 16x9)", "such as input_size=(16, 9)", "such as --input-size 16x9"),
+        ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
+        ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
+        (
+            "use --batch-size 1 or --plain (batch_size=1, plain=True)",
+            "use batch_size=1, plain=True",
+            "use --batch-size 1 or --plain",
+        ),
+        ("start again (--force)", "start again (--force)", "start again (--force)"),
+    ],
+)
+def test_errors_name_keywords_in_python_and_flags_in_a_terminal(text, in_python, in_terminal):
+    assert (str(ErfscopeError(text)), ErfscopeError(text, model="net").reason) == (in_python, in_python)
+    with naming_flags():
+        assert str(ErfscopeError(text, model="net")) == f"net {in_terminal}"
+    assert str(ErfscopeError(text)) == in_python

@@ -270,7 +270,7 @@ def test_chirps_sweep_evenly_in_octaves_between_two_periods_and_a_quarter_per_sa
             {"kind": "leafs"},
             "unknown synthetic stimulus 'leafs'; there is: leaves, noise, .* \\(did you mean 'leaves'\\?\\)",
         ),
-        ({"samples": 0}, r"samples=0 \(--samples 0\) was asked for; give 1 or more"),
+        ({"samples": 0}, "samples=0 was asked for; give 1 or more"),
         ({"size": (4, 4, 4, 4)}, "one to three axes"),
         ({"channels": 0}, "with 0 channels"),
     ],
