@@ -169,12 +169,7 @@ def _has_working_directory() -> bool:
 
 def _usage(error: click.ClickException) -> str:
     """The message for an error of the argument parser, with the source of a value that is not on the command line."""
-    from erfscope.options.request import FORMER
-
     text = error.format_message().rstrip(".")
-    former = {f"--{prefix}{name}": new for name, new in FORMER.items() for prefix in ("", "no-")}
-    if isinstance(error, NoSuchOption) and error.option_name in former:
-        return f"--{former[error.option_name]} stands in the place of --no-{error.option_name.rpartition('-')[2]}"
     if isinstance(error, NoSuchOption) and error.option_name.replace("_", "-").startswith("--random"):
         return f"there is no {error.option_name}; write `--weights random`"
     context: click.Context | None = getattr(error, "ctx", None)

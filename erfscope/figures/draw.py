@@ -209,6 +209,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             for result in results
         ),
         together=_together(results, style),
+        depth=None if FIGURES["depth"].unfit(results) else png_uri(png_bytes(results, "depth", width="text")),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,

@@ -311,18 +311,8 @@ def _text(value: Any, indent: int = 0) -> str:
 
 def _refuse_other(document: Any, path: Path) -> None:
     found = document.get("schema") if isinstance(document, dict) else None
-    if found == SCHEMA:
-        return
-    family, _, version = str(found).rpartition("/")
-    if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
+    if found != SCHEMA:
         raise ErfscopeError(
-            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; move it away, or name"
-            " another file"
+            f"{path} is not an erfscope baseline of this version: its schema is {found!r}, not {SCHEMA!r}; move it"
+            " away, or name another file"
         )
-    newer = int(version) > int(SCHEMA.rpartition("/")[2])
-    fix = (
-        "install a newer erfscope"
-        if newer
-        else "its numbers meant something else: delete it, and check once more to write a new one"
-    )
-    raise ErfscopeError(f"the baseline {path} is of schema {found}, and this erfscope reads {SCHEMA}; {fix}")

@@ -41,7 +41,7 @@ class Structure:
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: Every operation up to this layer with its settings, by the module that runs it, or the place of one outside
-    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in baselines of earlier versions.
+    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in the structure of a result.
     operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

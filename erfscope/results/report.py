@@ -103,24 +103,17 @@ class Report:
         compared = [name for name in measures or SHOWN if names is None or name in names]
         return str(render("table", self, names, compared=compared, format=format))
 
-    def to_dataframe(self, measures: str | Sequence[str] | None = None, *, short: bool = False) -> Any:
+    def to_dataframe(self, measures: str | Sequence[str] | None = None) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN
         where there is none.
 
         Args:
             measures: Those that have columns; all that were measured if None.
-            short: Take the label as the index, and as columns layer, unit, status and each measure with its standard
-                error; if none are named, those of a comparison.
 
         Raises:
             ErfscopeError: pandas is not installed, or an unknown measure.
         """
-        measures = [measures] if isinstance(measures, str) else measures
-        if not short:
-            return render("dataframe", self.table(measures, format="csv"))
-        names = [name for name in measures or SHOWN if measures or any(name in r.measures for r in self.results)]
-        frame = render("dataframe", self.table(names, format="csv"), index="label")
-        return frame[["layer", "unit", "status", *(column for name in names for column in (name, f"{name}_se"))]]
+        return render("dataframe", self.table(measures, format="csv"))
 
     def figure(
         self,

@@ -306,7 +306,7 @@ class Result:
 
     @property
     def input_axes(self) -> Axes:
-        """The axes of the input; of a report of before there were such, those of any input of so many axes."""
+        """The axes of the input; where nothing was measured, those of any input of so many axes."""
         return self.input.axes or Axes.of_rank(len(self.input.size) or 2)
 
     @property

@@ -105,6 +105,8 @@ class Drawings:
     spaces: tuple[str | None, ...]
     #: Address of the panel of all volumes, or of all sequences; None of other results, of one, and of many.
     together: str | None
+    #: Address of the figure of sizes by layer; None where results do not fit it.
+    depth: str | None
     #: Addresses of the colours themselves, of signed maps and of others, where there are any.
     ramps: Mapping[bool, str]
     #: The scales that a page offers, and the one that it opens with.

@@ -115,12 +115,6 @@ def test_what_is_missing_is_named(path, document, tmp_path):
         read(document, tmp_path)
 
 
-def test_a_report_from_before_there_were_sampling_points_is_read(document, tmp_path):
-    for result in document["results"]:
-        del result["sampling_points"]
-    assert {result.sampling_points for result in read(document, tmp_path)} == {None}
-
-
 @pytest.mark.parametrize("schema", ["erfscope.report/2", "erfscope.report/0", "erfscope.study/1", None, 7])
 def test_a_report_of_another_version_is_refused_in_one_line(schema, document, tmp_path):
     with pytest.raises(ErfscopeError) as caught:
