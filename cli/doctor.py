@@ -46,8 +46,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from erfscope.cli.console import Screen
-    from erfscope.view.table import Cell, Column, Table, rows_of
-    from erfscope.view.terminal.table import TerminalTable
+    from erfscope.show import Cell, Column, Table, TerminalTable, rows_of
 
     torch = _imported("torch", "pip install torch")
     hub = _imported("huggingface_hub", "pip install --force-reinstall huggingface-hub")

@@ -11,9 +11,8 @@ from erfscope.advice.outcome import REACH, Search
 from erfscope.advice.structure import ALL, Structure
 from erfscope.advice.target import HALO
 from erfscope.advice.verdict import DECIDING, LOOKS
-from erfscope.printable import brief, fixed, listed_up_to, plus, with_error
 from erfscope.results.json_values import fields, plain
-from erfscope.view.table import DASH, Column, Note, Table, rows_of
+from erfscope.show import DASH, Column, Note, Table, brief, fixed, listed_up_to, plus, rows_of, with_error
 
 #: Names in a sentence, and candidates in a table.
 FEW, MANY = 3, 12

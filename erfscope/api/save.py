@@ -13,7 +13,6 @@ from erfscope.options.request import Request
 from erfscope.results import merge as merging
 from erfscope.results.figure_style import Style
 from erfscope.results.report import Report
-from erfscope.results.result import Result
 from erfscope.storage.files import map_bytes, read, report_bytes, save_directory
 from erfscope.storage.writing import FORMATS, check_output, is_folder, write_bytes
 
@@ -125,11 +124,6 @@ def _drawn(
         return [page, *folder_figures(report.results, kind=figure, **style)], None
     except ErfscopeError as error:
         return [page, *folder_figures(report.results, **style)], error
-
-
-def save_result(result: Result, path: str | Path, **options: Any) -> None:
-    """Write one result; see :meth:`erfscope.Result.save`."""
-    Report(results=(result,)).save(path, **options)
 
 
 def merge(shards: Sequence[str | Path | Report]) -> Report:

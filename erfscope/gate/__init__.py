@@ -1,6 +1,6 @@
 """A baseline, a comparison with it, a verdict.
 
-May import: ``figures`` and below.
+May import: ``figures``, ``show`` and below, not ``view``.
 """
 
 from erfscope.gate.baseline import FILE, BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, update

@@ -10,14 +10,14 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
 from erfscope.storage.writing import behind_link, refuse_input, take_place
-from erfscope.tiling.plan import TilePlan
+from erfscope.tiling.plan import Tiling
 from erfscope.tiling.rasters import new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
 
 
 def run_file(
     open_model: Callable[[], ModuleAdapter],
-    plan: TilePlan,
+    plan: Tiling,
     source: str | Path,
     target: str | Path,
     *,

@@ -18,11 +18,10 @@ from erfscope.figures.lettering import write_over
 from erfscope.figures.lines import COLOURS, ROUND, line_style, scale_axis, tidy
 from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
-from erfscope.printable import listed
-from erfscope.tiling import HaloBudget, Seam, TilePlan
+from erfscope.show import halo_text, listed, sides_text, square_text
+from erfscope.tiling.budget import HaloBudget, Seam
+from erfscope.tiling.plan import Tiling
 from erfscope.tiling.shown import budget_headline, errors_note, weights_note
-from erfscope.view.extras import halo_text
-from erfscope.view.words import sides_of, square_text
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.
@@ -49,7 +48,7 @@ LINES = 40
 
 
 def tile_figure(
-    plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None, seams: Sequence[Seam] = ()
+    plan: Tiling, budget: HaloBudget | None = None, tolerance: float | None = None, seams: Sequence[Seam] = ()
 ) -> Figure:
     """Draw one tile that touches no border, and beside it what shorter halos cut off and the error that they leave.
 
@@ -95,7 +94,7 @@ def tile_figure(
     return figure
 
 
-def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
+def _tile(ax: Axes, plan: Tiling, budget: HaloBudget | None) -> list[Line2D]:
     """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment; over them
     the ERF of the first unit.
     """
@@ -128,9 +127,9 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     ax.set_aspect("equal" if len(axes) > 1 else "auto", anchor="N")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
     labels = [
-        f"valid part {sides_of(plan.input_axes, plan.tile, square=True)}",
+        f"valid part {sides_text(plan.input_axes, plan.tile, square=True)}",
         f"halo {halo_text(plan.halo, plan.input_axes)}",
-        f"crop {sides_of(plan.input_axes, plan.crop, square=True)}",
+        f"crop {sides_text(plan.input_axes, plan.crop, square=True)}",
     ]
     keys = [
         Line2D(
@@ -140,7 +139,7 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     ]
     drawn = f", a line for every {every}" if every > 1 else ""
     keys.append(
-        Line2D([], [], label=f"alignment {sides_of(plan.input_axes, plan.alignment, square=True)}{drawn}", **GRID)
+        Line2D([], [], label=f"alignment {sides_text(plan.input_axes, plan.alignment, square=True)}{drawn}", **GRID)
     )
     if budget is not None and budget.corner is not None:
         erf = np.atleast_2d(budget.corner.sum(tuple(range(budget.corner.ndim - len(axes)))))
@@ -158,7 +157,7 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     return keys
 
 
-def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
+def _shares(ax: Axes, plan: Tiling, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
     """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0; sides
     whose lines cover each other have one key."""
     tidy(ax)
@@ -192,7 +191,7 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     return keys
 
 
-def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[Seam]) -> list[Line2D]:
+def _seams(ax: Axes, plan: Tiling, budget: HaloBudget | None, seams: Sequence[Seam]) -> list[Line2D]:
     """The measured error against the halo, root mean square and largest, beside the one that is predicted."""
     tidy(ax)
     write_over(ax, "error at seams")
