@@ -147,8 +147,6 @@ def _write(advice: Advice, folder: Path) -> None:
     write(folder / "advice.json", advice.to_json(), force=True)
     write(folder / "advice.txt", f"{advice}\n", force=True)
     if advice.search is not None:
-        from erfscope.figures.canvas import figure_bytes
-
         for suffix in (".png", ".pdf"):
-            write(folder / f"front{suffix}", figure_bytes(advice.figure(), suffix), force=True)
+            write(folder / f"front{suffix}", advice.figure(), force=True)
     complain(f"wrote {folder}")

@@ -246,12 +246,7 @@ def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -
     from erfscope.cli.console import complain
     from erfscope.show import write
 
-    content: Any = document
-    if figure is not None:
-        from erfscope.figures.canvas import figure_bytes
-
-        content = figure_bytes(figure, Path(output).suffix)
-    write(output, content, force=force)
+    write(output, document if figure is None else figure, force=force)
     complain(f"wrote {output}")
 
 

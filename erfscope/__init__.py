@@ -36,7 +36,7 @@ __all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfsc
 
 
 def _outputs() -> Outputs:
-    from erfscope.outputs import ShownOutputs
+    from erfscope.show.outputs import ShownOutputs
 
     return ShownOutputs()
 

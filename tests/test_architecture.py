@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tokenize
 import traceback
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,8 @@ OPTIONAL = {"adapters/libraries.py", "adapters/sources/factory.py", "cli/doctor.
 #: Functions of more statements, or of more than five parameters before the star. Their number may only shrink.
 STATEMENTS = 31
 LARGE = 37
+#: Names that several classes have. Their number may only shrink.
+TWICE = 17
 
 
 @functools.cache
@@ -87,6 +90,21 @@ def test_functions_stay_short_and_take_few_parameters():
                 if statements > STATEMENTS or len(node.args.posonlyargs) + len(node.args.args) > 5:
                     found.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert len(found) <= LARGE, found
+
+
+@pytest.mark.slow
+def test_few_classes_share_a_name_and_none_that_of_the_face_of_what_shows():
+    import erfscope.show
+
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    found = {name for name, count in names.items() if count > 1}
+    assert not found & set(erfscope.show.__all__)
+    assert len(found) <= TWICE, found
 
 
 def test_modules_are_found_by_name_in_few_places():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
-from erfscope.explorer.planes import Picture, Plane, picture_of, three
+from erfscope.explorer.planes import InputPicture, Plane, picture_of, three
 from erfscope.explorer.stages import ENCLOSED, ExploredUnit, Stage, measured_of
 from erfscope.geometry.axes import COL, DEPTH, ROW, TIME
 from erfscope.geometry.names import IMAGE, input_name, is_input
@@ -46,7 +46,7 @@ class ExploredModel:
     #: Model, weights, convention and input, as for the first unit.
     conditions: Result
     #: The input, in grey.
-    picture: Picture
+    picture: InputPicture
     #: Size of what units are differentiated by: the input, or the map of an inner layer.
     size: tuple[int, ...]
     #: Random draws that each map is averaged over, as text; "" for a convention without.

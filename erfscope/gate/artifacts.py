@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import figure_bytes
-from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.results.result import slug
-from erfscope.show import RADII, lengths_text, sides_text, write
+from erfscope.show import RADII, figures, lengths_text, sides_text, write
 from erfscope.storage.files import map_bytes
 
 
@@ -57,7 +55,7 @@ def _free(name: str, taken: Collection[str]) -> str:
     )
 
 
-def _figure(verdict: Verdict) -> bytes:
+def _figure(verdict: Verdict) -> Any:
     """The obtained map with the baseline's rings."""
     assert verdict.result is not None
     entry = verdict.expected if verdict.measures else None
@@ -67,9 +65,8 @@ def _figure(verdict: Verdict) -> bytes:
     field = _changed_field(verdict)
     drawn += [] if field is None else [f"TRF {sides_text(verdict.result.axes, field)}"]
     words = f"dotted, green: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
-    return figure_bytes(
-        panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field),
-        ".png",
+    return figures.panel_with_expected(
+        verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field
     )
 
 

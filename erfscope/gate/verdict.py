@@ -69,7 +69,7 @@ KINDS: dict[str, Literal["reason", "notice", "accept"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class CheckAdvice:
     """What to do with what a check finds, in the words of the place where it is run: a terminal, pytest or Python."""
 
     #: The command that accepts it.
@@ -80,7 +80,7 @@ class Advice:
     keep: str
 
 
-PYTHON = Advice(
+PYTHON = CheckAdvice(
     accept="erfscope.check(..., update=True)",
     allow="missing='accept' adds new checks and lets them pass",
     keep="name this check (name=...), or choose another baseline",
@@ -107,7 +107,7 @@ class Verdict:
     notices: tuple[str, ...] = ()
     #: The command that accepts what was found; "" where there is nothing to accept.
     accept: str = ""
-    advice: Advice = PYTHON
+    advice: CheckAdvice = PYTHON
     #: Whether nobody named the tolerances.
     has_default_tolerances: bool = False
     obtained: BaselineEntry

@@ -1,9 +1,10 @@
 """What applications print and write with: tables, columns, notes and lines, the words for results and numbers, and the
-writer of files. Pages have :mod:`erfscope.show.page`.
+writer of files. Beside it :mod:`erfscope.show.page` and :mod:`erfscope.show.figures`, which import more.
 
-May import: ``view``, ``storage`` and below.
+May import: ``figures``, ``view``, ``storage`` and below.
 """
 
+from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.printable import brief, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
 from erfscope.results.outputs import Shown
 from erfscope.show.files import write
@@ -49,8 +50,12 @@ __all__ = [
     "IN_PLANE_MEANS",
     "RADII",
     "Cell",
+    "Chart",
+    "ChartMap",
     "Column",
+    "Curve",
     "Note",
+    "Picture",
     "Shown",
     "Table",
     "TableRow",

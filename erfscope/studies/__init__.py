@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.progress import Progress, progress_of
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
     Effort,

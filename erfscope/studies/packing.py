@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
+from erfscope.show import Chart, ChartMap, Curve, Picture
 
 
 def encoded(picture: Picture) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
     StudyColumn,

@@ -12,11 +12,10 @@ from typing import Any, Literal, TypeVar, get_args
 import erfscope
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.progress import Progress, no_progress
 from erfscope.results.json_values import plain
-from erfscope.show import Cell, Column, Table, TableRow, format_table, rows_of, write
+from erfscope.show import Cell, Column, Curve, Picture, Table, TableRow, format_table, rows_of, write
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.writing import FORMATS, suffixes
@@ -373,9 +372,9 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another suffix, or it cannot be written.
         """
-        from erfscope.figures.charts import draw
+        from erfscope.show import figures
 
-        return draw(self.picture, path=path)
+        return figures.draw(self.picture, path=path)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the study: a folder (JSON, table, figure), or one file whose suffix decides.
@@ -394,9 +393,9 @@ class StudyResult(StudyFindings):
 
     def _content(self, suffix: str) -> bytes:
         if FORMATS[suffix].content == "figure":
-            from erfscope.figures.canvas import figure_bytes
+            from erfscope.show import figures
 
-            return figure_bytes(self.figure(), suffix)
+            return figures.figure_bytes(self.figure(), suffix)
         return report_bytes(self.document()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
 
     def _repr_markdown_(self) -> str:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
     StudyColumn,

@@ -20,10 +20,10 @@ from erfscope.api.models import feed_of
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.probe import LARGEST_ERROR, Estimate
 from erfscope.options.request import Request
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
     StudyColumn,

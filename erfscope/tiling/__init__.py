@@ -1,6 +1,6 @@
 """Tiles of images that are too large for one forward pass: how far they must overlap, and inference on them.
 
-May import: ``figures``, ``show``, ``engine``, ``storage`` and below, not ``view``; a model is opened by who calls.
+May import: ``show``, ``engine``, ``storage`` and below, not ``view``; a model is opened by who calls.
 """
 
 from erfscope.tiling.budget import HaloBudget, Seam, seams

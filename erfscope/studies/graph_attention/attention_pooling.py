@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import ThresholdPooling, TopKPooling
-from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.study import (
     Claim,
     StudyColumn,

@@ -18,9 +18,9 @@ from torch import Tensor
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GATv2, on_nodes
-from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim
 from erfscope.studies.theorems.gatv2 import parameters
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import erfscope
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, ChartMap, Picture
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import (
     EXACT,
     VARIANCE,

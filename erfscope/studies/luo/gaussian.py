@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import (
     ACTIVATIONS,
     EXACT,

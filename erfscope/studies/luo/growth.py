@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.luo.stacks import EXACT, RMS, WIDTHS, Activation, Design, Weights, draw_nets, measure_nets
 from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim
 

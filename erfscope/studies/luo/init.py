@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import EXACT, SECTIONS, WIDTHS, Design, Weights, columns, measure_design
 from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim
 

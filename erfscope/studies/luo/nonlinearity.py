@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from erfscope.figures.chart_data import Chart, ChartMap, Picture
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import (
     ACTIVATIONS,
     WIDTHS,

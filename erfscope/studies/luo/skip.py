@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import SECTIONS, WIDTHS, Activation, Design, Weights, columns, measure_design
 from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim, with_error
 

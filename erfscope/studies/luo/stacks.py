@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope import theory
-from erfscope.figures.chart_data import Curve
 from erfscope.maps.erf_map import FloatArray
+from erfscope.show import Curve
 from erfscope.studies.study import VERDICT, StudyColumn, StudyOptions, StudyRow, measure, with_error
 
 Activation = Literal["linear", "relu", "tanh", "sigmoid"]

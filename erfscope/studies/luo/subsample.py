@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, ChartMap, Picture
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import EXACT, WIDTHS, Design, Weights, along_row, columns, measure_design
 from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.lessons import PAPER, Lesson, lessons, targets_of
 from erfscope.studies.study import (
     VERDICT,

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
-from erfscope.figures.chart_data import ChartMap, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import ChartMap, Picture
 from erfscope.studies.study import Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, measure
 
 SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9

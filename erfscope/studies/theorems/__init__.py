@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from erfscope.figures.chart_data import Chart, Curve, Picture
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, holds
 from erfscope.studies.theorems import attention, chebyshev, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome

@@ -44,7 +44,7 @@ class ShownOutputs:
 
     def fragment(self, shown: Shown) -> str:
         """Any value for a notebook: results with their maps, others as text."""
-        from erfscope.api.page import report_fragment, result_fragment
+        from erfscope.show.page import report_fragment, result_fragment
         from erfscope.view.terminal.console import as_html
 
         if isinstance(shown, Result):
@@ -84,8 +84,8 @@ class ShownOutputs:
         return report_to_json(report, maps)
 
     def save(self, shown: Result | Report, path: str | Path, **options: Any) -> None:
-        """Write a report, or one of a single result; see :func:`erfscope.api.save.save`."""
-        from erfscope.api.save import save
+        """Write a report, or one of a single result; see :func:`erfscope.show.save.save`."""
+        from erfscope.show.save import save
 
         if isinstance(shown, Result):
             Report(results=(shown,)).save(path, **options)
