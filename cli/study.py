@@ -115,8 +115,8 @@ def study(
 def _list(chosen: str) -> int:
     """Print the list of studies."""
     from erfscope.cli.console import Screen, print_json, say
+    from erfscope.show import Cell, Column, Table, Value, format_table, rows_of
     from erfscope.studies import STUDIES, kept_study
-    from erfscope.view.table import Cell, Column, Table, Value, rows_of, write
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
@@ -147,11 +147,11 @@ def _list(chosen: str) -> int:
     ]
     table = Table(columns=tuple(columns), rows=rows_of(rows))
     if is_rich:
-        from erfscope.view.terminal.table import TerminalTable
+        from erfscope.show import TerminalTable
 
         Screen().print(TerminalTable(table, edged=True))
     else:
-        say(write(table, chosen).rstrip("\n"))
+        say(format_table(table, chosen).rstrip("\n"))
     return 0
 
 
@@ -181,8 +181,8 @@ def study_view(result: StudyResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from erfscope.show import TerminalTable
     from erfscope.studies import STUDIES
-    from erfscope.view.terminal.table import TerminalTable
 
     rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]

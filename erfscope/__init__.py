@@ -18,6 +18,8 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
+from erfscope.results.outputs import Outputs, made_by
+
 __version__ = "0.1.0"
 
 if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.parent / "cli" / "main.py").is_file():
@@ -31,6 +33,15 @@ _HOMES = {name.name: str(node.module) for node in _STUB.body if isinstance(node,
 _ROOMS = [name for name, home in _HOMES.items() if home == __name__]
 
 __all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfscope."))
+
+
+def _outputs() -> Outputs:
+    from erfscope.show.outputs import ShownOutputs
+
+    return ShownOutputs()
+
+
+made_by(_outputs)
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ from erfscope.options.request import Request
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
 from erfscope.run.models import load_structure
-from erfscope.storage.writing import write_bytes
+from erfscope.show import write
 
 #: The file in a folder that keeps what a search has measured, and its form.
 KEPT, KEPT_SCHEMA = "search.json", "erfscope.search/3"
@@ -305,7 +305,7 @@ class SearchRun:
             "r50": self.r50,
         }
         document["beyond"] = self.beyond
-        write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
+        write(folder / KEPT, document, force=True)
 
     def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:
         """Paired differences on the weights of a checkpoint, of edits that keep them usable."""

@@ -28,7 +28,7 @@ from erfscope.gate.tolerance import (
     refuse_pointless,
     tolerances,
 )
-from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
+from erfscope.gate.verdict import PYTHON, CheckAdvice, CheckReport, Verdict
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
@@ -48,7 +48,7 @@ class CheckRequest:
     #: Those of ``erfscope.analyze``.
     options: Options = field(default_factory=Options)
     #: What to do with what is found, where the check is run.
-    advice: Advice = PYTHON
+    advice: CheckAdvice = PYTHON
     #: The longest halo that tiles may need on any side, in input pixels; None guards none.
     longest_halo: int | None = None
 

@@ -36,7 +36,7 @@ from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
-from erfscope.view.drawings import Drawing, Drawings, Inset, Ring, Shown
+from erfscope.view.drawings import Drawing, Drawings, DrawnRing, Inset, MapImage
 from erfscope.view.tables import latex_figure
 from erfscope.view.windows import Windowed, inset_corner, window_notes, windows
 from erfscope.view.words import radii
@@ -319,7 +319,7 @@ def _view(
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest, cmap)),
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
-        rings=tuple(Ring(name=name, radius=float(radius) / across) for name, radius in radii(result).items()),
+        rings=tuple(DrawnRing(name=name, radius=float(radius) / across) for name, radius in radii(result).items()),
         field=None if box is None else (box[0], (box[1] + 0.5) * ratio - 0.5, box[2], box[3] * ratio),
         field_seen=box is not None,
         bar=bar,
@@ -330,13 +330,13 @@ def _view(
 
 def _images(
     result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int, cmap: str | None
-) -> Iterator[Shown]:
+) -> Iterator[MapImage]:
     signed = result.scale == "signed"
     for scale in SCALES:
         values = display(erf, scale, longest=longest)
         if scale == "share":
             least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 %")
-            yield Shown(
+            yield MapImage(
                 uri=png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap)),
                 scale=scale,
                 spans=SPANS,
@@ -347,10 +347,10 @@ def _images(
         spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
         for span, peak in spans.items():
             png, most = coloured_png(values, peak=peak, signed=signed, cmap=cmap), number(peak)
-            yield Shown(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
+            yield MapImage(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
 
 
-def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> Iterator[Shown]:
+def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> Iterator[MapImage]:
     """The first image in grey under the map, which is transparent where it is weak."""
     if not isinstance(result.picture, np.ndarray) or result.picture.ndim != 3 or result.picture.dtype != np.uint8:
         return
@@ -372,6 +372,6 @@ def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> 
         buffer = io.BytesIO()
         pixels = np.rint(under[..., None] * (1 - cover) + colours * cover).astype(np.uint8)
         Image.fromarray(pixels).save(buffer, format="JPEG", quality=80)
-        yield Shown(
+        yield MapImage(
             uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS
         )

@@ -22,7 +22,7 @@ from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.comparability import CONDITIONS, Condition, Use
 from erfscope.results.json_values import convert, parse, plain, to_json
 from erfscope.results.result import Result
-from erfscope.storage.writing import write_bytes
+from erfscope.show import write
 
 #: Settings as they were asked for: a result holds none of them, or only what they led to.
 ASKED = ("layer", "unit", "model_kwargs")
@@ -282,7 +282,7 @@ def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
             raise ValueError(f"{name!r} holds nothing that could be compared with: {entry.unusable}")
     target = path.resolve()
     with locked(target):
-        write_bytes(target, baseline_bytes({**read(target), **entries}), force=True)
+        write(target, baseline_bytes({**read(target), **entries}), force=True)
 
 
 def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from erfscope.geometry.unit import Trf, size_text
-from erfscope.printable import listed_up_to
 from erfscope.results.result import Result
-from erfscope.view.table import DASH
+from erfscope.show import DASH, listed_up_to
 
 #: Positions that differ by less are equal: they are sums of strides and halves.
 SAME_PX = 1e-6

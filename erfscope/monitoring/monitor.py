@@ -20,13 +20,13 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.names import is_input
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
-from erfscope.printable import with_error
 from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.run.executor import asked_layers, asked_settings, measure_layer
 from erfscope.run.models import caller_modules, feed_of, load_model
 from erfscope.run.opening import Opened
+from erfscope.show import with_error
 from erfscope.stimuli.feed import Feed
 from erfscope.torch_internals import inside_compiled
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.progress import Progress, progress_of
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
-    Column,
     Effort,
-    Row,
     Study,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
     StudyResult,
+    StudyRow,
     kept_study,
 )
 
@@ -204,17 +204,17 @@ STUDIES: dict[str, Study] = {
 __all__ = [
     "STUDIES",
     "Chart",
+    "ChartMap",
     "Claim",
-    "Column",
     "Curve",
     "Effort",
     "Picture",
-    "Row",
-    "Shown",
     "Study",
+    "StudyColumn",
     "StudyFindings",
     "StudyOptions",
     "StudyResult",
+    "StudyRow",
     "kept_study",
     "run",
 ]

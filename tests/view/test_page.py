@@ -19,7 +19,6 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.errors import ErfscopeError
 from erfscope.figures.draw import PIXELS, views
 from erfscope.figures.maps import COVER, colour_map
@@ -31,6 +30,7 @@ from erfscope.measures import MeasureValue
 from erfscope.measures.radial_curve import radial_profile
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.show.page import html, report_fragment, result_fragment
 from erfscope.view.drawings import profile
 from erfscope.view.page import breakable, formula, with_formulas
 
