@@ -23,8 +23,8 @@ from erfscope.measures import MEASURES, shown_of, value_of
 from erfscope.measures.prepared import Geometry
 from erfscope.measures.values import prepared
 from erfscope.options.settings import Settings
-from erfscope.printable import counted
 from erfscope.results.timing import own_step
+from erfscope.show import counted
 from erfscope.stimuli.feed import Feed
 
 #: Units along each axis, at most, of references of one, two and three axes; and units of a layer.
