@@ -123,7 +123,8 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
 
-    stored = _are_stored(models)
+    stored = _stored(models)
+    are_stored = len(stored) == len(models)
 
     def run(**keywords: Any) -> Report:
         if isolate:
@@ -132,22 +133,23 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             return compare_isolated(models, **limits, **keywords)
         from erfscope.api.comparison import compare
 
-        if stored:
+        if are_stored:
             # What settings files and variables say is for models that are measured.
             keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
         return compare(models, **keywords)
 
-    return measured(run, wanted, given, models=models, sort=sort, hint=not stored)
+    return measured(run, wanted, given, models=models, read=stored, sort=sort, hint=not are_stored)
 
 
-def _are_stored(models: tuple[str, ...]) -> bool:
-    """Whether all models are named by stored results, so that nothing is measured."""
-    if not all(Path(model.rpartition("=")[2]).exists() or Path(model).exists() for model in models):
-        return False
+def _stored(models: tuple[str, ...]) -> list[str]:
+    """The stored results among models, of which nothing is measured."""
+    files = [model for model in models if Path(model.rpartition("=")[2]).exists() or Path(model).exists()]
+    if not files:
+        return []
     from erfscope.adapters import split_label  # it imports torch
     from erfscope.api.entries import is_stored
 
-    return all(is_stored(split_label(model)[1]) for model in models)
+    return [path for path in (split_label(file)[1] for file in files) if is_stored(path)]
 
 
 @click.command()
@@ -163,6 +165,6 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)
-    check_outputs(wanted, shards)
+    check_outputs(wanted, read=shards)
     report = run(list(shards))
     return deliver(report, wanted)

@@ -151,8 +151,7 @@ def tile(
         from erfscope.cli.run.output import refuse_inputs
 
         _check_output(output, image, resume=resume, force=force)
-        images = given.get("images") or ()
-        refuse_inputs(output, [images] if isinstance(images, str) else images)
+        refuse_inputs(output, given.get("images"))
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
@@ -237,8 +236,10 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
         raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
     if resume and not is_begun and Path(output).exists() and not force:
         raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
-    if not (is_zarr(whole) and kind == (".zarr",) and (force or is_begun)):
+    if not (is_zarr(whole) and kind == (".zarr",)):
         check_file(output, kind, force=force or is_begun)
+    elif not (force or is_begun):
+        raise ErfscopeError(f"{output} exists already; choose another name or add --force")
 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:

@@ -121,6 +121,11 @@ def decimals(value: float, se: float | None, *, digits: int = 3) -> int:
     return places if largest == 0 else min(places, DIGITS - 1 - math.floor(math.log10(largest)))
 
 
+def counted(count: int, noun: str) -> str:
+    """So many things: "1 unit", "1,200 backward passes"."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def listed(words: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *others, last = list(words) or ["–"]

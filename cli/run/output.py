@@ -17,19 +17,20 @@ from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
 from erfscope.figures.style import OF_MAPS
 from erfscope.printable import one_line
 from erfscope.progress import Progress, progress_lines
-from erfscope.storage.writing import TABLES, check_output, is_folder, refuse_input, suffixes
+from erfscope.storage.writing import TABLES, check_output, is_folder, refuse_input, refuse_inside, suffixes
 
 if TYPE_CHECKING:
     from erfscope.results.report import Report
     from erfscope.results.result import Computed
 
 
-def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> None:
+def check_outputs(wanted: OutputOptions, images: Any = (), read: Sequence[str | Path] = ()) -> None:
     """Refuse outputs that cannot be written, before anything is measured.
 
     Args:
         wanted: The options of the output.
-        inputs: Files, folders and patterns that are read: ``--force`` replaces none of them.
+        images: Files, folders and patterns that are read: ``--force`` replaces none of them.
+        read: Other files and folders, likewise.
 
     Raises:
         ErfscopeError: a target exists, its folder does not, its suffix is unknown, it is named twice, or it is an
@@ -46,7 +47,7 @@ def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> N
             raise ErfscopeError(f"-o {text} is given twice; name each output once")
         seen.add(path.resolve())
         check_output(text, force=wanted.replaces(text))
-        refuse_inputs(text, inputs)
+        refuse_inputs(text, images, read)
     figure = wanted.figure
     if figure is not None and on_command_line("figure") and not (wanted.folders or _figures(wanted)):
         raise ErfscopeError(
@@ -59,22 +60,36 @@ def check_outputs(wanted: OutputOptions, inputs: Sequence[str | Path] = ()) -> N
             )
 
 
-def refuse_inputs(output: str, inputs: Sequence[str | Path]) -> None:
-    """Refuse an output that is or holds one of the inputs: files, folders and patterns.
+def refuse_inputs(output: str, images: Any, read: Sequence[str | Path] = ()) -> None:
+    """Refuse an output that is or holds one of the inputs, or lies in one that is zarr.
+
+    Args:
+        output: The output.
+        images: Files, folders and patterns, as ``--image`` names them.
+        read: Other files and folders that are read.
 
     Raises:
         ErfscopeError: it is.
     """
+    from erfscope.stimuli.files import by_input
+
+    named = by_input(images)
+    several = named.values() if isinstance(named, Mapping) else [named]
+    inputs = [*read, *(path for paths in several for path in ([paths] if isinstance(paths, str) else paths or ()))]
     # A folder is no file of another folder.
-    searched = [each for each in inputs if Path(output).is_file() or not Path(each).exists()]
-    refuse_input(output, [*inputs, *_files(searched)])
+    files = list(_files([each for each in inputs if Path(output).is_file() or not Path(each).exists()]))
+    refuse_input(output, [*inputs, *files])
+    refuse_inside(output, files)
 
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
     """The files that inputs name, those in folders and of patterns among them."""
     from erfscope.stimuli.files import EVERY, find
+    from erfscope.storage.files import is_report
 
     for each in inputs:
+        if is_report(Path(each)):
+            yield from Path(each).iterdir()
         # What is not there is refused where it is read.
         with contextlib.suppress(ErfscopeError):
             yield from find(each, EVERY).files

@@ -26,6 +26,7 @@ def measured(
     given: dict[str, Any],
     *,
     models: Mapping[str, str] | Sequence[str],
+    read: Sequence[str] = (),
     sort: str | None = None,
     hint: bool = True,
 ) -> int:
@@ -36,6 +37,7 @@ def measured(
         wanted: The options of the output.
         given: The other options, as click read them.
         models: The models.
+        read: Stored results that are read, beside the images.
         sort: The measure to sort rows by.
         hint: Whether to say what to try next.
     """
@@ -44,7 +46,7 @@ def measured(
     verbose = given.pop("verbose")
     options = keywords(*by_source(given).values())
     with importing_torch(quiet=wanted.quiet):
-        check_outputs(wanted, options.get("images", ()))  # it imports the public functions, which import torch
+        check_outputs(wanted, options.get("images"), read)  # it imports the public functions, which import torch
         check_figure(wanted, models, options)
         from erfscope.parallel import distributed
 

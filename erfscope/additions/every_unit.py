@@ -29,6 +29,7 @@ from erfscope.maps.erf_map import ErfMap, FloatArray
 from erfscope.measures import MEASURES, Geometry, Prepared, value_of
 from erfscope.model_errors import model_failed
 from erfscope.precision import float32_precision
+from erfscope.printable import counted
 from erfscope.results.from_sums import noise_floor
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
@@ -267,8 +268,9 @@ def _estimate(run: _Run, portions: int) -> str:
     memory = "" if there is None else f"; {gib(there)} of memory are free"
     alone = f", each in its own since {run.every.alone}" if run.every.alone else ""
     return (
-        f"{len(run.every.units)} units in {passes} backward passes of {run.copies} copies per batch{alone}, {times}"
-        f" forward passes of each image{memory}"
+        f"{counted(len(run.every.units), 'unit')} in {counted(passes, 'backward pass')} of"
+        f" {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
+        f" {counted(times, 'forward pass')} of each image{memory}"
     )
 
 

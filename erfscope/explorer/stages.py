@@ -24,6 +24,7 @@ from erfscope.measures.prepared import Geometry
 from erfscope.measures.values import prepared
 from erfscope.options.settings import Settings
 from erfscope.results.timing import own_step
+from erfscope.show import counted
 from erfscope.stimuli.feed import Feed
 
 #: Units along each axis, at most, of references of one, two and three axes; and units of a layer.
@@ -143,8 +144,8 @@ def costs(models: Sequence[Sequence[StagePlan]]) -> list[str]:
     """What is going to be computed, a line for each model, and what would be less."""
     every = [stage for stages in models for stage in stages]
     lines = [
-        f"{stages[0].plan.model.label}: {sum(len(stage.every.units) for stage in stages)} units of {len(stages)}"
-        f" layer{'s' * (len(stages) > 1)} in {sum(stage.passes for stage in stages):,} backward passes"
+        f"{stages[0].plan.model.label}: {counted(sum(len(stage.every.units) for stage in stages), 'unit')} of"
+        f" {counted(len(stages), 'layer')} in {counted(sum(stage.passes for stage in stages), 'backward pass')}"
         for stages in models
     ]
     if sum(stage.passes for stage in every) > MANY:

@@ -32,6 +32,7 @@ from erfscope.figures.style import ONE_COLUMN, ONE_TEXT, SCALES, FigureStyle
 from erfscope.geometry.axes import NAMES
 from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap
+from erfscope.options.values import AUTO
 from erfscope.printable import number
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
@@ -192,7 +193,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
         style: Its scale and range of colours are those that the page opens with, its colour map that of all maps.
     """
     longest = next((pixels for most, pixels in PIXELS if len(results) <= most), FEWEST_PIXELS)
-    shown = windows(results, style.zoom)
+    shown = _windows(results, style.zoom)
     maps = views(results, shown, longest=longest, cmap=style.cmap)
     kinds = sorted({drawn.signed for drawn in maps if drawn is not None})
     return Drawings(
@@ -225,6 +226,11 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
 
 
+def _windows(results: Sequence[Result], zoom: str | float = AUTO) -> list[Windowed | None]:
+    """What a page draws of each map, with close-ups in corners."""
+    return [each and each.in_corner for each in windows(results, zoom)]
+
+
 def views(
     results: Sequence[Result],
     shown: Sequence[Windowed | None] | None = None,
@@ -244,7 +250,7 @@ def views(
         cmap: Name of the colour map, as for :func:`erfscope.figures.maps.colour_map`.
     """
     peaks: dict[tuple[bool, str], float] = {}
-    shown = windows(results) if shown is None else shown
+    shown = _windows(results) if shown is None else shown
     parts = [None if each is None else each.part for each in shown]
     for signed in (False, True):
         for scale in (set(SCALES) - {"share"}) if len(results) - parts.count(None) > 1 else ():
@@ -299,7 +305,7 @@ def _view(
     rows, cols = erf.values.shape
     strip = rows == 1
     box, ratio, across = field_box(erf), cell_ratio(erf), erf.axes.spacing[1]
-    bar, text = bar_length(erf, 0.25)
+    bar, text = (0.0, "") if part.is_narrow else bar_length(erf, 0.25)
     height = max(float(rows), STRIP * cols) if strip else rows if ratio == 1 else rows * ratio
     (left, right), above = part.limits(1), 0.0 if strip else (-0.5 - part.limits(0)[0]) * ratio
     return Drawing(

@@ -27,6 +27,7 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture
     at = (is_right * (1 - INSET), (not is_low) * (1 - INSET))
     inset = ax.inset_axes((at[0], at[1], INSET, INSET), gid="close-up")
     inset.set_axis_off()
+    inset.set_anchor(f"{'S' if is_low else 'N'}{'E' if is_right else 'W'}")
     values, plain = display(close.erf, look.scale), replace(look, contours=())
     draw_map(inset, replace(result, map=close.erf, sums=None), values, plain, picture=picture, bar=False)
     edge: dict[str, Any] = {"fill": False, "linewidth": 0.7, "edgecolor": "white", "path_effects": EDGE}
@@ -38,9 +39,9 @@ def draw_inset(ax: Axes, result: Result, shown: Windowed, look: Look, *, picture
         "path_effects": EDGE,
         "ha": "right" if is_right else "left",
     }
-    place, words = (float(is_right), INSET if is_low else 1 - INSET), shown.close_text
+    place, words = (float(is_right), float(is_low)), shown.close_text
     if text_width(ax.figure, words) > INSET * ax.bbox.width / ax.figure.dpi:
         words = close.side_text
-    offset = (0, 3 if is_low else -3)
-    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    offset = (-2 if is_right else 2, 3 if is_low else -3)
+    where: dict[str, Any] = {"xycoords": inset.transAxes, "textcoords": "offset points"}
     ax.annotate(words, place, offset, va="bottom" if is_low else "top", **where, **text)

@@ -201,7 +201,7 @@ def draw_map(
         row, col = plane.center_px
         # Whole on the map's edge too.
         ax.plot([col], [row], clip_on=False, gid="unit", **_unit_style(max(reached.values(), default=math.inf)))
-    if bar:
+    if bar and not part.is_narrow:
         _scale_bar(ax, plane, part)
 
 

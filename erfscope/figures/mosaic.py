@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -71,7 +70,7 @@ class Tile:
     below: tuple[str, ...] = ()
     #: Grey, under the map, and of its axes.
     picture: FloatArray | None = None
-    #: What of the map is drawn, and what in a corner of it; None for all of it. The corner has a picture too.
+    #: What of the map is drawn, and what in a corner of it, once it is known. The corner has a picture too.
     shown: Windowed | None = None
     close_picture: FloatArray | None = None
     #: Whether the map has a scale bar of its own.
@@ -84,7 +83,7 @@ def mosaic(
     """Draw tiles row by row.
 
     Args:
-        tiles: The panels; None leaves a place empty.
+        tiles: The panels, as :func:`erfscope.figures.spaces.close_tile` gives them; None leaves a place empty.
         columns: Panels per row.
         style: Its scale, its width, and the range of colours: one for all maps with a colour bar, or its own for each,
             named under the map.
@@ -98,6 +97,7 @@ def mosaic(
     placed = [(divmod(number, columns), tile) for number, tile in enumerate(tiles) if tile is not None]
     present, rows = [tile for _, tile in placed], placed[-1][0][0] + 1
     width, signed = style.inches(_needed(columns)), any(tile.result.scale == "signed" for tile in present)
+    shown = [tile.shown for tile in present if tile.shown is not None]
     planes = [tile.result.map.plane for tile in present if tile.result.map is not None]
     views = [display(each, style.scale, longest=round(canvas.DPI * width / columns * TALLEST)) for each in planes]
     each_view = [[view] for view in views] if style.colours == "own" else [views] * len(views)
@@ -106,9 +106,9 @@ def mosaic(
     looks = [Look(peak=peak, signed=signed, **same) for peak in peaks]
     has_bar = len(set(looks)) == 1
     ratios = [FLATTEST] * rows
-    for ((row, _), tile), plane in zip(placed, planes, strict=True):
-        ratio = np.divide(*(tile.shown.part.frame if tile.shown else plane.values.shape)) * cell_ratio(plane)
-        ratios[row] = min(max(ratios[row], ratio), TALLEST)
+    for ((row, _), _), plane, each in zip(placed, planes, shown, strict=True):
+        high, wide = each.part.frame
+        ratios[row] = min(max(ratios[row], high / wide * cell_ratio(plane)), TALLEST)
     figure = sheet(width)
     if heading:
         write_title(figure, heading)
@@ -140,11 +140,10 @@ def mosaic(
         handles=keys(drawn, style.outlined),
         handlelength=1.8,
     )
-    for ax, tile, view, look in zip(panels, present, views, looks, strict=True):
-        part = None if tile.shown is None else tile.shown.part
-        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=part)
-        if tile.shown is not None and tile.shown.close is not None:
-            draw_inset(ax, tile.result, tile.shown, look, picture=tile.close_picture)
+    for ax, tile, each, view, look in zip(panels, present, shown, views, looks, strict=True):
+        draw_map(ax, tile.result, view, look, picture=tile.picture, bar=tile.bar, part=each.part)
+        if each.close is not None:
+            draw_inset(ax, tile.result, each, look, picture=tile.close_picture)
     if bar is not None:
         shorten(bar)
     return Drawn(figure=figure, words=notes)
@@ -177,7 +176,7 @@ def _notes(tiles: Sequence[Tile], views: Sequence[FloatArray], looks: Sequence[L
 def columns_for(count: int, style: FigureStyle) -> int:
     """Panels per row for so many panels: as wide ones as do not leave much of the sheet empty."""
     if style.columns is not None:
-        return min(style.columns, count)
+        return min(style.columns, count, style.side_by_side(NARROW))
     wide = min(style.side_by_side(PANEL), count if count <= 4 else 3 if count in (5, 6, 9) else 4)
     empty = (-count % wide) / (count + -count % wide)
     return wide + (empty >= EMPTY and wide < style.side_by_side(NARROW))

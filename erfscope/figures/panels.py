@@ -18,11 +18,10 @@ from erfscope.figures.mosaic import NARROW, Tile, columns_for, mosaic
 from erfscope.figures.spaces import arranged, close_tile
 from erfscope.figures.style import FigureStyle
 from erfscope.geometry.names import input_name, is_input
-from erfscope.options.values import AUTO, WHOLE
 from erfscope.printable import brief
 from erfscope.results.depth import reach
 from erfscope.results.result import Result
-from erfscope.view.windows import windows
+from erfscope.view.windows import ONE_SCALE, windows
 from erfscope.view.words import cells, unit_text
 
 #: Rings and the box of what was expected.
@@ -134,13 +133,13 @@ def strip(results: Sequence[Result], style: FigureStyle) -> Drawn:
         tiles[result.layer, result.input.size] = tile
     heading = " · ".join([shown[0].label, *(layers if len(layers) == 1 else [])])
     row = len(sizes) if len(sizes) > 1 else len(layers)
-    rows = -(-row // (style.columns or style.side_by_side(NARROW)))
+    fitting = style.side_by_side(NARROW)
+    rows = -(-row // min(style.columns or fitting, fitting))
     largest = next((layer, size) for layer, size in tiles if size == sizes[-1])
     tiles[largest] = replace(tiles[largest], bar=True)
     placed = [tiles.get((layer, size)) for layer in layers for size in sizes]
-    notes = [*common, *(centres if len(centres) == 1 else ()), "one scale of lengths for all maps"]
-    zoom = WHOLE if style.zoom == AUTO else style.zoom
-    return arranged(placed, -(-row // rows), style=style, heading=heading, notes=notes, zoom=zoom)
+    notes = [*common, *(centres if len(centres) == 1 else ()), ONE_SCALE]
+    return arranged(placed, -(-row // rows), style=style, heading=heading, notes=notes, zoom=style.whole_zoom)
 
 
 def with_unit(results: Sequence[Result]) -> list[Result]:

@@ -104,8 +104,9 @@ def _ends(part: CloseUp, erf: ErfMap) -> tuple[float, float]:
     """Where what is shown of a map begins and ends, in cells."""
     count = len(erf.values)
     ((first, last),) = part.window
-    aside = AROUND * (last - first)
-    return max(first - aside, 0.0) * count - 0.5, min(last + aside, 1.0) * count - 0.5
+    # A window is as wide as its side says.
+    aside = AROUND * (last - first) if part.side is None else 0
+    return max(first - aside, 0) * count - 0.5, min(last + aside, 1) * count - 0.5
 
 
 def _times(erf: ErfMap, zero: float = 0.0) -> FloatArray:

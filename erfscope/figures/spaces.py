@@ -51,8 +51,9 @@ def arranged(
     is_solid = all(DEPTH in each.names for each in axes)
     is_line = all(each.names == (TIME,) and each.units == axes[0].units for each in axes)
     found = windows([tile.result for tile in present], zoom, solid=is_solid or is_line)
-    parts = [replace(each, close=None) if is_line else each for each in found if each is not None]
-    same["notes"] = [*notes, *window_notes(parts)]
+    # A volume's close-up is a row of its own.
+    parts = [each if is_solid else each.in_corner for each in found if each is not None]
+    same["notes"] = [*dict.fromkeys([*notes, *window_notes(parts)])]
     if is_line:
         return sequences(present, [each.part for each in parts], **same)
     if is_solid:

@@ -66,9 +66,10 @@ class FigureStyle:
     zoom: Annotated[
         str | float,
         Option(
-            "Part of the input on maps: auto, as much as the largest ERF needs; none, all of it; or a window's side.",
+            "Part of the input on maps: auto, as much as the largest ERF needs; none, all of it; or a window's side, a"
+            " number in the unit of the axes (px of images without a spacing).",
             OUTPUT,
-            metavar="auto|none|PX",
+            metavar="auto|none|SIDE",
             words=(AUTO, WHOLE),
         ),
     ] = AUTO
@@ -76,7 +77,10 @@ class FigureStyle:
     columns: Annotated[
         int | None,
         Option(
-            "Maps side by side in a panel, overlay or strip. Default: as many as fit.", OUTPUT, metavar="N", least=1
+            "Maps side by side in a panel, overlay or strip, as far as they fit. Default: as many as fit.",
+            OUTPUT,
+            metavar="N",
+            least=1,
         ),
     ] = None
     #: As wide as the kind of figure needs if None.
@@ -102,6 +106,11 @@ class FigureStyle:
     def axis(self) -> str:
         """The scale of a curve's axis: maps alone have shares."""
         return "linear" if self.scale == "share" else self.scale
+
+    @property
+    def whole_zoom(self) -> str | float:
+        """The zoom of figures that show the whole input unless a side is given."""
+        return WHOLE if self.zoom == AUTO else self.zoom
 
     def inches(self, needed: float) -> float:
         """Width of the sheet of a figure that needs ``needed`` inches."""
@@ -129,7 +138,7 @@ class FigureStyle:
 
             if self.cmap not in colormaps:
                 raise unknown("colour map", str(self.cmap), colormaps)
-        if not isinstance(self.columns, int | None):
+        if isinstance(self.columns, bool) or not isinstance(self.columns, int | None):
             raise ErfscopeError(f"columns is a whole number, such as 3, not {self.columns!r}")
         if self.width is not None:
             width_mm(self.width)

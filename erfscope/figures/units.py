@@ -23,7 +23,6 @@ from erfscope.figures.panels import with_unit
 from erfscope.figures.spaces import arranged
 from erfscope.figures.style import TWO_COLUMNS, FigureStyle
 from erfscope.maps.erf_map import FloatArray
-from erfscope.options.values import AUTO, WHOLE
 from erfscope.printable import number
 from erfscope.results.positions import MEASURED, Positions
 from erfscope.results.result import Result
@@ -66,8 +65,8 @@ def units(results: Sequence[Result], style: FigureStyle) -> Drawn:
     ]
     heading = f"{shown[0].label} · {shown[0].layer}"
     # Units stand at their places on the whole input.
-    zoom = WHOLE if style.zoom == AUTO else style.zoom
-    return arranged(tiles, len(columns), style=style, heading=heading, notes=shared(shown)[0], zoom=zoom)
+    notes, zoom = shared(shown)[0], style.whole_zoom
+    return arranged(tiles, len(columns), style=style, heading=heading, notes=notes, zoom=zoom)
 
 
 def _index(result: Result) -> tuple[int, ...]:

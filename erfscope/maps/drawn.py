@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -83,8 +84,9 @@ class CloseUp:
     #: The part as a map. Its values are scaled so that their density is still relative to the uniform whole
     #: map.
     erf: ErfMap
-    #: The first cell and the one after the last along each axis, as shares of the whole.
-    window: tuple[tuple[float, float], ...]
+    #: The first cell and the one after the last along each axis, as shares of the whole: exact, so that cells can be
+    #: counted by them.
+    window: tuple[tuple[Fraction, Fraction], ...]
     #: Cells that the panel shows along each axis: more than the part has beside maps of larger inputs.
     frame: tuple[float, ...]
 
@@ -97,6 +99,11 @@ class CloseUp:
     def words(self) -> tuple[str, ...]:
         """The note on the window; none for the whole map."""
         return (f"window {self.side_text}",) if self.side_text else ()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a scale bar would cover it: beside maps of larger inputs that have one to the same scale."""
+        return bool(2 * self.erf.values.shape[-1] < self.frame[-1])
 
     def limits(self, axis: int) -> tuple[float, float]:
         """Where the panel begins and ends along an axis, in cells of the part, whose first begins at -0.5."""
@@ -115,7 +122,7 @@ class CloseUp:
             count / (last - first) for (first, last), count in zip(other.window, other.erf.values.shape, strict=True)
         ]
         return tuple(
-            ((first - begin) * side, (last - begin) * side)
+            (float((first - begin) * side), float((last - begin) * side))
             for (first, last), (begin, _), side in zip(self.window, other.window, sides, strict=True)
         )
 
@@ -140,20 +147,24 @@ def close_up(erf: ErfMap, side: float | None = None) -> CloseUp:
 
     Args:
         erf: A map of any axes.
-        side: Of the window, in the unit of the axes; None for the whole map.
+        side: Of the window, in the unit of the axes, at least a cell; None for the whole map.
     """
     shape = erf.values.shape
     sides = np.multiply(shape, erf.axes.spacing)
+    side = None if side is None else max(side, *erf.axes.spacing)
     if side is None or not erf.center_px or side >= max(sides):
-        return CloseUp(side=None, erf=erf, window=((0.0, 1.0),) * len(shape), frame=shape)
-    steps = zip(shape, erf.center_px, erf.axes.spacing, strict=True)
-    window, trf = tuple(_part(count, center, math.ceil(side / step)) for count, center, step in steps), erf.trf
+        return CloseUp(side=None, erf=erf, window=((Fraction(0), Fraction(1)),) * len(shape), frame=shape)
+    # So many cells are a quotient that is whole but for its last digits.
+    counts = [math.ceil(round(side / step, DIGITS)) for step in erf.axes.spacing]
+    window, trf = tuple(map(_part, shape, erf.center_px, counts)), erf.trf
     if trf is not None:
         boxes = zip(trf.box_px, window, strict=True)
         trf = replace(trf, box_px=tuple((first - part.start, last - part.start) for (first, last), part in boxes))
     center = tuple(place - part.start for place, part in zip(erf.center_px, window, strict=True))
     values = erf.values[window] * (erf.values.size / erf.values[window].size)
-    shares = tuple((part.start / count, part.stop / count) for part, count in zip(window, shape, strict=True))
+    shares = tuple(
+        (Fraction(part.start, count), Fraction(part.stop, count)) for part, count in zip(window, shape, strict=True)
+    )
     part = replace(erf, values=values, center_px=center, trf=trf)
     return CloseUp(side=side, erf=part, window=shares, frame=values.shape)
 

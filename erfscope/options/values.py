@@ -107,11 +107,12 @@ def zoom_side(zoom: str | float) -> float | None:
     if zoom in (AUTO, WHOLE):
         return None
     try:
-        side = float(str(zoom).removesuffix("px"))
+        side = float(str(zoom))
     except (TypeError, ValueError):
         side = math.nan
     if not 0 < side < math.inf:
         raise ErfscopeError(
-            f"zoom is {AUTO}, {WHOLE} or the side of the window in pixels of the input, such as 64; not {zoom!r}"
+            f"zoom is {AUTO}, {WHOLE} or the side of the window, a number such as 64 in the unit of the axes (px of"
+            f" images without a spacing); not {zoom!r}"
         )
     return side

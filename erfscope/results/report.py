@@ -141,11 +141,12 @@ class Report(Shown):
                 one range for all maps, or ``"own"``, a range for each map; curves have none. ``cmap``: the name of a
                 colour map of matplotlib. ``contours``: per cents of the ERF whose highest-density regions are outlined
                 on maps, such as (50, 90). ``zoom``: ``"auto"``, a window as wide as the largest ERF needs, one for all
-                maps; ``"none"``, the whole input; or the window's side in pixels of the input. ``columns``: maps side
-                by side. ``width``: ``"column"`` (83 mm, CVPR's), ``"text"`` (139.7 mm, NeurIPS'),
-                ``"page"`` (174 mm, both columns of CVPR's), or millimetres such as ``"89mm"``; as wide as the kind of
-                figure needs if None. ``font``: the name of a font that matplotlib knows. ``conditions``: whether
-                conditions and the meaning of colours stand under the panels; a folder's captions have them anyway.
+                maps; ``"none"``, the whole input; or the window's side in the unit of the axes, px of images without a
+                spacing. ``columns``: maps side by side, as far as they fit. ``width``: ``"column"`` (83 mm, CVPR's),
+                ``"text"`` (139.7 mm, NeurIPS'), ``"page"`` (174 mm, both columns of CVPR's), or millimetres such as
+                ``"89mm"``; as wide as the kind of figure needs if None. ``font``: the name of a font that matplotlib
+                knows. ``conditions``: whether conditions and the meaning of colours stand under the panels; a folder's
+                captions have them anyway.
 
         Raises:
             ErfscopeError: an unknown kind or style, or a kind that these results do not fit; the text says what

@@ -108,10 +108,12 @@ def decode(data: bytes, *, name: str, channels: int) -> Image.Image:
 
 
 def largest_value(path: Path) -> tuple[int, int]:
-    """The largest value of an image file as Pillow reads it, and the largest that its pixels may have."""
+    """The largest value of the pixels that :func:`decode` makes of an image file, before 16 bits become eight, and the
+    largest that they may have."""
     with Image.open(path, formats=_formats()) as image:
-        values = np.asarray(image)
-    return int(values.max()), 255 if values.dtype == np.uint8 else 65535
+        if image.mode.startswith("I"):
+            return int(np.asarray(_in_full_range(image, image)).max()), 65535
+        return int(np.asarray(to_8_bit(image, channels=3)).max()), 255
 
 
 def to_8_bit(image: Image.Image, *, channels: int) -> Image.Image:
@@ -212,16 +214,20 @@ def _formats() -> list[str]:
 
 def _upright_8_bit(image: Image.Image, channels: int) -> Image.Image:
     image.load()
-    tags = getattr(image, "tag_v2", {})
-    kind = image.format
-    bits, zero_is_white = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16") and (bits < 16 or zero_is_white):
-        # Pillow ignores both in files of more than 8 bits.
-        values = np.asarray(upright).astype(np.uint16) << (16 - bits)
-        upright = Image.fromarray(np.uint16(65535) - values if zero_is_white else values)
-    upright.format = kind  # Lost in the copy that exif_transpose makes.
+    upright = _in_full_range(ImageOps.exif_transpose(image), image)
+    upright.format = image.format  # Lost in the copy that exif_transpose makes.
     return to_8_bit(upright, channels=channels)
+
+
+def _in_full_range(image: Image.Image, file: Image.Image) -> Image.Image:
+    """An image whose black is 0, and its white 65535 if it has more than 8 bits: of those Pillow ignores what a TIFF
+    file says of both."""
+    tags = getattr(file, "tag_v2", {})
+    bits, zero_is_white = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
+    if not image.mode.startswith("I;16") or (bits == 16 and not zero_is_white):
+        return image
+    values = np.asarray(image).astype(np.uint16) << (16 - bits)
+    return Image.fromarray(np.uint16(65535) - values if zero_is_white else values)
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:

@@ -248,7 +248,7 @@ def open_images(
         source=source,
         draw=partial(_draw, files, crop, channels),
         digest=cache(partial(sha256_of, files)),
-        largest=lambda index: largest_value(files[index]),
+        largest=partial(_largest, files, crop, channels),
         is_one_file=is_one,
     )
 
@@ -406,7 +406,8 @@ def _describe(found: Sequence[Found], files: Sequence[Path], noun: str, known: i
 
 def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixels:
     if frames := frames_of(files[index]):
-        return _clip(files[index], frames, crop, channels)
+        shown = _shown(files[index], frames, crop, channels)
+        return np.stack([_draw(shown, crop, channels, at)[0] for at in range(len(shown))])
     picture = read_picture(files[index], channels=channels)
     try:
         return fit(picture, crop, channels=channels)
@@ -414,8 +415,15 @@ def _draw(files: Sequence[Path], crop: Crop, channels: int, index: int) -> Pixel
         raise ErfscopeError(f"cannot use {str(files[index])!r}: {error}") from error
 
 
-def _clip(folder: Path, frames: Sequence[Path], crop: Crop, channels: int) -> Pixels:
-    """The middle of a directory of frames, (T, H, W, C)."""
+def _largest(files: Sequence[Path], crop: Crop, channels: int, index: int) -> tuple[int, int]:
+    """The largest value of an image, or of a clip's frames, and the largest that it may have."""
+    frames = frames_of(files[index])
+    shown = _shown(files[index], frames, crop, channels) if frames else [files[index]]
+    return max(map(largest_value, shown))
+
+
+def _shown(folder: Path, frames: Sequence[Path], crop: Crop, channels: int) -> Sequence[Path]:
+    """The frames that a clip takes of a directory, those in the middle."""
     length = len(_draw(frames[:1], crop, channels, 0))
     first = (len(frames) - length) // 2
     if first < 0:
@@ -423,8 +431,7 @@ def _clip(folder: Path, frames: Sequence[Path], crop: Crop, channels: int) -> Pi
             f"{str(folder)!r} is a clip of {len(frames)} frames, and the input has {length}; give more frames or a"
             f" smaller input; a pattern such as '{folder / '*'}' shows each image as a clip of equal frames"
         )
-    shown = range(first, first + length)
-    return np.stack([_draw(frames, crop, channels, at)[0] for at in shown])
+    return frames[first : first + length]
 
 
 def sha256_of(files: Sequence[Path]) -> str:

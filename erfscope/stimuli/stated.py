@@ -73,15 +73,23 @@ def sides_in_tiff(file: Any, module: Any) -> Sides:
 
 
 def sides_in_zarr(names: Sequence[str], image: Any) -> Sides:
-    """Those of an OME-zarr image: the scale of its array times that of all its resolutions."""
-    steps = [1.0] * len(names)
+    """Those of an OME-zarr image."""
     with contextlib.suppress(Exception):
         units = [each.get("unit") for each in image["axes"]]
-        moves = [*image["datasets"][0]["coordinateTransformations"], *image.get("coordinateTransformations", ())]
-        for move in moves:
-            steps = [step * by for step, by in zip(steps, move.get("scale", [1.0] * len(steps)), strict=True)]
+        steps, _ = placement_in_zarr(names, image)
         return {name.upper(): side for name, side in zip(names, zip(steps, units, strict=True), strict=True)}
     return {}
+
+
+def placement_in_zarr(names: Sequence[str], image: Any) -> tuple[list[float], list[float]]:
+    """The step from one cell of an OME-zarr image to the next along each axis, and the place of the first: what its
+    array states, and then what all its resolutions do."""
+    steps, starts = [1.0] * len(names), [0.0] * len(names)
+    for move in (*image["datasets"][0]["coordinateTransformations"], *image.get("coordinateTransformations", ())):
+        scale, shift = move.get("scale", [1.0] * len(names)), move.get("translation", [0.0] * len(names))
+        steps = [step * by for step, by in zip(steps, scale, strict=True)]
+        starts = [start * by + to for start, by, to in zip(starts, scale, shift, strict=True)]
+    return steps, starts
 
 
 def refuse_stated_otherwise(axes: Axes, stated: tuple[float, ...] | None, unit: str, file: Path | None) -> None:

@@ -106,7 +106,7 @@ def check_output(
     """
     target = Path(path)
     refuse_broken_link(target)
-    with _one_line(target):
+    with writing_to(target):
         is_directory = is_folder(path, suffixes)
     if is_directory:
         check_directory(target, suffixes, force=force, holding=holding)
@@ -150,12 +150,24 @@ def refuse_input(path: str | Path, inputs: Iterable[str | Path]) -> None:
         ErfscopeError: it is.
     """
     output = Path(path)
-    with _one_line(output):
+    with writing_to(output):
         for source in map(Path, inputs if output.exists() else ()):
             if source.exists() and (output.samefile(source) or source.resolve().is_relative_to(output.resolve())):
                 raise ErfscopeError(
                     f"the output {path} is or holds the input {source}; name another output: --force replaces no input"
                 )
+
+
+def refuse_inside(path: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse an output inside one of the inputs that are folders and count as one file each, as zarr does.
+
+    Raises:
+        ErfscopeError: it is.
+    """
+    with writing_to(Path(path)):
+        for source in map(Path, inputs):
+            if source.is_dir() and Path(path).resolve().is_relative_to(source.resolve()):
+                raise ErfscopeError(f"the output {path} lies in the input {source}; name another output")
 
 
 def check_target(path: Path, *, force: bool) -> None:
@@ -164,7 +176,7 @@ def check_target(path: Path, *, force: bool) -> None:
     Raises:
         ErfscopeError: the file cannot be written.
     """
-    with _one_line(path):
+    with writing_to(path):
         path.exists()  # raises if the name is too long
     if path.is_dir():
         raise ErfscopeError(f"{path} is a folder, and its suffix names a file; choose another name")
@@ -188,7 +200,7 @@ def check_directory(
     Raises:
         ErfscopeError: the folder cannot be written.
     """
-    with _one_line(path):
+    with writing_to(path):
         path.exists()
     if path.exists() and not path.is_dir():
         raise ErfscopeError(f"{path} is a file; name a folder, or a file ending in {', '.join(suffixes)}")
@@ -227,7 +239,7 @@ def _is_filled_in_place(path: Path, holding: str) -> bool:
 
 
 @contextlib.contextmanager
-def _one_line(path: Path) -> Iterator[None]:
+def writing_to(path: Path) -> Iterator[None]:
     """Turn the system's error on writing ``path`` into one line: no space, no permission, a name that is too long."""
     try:
         yield
@@ -242,7 +254,7 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
         ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
     """
     check_target(path, force=force)
-    with _one_line(path):
+    with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         try:
@@ -268,7 +280,7 @@ def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> 
         ErfscopeError: the target exists, holds something that is not a report, or cannot be written.
     """
     check_directory(path, force=force, holding=holding)
-    with _one_line(path):
+    with writing_to(path):
         path = path.resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
         in_place = _is_filled_in_place(path, holding)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
-from erfscope.storage.writing import behind_link, refuse_input, take_place
-from erfscope.tiling.plan import Tiling
-from erfscope.tiling.rasters import new_output, open_output, open_raster
+from erfscope.storage.writing import behind_link, refuse_input, refuse_inside, take_place, writing_to
+from erfscope.tiling.rasters import Raster, new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
+from erfscope.tiling.tile_plan import TilePlan
 
 
 def run_file(
     open_model: Callable[[], ModuleAdapter],
-    plan: Tiling,
+    plan: TilePlan,
     source: str | Path,
     target: str | Path,
     *,
@@ -45,6 +47,7 @@ def run_file(
     mark, part = Path(f"{target}.tiles.json"), Path(f"{target}.part")
     for each in (target, mark, part):
         refuse_input(each, [source])
+        refuse_inside(each, [source])
         if each.is_dir() and not (is_zarr(each) and suffixes_like(source) == (".zarr",)):
             raise ErfscopeError(f"{each} is a folder that no such run wrote; choose another name for the output")
     filled = part if part.exists() or (target.exists() and not mark.exists()) else target
@@ -52,24 +55,35 @@ def run_file(
         x = raster.x
         check_image(x, len(plan.axes))
         output = open_output(raster, filled) if goes_on and mark.exists() else None
-        space = x.shape[-len(plan.axes) :]
-        size = plan.output_size(space)
         model = open_model()
         if output is None:
-            corner = (*(slice(None),) * (len(x.shape) - len(space)), *map(slice, map(min, plan.crop, space)))
-            try:
-                first = run_tiled(model, x[corner], plan)
-            except MeasurementError as error:
-                found, takes = x.shape[-len(space) - 1], model.preprocess.channels
-                if found == takes:
+            shape, dtype = _output_of(model, raster, plan)
+            with writing_to(target):
+                mark.unlink(missing_ok=True)
+                filled.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    output = new_output(raster, filled, shape, dtype, plan)
+                except BaseException:
+                    shutil.rmtree(filled) if filled.is_dir() else filled.unlink(missing_ok=True)
                     raise
-                held = (
-                    f"{str(source)!r} is read as {found} channels of {size_text(space)}, and {plan.model} takes {takes}"
-                )
-                raise MeasurementError(f"{held}; give an image with {takes}, the channels first") from error
-            mark.unlink(missing_ok=True)
-            filled.parent.mkdir(parents=True, exist_ok=True)
-            output = new_output(raster, filled, (*first.shape[: -len(size)], *size), first.dtype, plan)
         run_tiled(model, x, plan, out=output, resume=mark, progress=called)
     if filled != target:
-        take_place(filled, target)
+        with writing_to(target):
+            take_place(filled, target)
+
+
+def _output_of(model: ModuleAdapter, raster: Raster, plan: TilePlan) -> tuple[tuple[int, ...], Any]:
+    """The shape and the type of an image's output, found by its first crop."""
+    x, rank = raster.x, len(plan.axes)
+    lead, space = x.shape[:-rank], x.shape[-rank:]
+    try:
+        size = plan.output_size(space)
+        first = run_tiled(model, x[(*(slice(None),) * len(lead), *map(slice, map(min, plan.crop, space)))], plan)
+    except ErfscopeError as error:
+        found, takes = lead[-1], model.preprocess.channels
+        if found == takes:
+            raise
+        held = f"{str(raster.path)!r} is read as {found} channel{'s' * (found != 1)} of {size_text(space)}"
+        text = f"{held}, and {plan.model} takes {takes}; give an image with {takes}, the channels first"
+        raise MeasurementError(text) from error
+    return (*first.shape[:-rank], *size), first.dtype

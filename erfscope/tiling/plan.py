@@ -221,9 +221,11 @@ class Tiling:
         sides = sides_along(image_size, len(self.axes))
         left = tuple(side % axis.alignment for side, axis in zip(sides, self.axes, strict=True))
         if left != self.remainder:
+            found = size_text(sides)
             raise ErfscopeError(
                 f"this plan of {self.model} holds for sides that leave {self.remainder} when divided by"
-                f" {self.alignment}, and {size_text(sides)} leave {left}; plan with image_size={sides}, or pad"
+                f" {self.alignment}, and {found} leave {left}; plan with"
+                f" image_size={sides} (--image-size {found}), or pad"
             )
         return sides
 

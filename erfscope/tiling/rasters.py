@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.errors import ErfscopeError
+from erfscope.errors import ErfscopeError, refuse_broken_link
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import first_line
 from erfscope.stimuli.files import suffixes_like
-from erfscope.stimuli.stated import ome_pixels
+from erfscope.stimuli.stated import ome_pixels, placement_in_zarr
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
-from erfscope.tiling.plan import Tiling
+from erfscope.tiling.tile_plan import TilePlan
 
 #: GeoTIFF tags: pixel scale, tie points, transformation, and the three of keys.
 _SCALE, _TIES, _MATRIX, *_KEYS = 33550, 33922, 34264, 34735, 34736, 34737
@@ -36,15 +36,18 @@ class Raster:
     is_interleaved: bool = False
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_raster(source: str | Path, rank: int) -> Iterator[Raster]:
     """An image (C, *space), or one of a single channel without its axis; in a TIFF file or in zarr the channels may
     stand elsewhere.
 
     Raises:
-        ErfscopeError: it cannot be read, or has another number of axes.
+        ErfscopeError: it is not there, cannot be read, or has another number of axes.
     """
     path = Path(source)
+    refuse_broken_link(path)
+    if not path.exists():
+        raise ErfscopeError(f"{path} does not exist; name another file")
     if suffixes_like(source) == (".npy",):
         array = _npy(path)
         yield Raster(path=path, x=array[None] if array.ndim == rank else array)
@@ -80,7 +83,7 @@ def _npy(path: Path) -> NDArray[Any]:
         raise ErfscopeError(f"cannot read {path} ({first_line(error)}); {what}") from error
 
 
-def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> Any:
+def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     """A new output (C, *space) or (B, C, *space) of the same kind as the image, with what its file says of places."""
     kind = suffixes_like(raster.path)
     if kind == TIFF:
@@ -122,7 +125,7 @@ def _bands_first(raster: Raster, values: NDArray[Any]) -> NDArray[Any]:
     return np.moveaxis(values, -1, 0) if raster.is_interleaved else values
 
 
-def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> NDArray[Any]:
+def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> NDArray[Any]:
     import tifffile
 
     bands, *space = shape
@@ -147,7 +150,7 @@ def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     return tifffile.memmap(filled, shape=stored, dtype=dtype, **options)
 
 
-def _places(tags: dict[int, Any], plan: Tiling) -> list[tuple[Any, ...]]:
+def _places(tags: dict[int, Any], plan: TilePlan) -> list[tuple[Any, ...]]:
     """The georeferencing of an image as tags of its output, whose first pixel lies at another place; none where its
     pixels have another size."""
     if any(axis.stride != 1 for axis in plan.axes):
@@ -168,7 +171,7 @@ def _places(tags: dict[int, Any], plan: Tiling) -> list[tuple[Any, ...]]:
     return found
 
 
-def _physical_sizes(document: Any, plan: Tiling) -> dict[str, Any]:
+def _physical_sizes(document: Any, plan: TilePlan) -> dict[str, Any]:
     """The sizes of a pixel that OME metadata state, of the output's."""
     pixels, found = ome_pixels(document), {}
     for letter, axis in zip("XYZ", reversed(plan.axes), strict=False):
@@ -178,7 +181,7 @@ def _physical_sizes(document: Any, plan: Tiling) -> dict[str, Any]:
     return found
 
 
-def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> Any:
+def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     import zarr
 
     inside = ome_image(raster.path)
@@ -186,6 +189,8 @@ def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     chunks = (1, *(min(side, chunk) for side, chunk in zip(shape[1:], source.chunks[-len(shape) + 1 :], strict=True)))
     made: Any = {"shape": shape, "dtype": dtype, "chunks": chunks, "fill_value": 0}
     version = source.metadata.zarr_format
+    if separator := getattr(source.metadata, "dimension_separator", None):
+        made["chunk_key_encoding"] = {"name": "v2", "separator": separator}
     if inside is None:
         return zarr.create_array(str(filled), overwrite=True, zarr_format=version, **made)
     _, names, attributes = inside
@@ -194,19 +199,26 @@ def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     return group.create_array("0", **made)
 
 
-def _ome_attributes(names: tuple[str, ...], attributes: dict[str, Any], plan: Tiling) -> dict[str, Any]:
-    """The attributes of an OME-zarr group of one array (C, *space), with the scale of its cells and their units."""
+def _ome_attributes(names: tuple[str, ...], attributes: dict[str, Any], plan: TilePlan) -> dict[str, Any]:
+    """The attributes of an OME-zarr group of one array (C, *space), with the scale of its cells, their units, and the
+    place of the first, which is that of its middle."""
     head = attributes.get("ome", attributes)
     image = head["multiscales"][0]
     kept = ["c", *("zyx"[-len(plan.axes) :])]
     described = {each["name"]: each for each in image.get("axes", ()) if isinstance(each, dict)}
     axes = [described.get(name, {"name": name, "type": "channel" if name == "c" else "space"}) for name in kept]
-    moves = image["datasets"][0].get("coordinateTransformations", ())
-    steps = next((each["scale"] for each in moves if "scale" in each), [1.0] * len(names))
-    stated = dict(zip(names, steps, strict=True))
-    strides = dict(zip(kept[1:], plan.axes, strict=True))
-    scale = [float(stated.get(name, 1.0)) * float(strides[name].stride if name in strides else 1) for name in kept]
-    made = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}]}
+    stated: dict[str, tuple[float, float]] = {}
+    with contextlib.suppress(Exception):  # Metadata may hold anything, and the values do not depend on it.
+        stated = dict(zip(names, zip(*placement_in_zarr(names, image), strict=True), strict=True))
+    scale, first = [], []
+    for name, axis in zip(kept, (None, *plan.axes), strict=True):
+        step, start = stated.get(name, (1.0, 0.0))
+        stride, place = (1.0, 0.0) if axis is None else (float(axis.stride), axis.offset + float(axis.stride - 1) / 2)
+        scale.append(step * stride)
+        first.append(start + step * place)
+    moves: list[dict[str, Any]] = [{"type": "scale", "scale": scale}]
+    moves += [{"type": "translation", "translation": first}] if any(first) else []
+    made = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": moves}]}
     made |= {name: image[name] for name in ("name", "version") if name in image}
     document = {"multiscales": [made]} | ({"version": head["version"]} if "version" in head else {})
     return {"ome": document} if "ome" in attributes else document

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
@@ -101,6 +102,18 @@ class TileCount:
                 out.flush()
             noted = {"run": self.run, "output": _layout(out), "done": done, "last": self._tile(out, done)}
             write(self.file, json.dumps(noted), force=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn the system's error on writing the output into one line."""
+        try:
+            yield
+        except OSError as error:
+            of = "" if self.file is None else f" that {self.file} counts"
+            more = "" if self.file is None else " and go on with resume= (--resume)"
+            raise ErfscopeError(
+                f"cannot write the output{of}: {error.strerror or error}; make room for it{more}"
+            ) from error
 
     def remove(self) -> None:
         """Remove the file of a run that is done."""
@@ -226,7 +239,8 @@ def run_tiled(
 
     Raises:
         ErfscopeError: no tiles are possible, sizes do not fit the plan, ``x`` has no real numbers or is ``out``, the
-            model is in training mode, or ``resume`` is damaged or belongs to another run or output.
+            model is in training mode, ``out`` cannot be written, or ``resume`` is damaged or belongs to another
+            run or output.
         MeasurementError: the model fails on a crop.
     """
     plan.require_possible()
@@ -265,7 +279,8 @@ def _run_jobs(
         again: Any = run(_read(x, (number,) * len(lead), start)[None].to(*run.place()))
         count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
-        count.set(0, out)
+        with count.writing():
+            count.set(0, out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
@@ -274,11 +289,13 @@ def _run_jobs(
             shape = (*lead, *outputs.shape[1:-rank], *plan.output_size(space))
             empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)
             out = empty if isinstance(x, Tensor) else empty.numpy()
-        for (image, window), output in zip(batch, outputs, strict=True):
-            part = output[(..., *window.valid)]
-            out[(*(image,) * len(lead), ..., *window.target)] = part if isinstance(out, Tensor) else part.cpu().numpy()
         done += len(batch)
-        count.set(done, out)
+        with count.writing():
+            for (image, window), output in zip(batch, outputs, strict=True):
+                part = output[(..., *window.valid)]
+                place = (*(image,) * len(lead), ..., *window.target)
+                out[place] = part if isinstance(out, Tensor) else part.cpu().numpy()
+            count.set(done, out)
         if called is not None:
             called(done, len(jobs))
     count.remove()

@@ -221,7 +221,7 @@ def budget_table(plan: Tiling, budget: HaloBudget) -> Table:
     for halo in (*range(0, length - 1, step * every), length - 1):
         shares, errors = budget.share[..., halo].ravel(), budget.se[..., halo].ravel()
         worst = int(shares.argmax())
-        error = f" ± {errors[worst]:.1g}" if errors[worst] == errors[worst] else ""
+        error = f" ± {errors[worst]:.1g}" if errors[worst] > 0 else ""
         lines.append((str(halo), f"{shares[worst]:.2g}{error}", f"{budget.predicted(halo):.2g}"))
     return _table((f"halo, {plan.input_axes.cells}", "share of the\nERF cut off", "error at seams\n(predicted)"), lines)
 

@@ -60,7 +60,7 @@ class Drawing:
     field: tuple[float, float, float, float] | None
     #: Whether an edge of the field can be seen.
     field_seen: bool
-    #: Length of the scale bar, and the same as text in the unit of the axes.
+    #: Length of the scale bar, 0 where there is none, and the same as text in the unit of the axes.
     bar: float
     bar_text: str
     #: The side of the window that is drawn of the map, in words; "" for the whole map.

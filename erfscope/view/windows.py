@@ -18,6 +18,10 @@ LARGEST = 1 / 4
 #: Close-ups stand beside maps whose ERFs, or the windows that these need, differ by more than ``APART`` times, where
 #: the ERF needs at most this part of the common window.
 APART, SMALL = 10.0, 1 / 5
+#: A panel that is flatter, or narrower, than this has no room for a close-up in a corner.
+FLAT = 1 / 4
+#: What holds where panels of several inputs, or one bar for several panels, show lengths.
+ONE_SCALE = "one scale of lengths for all maps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,12 @@ class Windowed:
     def close_text(self) -> str:
         """The label of the close-up; "" where there is none."""
         return "" if self.close is None else f"close-up {self.close.side_text}"
+
+    @property
+    def in_corner(self) -> Windowed:
+        """The same without a close-up where no corner of the panel has room for it."""
+        sides = np.multiply(self.part.frame, self.part.erf.axes.spacing)
+        return self if len(sides) > 1 and min(sides) >= FLAT * max(sides) else replace(self, close=None)
 
 
 def windows(results: Sequence[Result], zoom: str | float = AUTO, *, solid: bool = False) -> list[Windowed | None]:
@@ -72,9 +82,15 @@ def _together(results: Sequence[Result], maps: Sequence[ErfMap], zoom: str | flo
     differ = max(sizes) > APART * min(sizes) > 0 or whole > APART * min(needs)
     small = [zoom == AUTO and differ and len(maps) > 1 and need <= SMALL * whole for need in needs]
     return [
-        Windowed(part=replace(part, frame=frame), close=close_up(erf, need) if is_small else None)
+        Windowed(part=replace(part, frame=frame), close=_close(erf, need) if is_small else None)
         for part, frame, erf, need, is_small in zip(parts, frames, maps, needs, small, strict=True)
     ]
+
+
+def _close(erf: ErfMap, need: float) -> CloseUp:
+    """The close-up of a map, which names its side where it is the whole of a small input too."""
+    longest = float(max(np.multiply(erf.values.shape, erf.axes.spacing)))
+    return replace(close_up(erf, need), side=min(need, longest))
 
 
 def bar_is_right(part: CloseUp) -> bool:
@@ -94,7 +110,7 @@ def window_notes(found: Sequence[Windowed | None]) -> list[str]:
     sides = list(dict.fromkeys(each.part.side_text for each in present))
     notes = [f"shown: a window of {side} around the unit" if side else "shown: the whole input" for side in sides]
     if any(each.part.frame != tuple(each.part.erf.values.shape) for each in present):
-        notes.append("one scale of lengths for all inputs")
+        notes.append(ONE_SCALE)
     if closest := list(dict.fromkeys(each.close.side_text for each in present if each.close is not None)):
         notes.append(f"close-ups of {', '.join(closest)} where the ERF would be a dot")
     return notes

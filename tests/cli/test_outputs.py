@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import erfscope
+from erfscope.cli.run.output import refuse_inputs
+from erfscope.errors import ErfscopeError
 from erfscope.stimuli.files import SUFFIXES as SUFFIXES_OF_IMAGES
 from erfscope.storage.writing import FORMATS
 
@@ -202,6 +204,42 @@ def test_force_replaces_no_group_that_holds_the_array() -> None:
     code, _, said = command(*asked, "-o", "big.zarr", "--force")
     assert (code, "is or holds the input" in said) == (2, True)
     assert Path("big.zarr/0").exists()
+
+
+@pytest.mark.parametrize("named", ["big.zarr", "link.zarr"])
+@pytest.mark.parametrize("output", ["big.zarr/0", "link.zarr/0", "inner", "big.zarr/notes.json"])
+def test_force_replaces_nothing_inside_an_input_of_zarr(named: str, output: str) -> None:
+    group = zarr.open_group("big.zarr", mode="w")
+    group.create_array("0", data=np.zeros((3, 16, 16), np.float32))
+    Path("big.zarr/notes.json").write_text("mine")
+    Path("link.zarr").symlink_to("big.zarr")
+    Path("inner").symlink_to("big.zarr/0")
+    if output.endswith("json"):
+        asked: tuple[str, ...] = ("analyze", "nets.py:tiny", *QUICK, "--image", named)
+    else:
+        asked = ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", named)
+    before = {file: file.read_bytes() for file in Path("big.zarr").rglob("*") if file.is_file()}
+    code, _, said = command(*asked, "-o", output, "--force")
+    assert (code, f"lies in the input {named}" in said) == (2, True)
+    assert {file: file.read_bytes() for file in Path("big.zarr").rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("output", ["one", "one/report.json", "one/tiny.npz"])
+@pytest.mark.parametrize("named", ["one", "label=one", "one/report.json"])
+def test_force_replaces_no_stored_result_that_is_compared(named: str, output: str) -> None:
+    erfscope.merge(["shard1", "shard2"]).save("one", drawn=False)
+    next(Path("one").glob("*.npz")).rename("one/tiny.npz")
+    before = Path("one/report.json").read_bytes()
+    code, _, said = command("compare", named, "one", "-o", output, "--force")
+    assert (code, "is or holds the input" in said) == (2, True)
+    assert Path("one/report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("images", ["x.png", ["rgb=x.png", "nir=photos/y.png"], {"rgb": "x.png"}])
+def test_images_are_no_output_however_they_are_given(images: object) -> None:
+    with pytest.raises(ErfscopeError, match=r"is or holds the input x\.png"):
+        refuse_inputs("x.png", images)
+    refuse_inputs("nets.py", images)
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000])

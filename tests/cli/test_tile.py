@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import warm
+import zarr
 
 import erfscope
 from erfscope.cli.main import main
@@ -349,6 +350,8 @@ def test_the_files_beside_an_output_are_never_the_image(capsys: pytest.CaptureFi
         (np.zeros((0, 3, 96, 96)), "(0, 3, 96, 96), which holds no numbers"),
         (np.zeros((3, 96, 96), complex), "holds complex128"),
         (np.zeros((4, 96, 96), np.float32), "is read as 4 channels of 96x96, and slow.py:net takes 3"),
+        (np.zeros((97, 99, 3), np.float32), "is read as 97 channels of 99x3, and slow.py:net takes 3"),
+        (np.zeros((3, 97, 99), np.float32), "and 97x99 leave (1, 3); plan with --image-size 97x99, or pad"),
         (np.zeros(()), "x has shape ()"),
         (np.array([{}], dtype=object), "cannot read image.npy"),
         (b"", "cannot read image.npy"),
@@ -368,6 +371,18 @@ def test_what_is_no_image_is_one_line(
     assert words in err
     assert len(err.splitlines()) == 1
     assert not list(Path().glob("out*"))
+
+
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_an_output_that_exists_says_so_whatever_its_kind(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    zarr.create_array("image.zarr", data=np.load("image.npy"))
+    zarr.create_array("out.zarr", data=np.load("image.npy"))
+    np.save("out.npy", np.load("image.npy"))
+    code, _, err = run(capsys, *ASKED, "--run", f"image.{kind}", "-o", f"out.{kind}")
+    assert (code, err) == (2, f"erfscope: out.{kind} exists already; choose another name or add --force\n")
+    Path("folder.zarr").mkdir()
+    assert "is a folder" in run(capsys, *ASKED, "--run", "image.zarr", "-o", "folder.zarr")[2]
 
 
 def test_an_archive_is_named(capsys: pytest.CaptureFixture[str]) -> None:

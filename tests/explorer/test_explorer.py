@@ -170,6 +170,8 @@ def test_units_with_disjoint_fields_share_a_backward_pass(picture):
     said: list[str] = []
     erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
     assert "16 units of 1 layer in 2 backward passes" in said[0]
+    erfscope.explore(net(), picture, grid=1, **{**OPTIONS, "layer": "near", "draws": 1}, tell=said.append)
+    assert said[-1] == "Net: 1 unit of 1 layer in 1 backward pass"
 
 
 @pytest.mark.parametrize(

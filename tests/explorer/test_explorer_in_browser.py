@@ -382,6 +382,37 @@ def test_a_field_that_is_small_in_the_picture_is_enlarged_around_its_unit(browse
     assert top <= place[1] < place[1] + place[3] <= top + high
 
 
+PARTED = """
+const range = document.createRange();
+return [...document.querySelectorAll('.numbers tbody tr:not(:last-child) .num')].filter((cell) => {
+  range.selectNodeContents(cell);
+  return range.getClientRects().length > 1;
+}).map((cell) => cell.textContent)"""
+
+
+def test_no_number_parts_from_its_unit(browser, tmp_path):  # noqa: F811
+    module, options, _ = spatial("sequence")
+    erfscope.explore(module, grid=9, **options).save(tmp_path / "sequence.html")
+    start(browser, (tmp_path / "sequence.html").as_uri(), width=1200)
+    drawn(browser)
+    assert browser.execute_script(PARTED) == []
+
+
+def test_a_pinned_volume_is_small_and_has_no_insets(browser, tmp_path):  # noqa: F811
+    torch.manual_seed(0)
+    options = {"input_size": (32, 32, 32), "in_chans": 1, "axes": "dhw", "layer": "output", "draws": 1}
+    found = erfscope.explore(nn.Conv3d(1, 2, 3, padding=1).eval(), grid=1, **options)
+    found.save(tmp_path / "volume.html")
+    start(browser, (tmp_path / "volume.html").as_uri())
+    browser.find_element(By.ID, "pin").click()
+    drawn(browser)
+    shown = [
+        [inset.is_displayed() for inset in browser.find_elements(By.CSS_SELECTOR, f"{place} .inset")]
+        for place in (".screen", ".pin-maps")
+    ]
+    assert shown == [[True] * 3, [False] * 3]
+
+
 def test_a_field_that_fills_the_picture_has_no_inset(browser, address):  # noqa: F811
     start(browser, address)
     choose(browser, 2)

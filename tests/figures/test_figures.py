@@ -703,9 +703,17 @@ def test_a_strip_of_sizes_has_one_scale_of_lengths(width):
     assert len({round(inches_per_pixel(figure, ax), 6) for ax in maps}) == 1
     (bar,) = by_gid(figure, "scale bar")
     assert bar.axes is maps[-1]
+    assert words(figure_of(results, "strip", conditions=True)).count("one scale of lengths") == 1
     # In a column a title may need two lines.
     titles = words(figure).replace("\n", " ")
     assert [title in titles for title in ("input 24x24", "input 128x128", "input 96x200")] == [True] * 3
+
+
+@pytest.mark.slow
+def test_a_strip_has_no_more_columns_than_digits_have_room_for():
+    figure = figure_of(sides(*((side, side) for side in range(24, 84, 10))), "strip", width="column", columns=6)
+    assert len({round(ax.get_position().x0, 3) for ax in figure.axes if by_gid(ax, "unit")}) == 3
+    assert "…" not in words(figure)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,13 @@ def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_not
         figure_of([sound], "overlay")
 
 
+def test_curves_of_a_window_are_as_wide_as_it_says():
+    axes = Axes(names=NAMES["t"], spacing=(2.0,), units=("ms",), cell="samples")
+    (ax, *_) = figure_of([made((200,), axes)], "panel", zoom=64).axes
+    # 32 samples, up to their borders, around the one at 200 ms.
+    assert ax.get_xlim() == (167.0, 231.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("lengths", "name"), [((50, 50), "time (ms)"), ((50, 70), "time from the unit (ms)")])
 def test_several_sequences_are_curves_over_one_axis(lengths, name):

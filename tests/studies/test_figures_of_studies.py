@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from erfscope.figures.charts import draw
-from erfscope.studies import Chart, Curve, Picture, ChartMap
+from erfscope.studies import Chart, ChartMap, Curve, Picture
 
 
 def ticks(low: float, high: float, axis: str) -> list[str]:

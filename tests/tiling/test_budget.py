@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
 from erfscope.show import as_plain_text, draw_parts
 from erfscope.tiling import tile_costs, with_tile
-from erfscope.tiling.shown import plan_json
+from erfscope.tiling.shown import budget_table, plan_json
 from erfscope.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
@@ -167,6 +168,15 @@ def test_tiles_for_a_memory_are_the_largest_and_the_least_computing(
     assert len(tile_costs(plan, memory=1)) == 1
     (_, whole) = tile_costs(plan, (100, 60), memory=2**40)
     assert (whole.names, whole.tiles, whole.crop, whole.wasted) == (("largest", "least"), 1, (100, 60), 0)
+
+
+def test_a_share_that_is_zero_has_no_error(stack: tuple[nn.Module, TilePlan, HaloBudget]) -> None:
+    _, plan, budget = stack
+    whole = budget_table(plan, replace(budget, se=np.zeros_like(budget.se))).rows
+    some = budget_table(plan, replace(budget, se=np.where(budget.share > 0, 0.01, 0))).rows
+    assert [row.cells[1] for row in whole] == [f"{budget.share[..., int(row.cells[0])].max():.2g}" for row in whole]
+    assert [("±" in row.cells[1]) for row in some] == [True] * (len(some) - 1) + [False]
+    assert some[-1].cells[1] == "0"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from torch import nn
 import erfscope
 from erfscope.api.tile import tile_file
 from erfscope.errors import ErfscopeError
+from erfscope.stimuli.stored import open_array
 from erfscope.storage import writing
 from erfscope.tiling import TilePlan
 from erfscope.tiling.run import TileCount
@@ -174,6 +178,83 @@ def test_ome_metadata_state_the_pixel_size_of_the_output(tmp_path):
     assert found["datasets"][0]["coordinateTransformations"][0]["scale"] == [1.0, 1.0, 1.0]
 
 
+def test_an_ome_zarr_states_where_the_pixels_of_the_output_lie(tmp_path):
+    ome_zarr(tmp_path / "in.zarr")
+    group = zarr.open_group(tmp_path / "in.zarr", mode="a")
+    (stated,) = group.attrs["multiscales"]
+    stated["datasets"][0]["coordinateTransformations"].append({"type": "translation", "translation": [0, 0, 3, 10, 20]})
+    stated["coordinateTransformations"] = [{"type": "scale", "scale": [1, 1, 1, 0.5, 4]}]
+    group.attrs["multiscales"] = [stated]
+    nets = {"strided": nn.Conv2d(4, 2, 2, stride=2).eval(), "valid": net(padding=0)}
+    for name, module in nets.items():
+        target = tmp_path / f"{name}.zarr"
+        tile_file(module, planned(module), tmp_path / "in.zarr", target, in_chans=4, input_size=32)
+        (found,) = zarr.open_group(target, mode="r").attrs["multiscales"]
+        scale, translation = found["datasets"][0]["coordinateTransformations"]
+        # Pixels of 0.25 x 2 whose first is at (5, 80): two make one, whose middle is half a pixel further, or two are
+        # lost at each border.
+        stride, first = {"strided": (2, 0.5), "valid": (1, 2)}[name]
+        assert scale["scale"] == [1, 0.25 * stride, 2 * stride]
+        assert translation["translation"] == [0, 5 + 0.25 * first, 80 + 2 * first]
+        with open_array(target) as stored:
+            assert stored.spacing is None  # No units are stated.
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_chunks_of_an_output_are_named_as_those_of_its_image(separator, tmp_path):
+    naming = {"name": "v2", "separator": separator}
+    zarr.create_array(tmp_path / "in.zarr", data=np.moveaxis(image(), -1, 0), zarr_format=2, chunk_key_encoding=naming)
+    module = net()
+    tile_file(module, planned(module), tmp_path / "in.zarr", tmp_path / "out.zarr", in_chans=4, input_size=32)
+    assert (tmp_path / "out.zarr" / separator.join("000")).is_file()
+
+
+@pytest.mark.parametrize("suffix", ["tif", "npy", "zarr"])
+def test_an_output_that_cannot_be_written_is_not_blamed_on_the_image(suffix, tmp_path, monkeypatch):
+    values = np.moveaxis(image(), -1, 0)
+    np.save(tmp_path / "in.npy", values)
+    tifffile.imwrite(tmp_path / "in.tif", values, photometric="minisblack", metadata=None)
+    zarr.create_array(tmp_path / "in.zarr", data=values)
+    module, target = net(), tmp_path / f"out.{suffix}"
+
+    def run(**more: Any) -> str:
+        with pytest.raises(ErfscopeError) as error:
+            tile_file(module, planned(module), tmp_path / f"in.{suffix}", target, in_chans=4, input_size=32, **more)
+        return str(error.value)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(np.ndarray):
+        __setitem__ = full
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+    try:
+        said = run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said.startswith("cannot write ")
+    assert (str(target) in said, "File too large" in said) == (True, True)
+    # Only of zarr is a part written, and the run goes on behind it.
+    assert bool(list(tmp_path.glob("out*"))) == (suffix == "zarr") == ("resume=" in said)
+    if suffix == "zarr":
+        tile_file(module, planned(module), tmp_path / "in.zarr", target, goes_on=True, in_chans=4, input_size=32)
+        np.testing.assert_allclose(zarr.open_array(target)[:], whole(module), atol=1e-3)
+        shutil.rmtree(target)
+    monkeypatch.setattr("erfscope.tiling.files.new_output", lambda *_: np.zeros((2, *SIDES), np.float32).view(Full))
+    assert "No space left on device; make room for it and go on with resume=" in run()
+    monkeypatch.setattr("erfscope.tiling.files.new_output", full)
+    assert run() == f"cannot write {target}: No space left on device; choose another place"
+
+
+@pytest.mark.parametrize("name", ["in.npy", "in.tif", "in.zarr", "in"])
+def test_an_image_that_is_not_there_is_said_to_be_so(name, tmp_path):
+    module, target = net(), tmp_path / f"out.{name[3:] or 'npy'}"
+    with pytest.raises(ErfscopeError, match=rf"{name} does not exist; name another file"):
+        tile_file(module, planned(module), tmp_path / name, target, in_chans=4, input_size=32)
+
+
 def test_an_image_without_an_axis_of_channels_has_one(tmp_path):
     module, values = net(1), image(1)[..., 0]
     expected = whole(module, 1)
@@ -206,10 +287,11 @@ def test_a_folder_of_something_else_is_never_replaced(kind, beside, tmp_path):
     assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("shape", [(*SIDES, 4), (5, *SIDES)])
+@pytest.mark.parametrize("shape", [(*SIDES, 4), (5, *SIDES), (1, *SIDES)])
 def test_an_image_of_other_channels_than_the_model_takes_says_both(shape, tmp_path):
     np.save(tmp_path / "in.npy", np.zeros(shape, np.float32))
     module = net()
-    text = rf"in.npy' is read as {shape[0]} channels of {shape[1]}x{shape[2]}, and Sequential takes 4; give .* with 4"
+    read = f"{shape[0]} {'channel' if shape[0] == 1 else 'channels'} of {shape[1]}x{shape[2]}"
+    text = rf"in.npy' is read as {read}, and Sequential takes 4; give .* with 4"
     with pytest.raises(ErfscopeError, match=text):
         tile_file(module, planned(module), tmp_path / "in.npy", tmp_path / "out.npy", in_chans=4, input_size=32)

@@ -13,7 +13,10 @@ import pytest
 from rich.console import Console
 
 from erfscope import ErfMap, ErfscopeError, Report, Result
-from erfscope.figures.draw import CAPTIONS, figure_of, folder_figures
+from erfscope.figures.draw import CAPTIONS, figure_of, folder_figures, views
+from erfscope.figures.mosaic import NARROW
+from erfscope.figures.style import FigureStyle
+from erfscope.geometry.axes import Axes
 from erfscope.maps.drawn import close_up, needed_side
 from erfscope.view.terminal.report import draw_report
 from erfscope.view.windows import window_notes, windows
@@ -66,14 +69,65 @@ def test_inputs_of_different_sizes_have_one_scale_of_lengths() -> None:
     assert [np.ptp(ax.get_xlim()) for ax in figure.axes[:2]] == [128, 128]
 
 
+def test_a_close_up_of_a_small_input_has_the_side_of_that_input() -> None:
+    found = windows([box(15, "small", space=(12, 16)), box(101, "large", space=(256, 256))])
+    assert [each.close_text for each in found] == ["close-up 16 px", ""]
+    assert window_notes(found)[-1] == "close-ups of 16 px where the ERF would be a dot"
+
+
+def test_a_scale_bar_covers_no_small_input_beside_a_large_one() -> None:
+    results = [box(9, "small", space=(24, 24)), box(61, "large")]
+    figure = figure_of(results, "panel")
+    (bar,) = figure.findobj(lambda artist: artist.get_gid() == "scale bar")
+    assert bar.axes is figure.axes[1]
+    assert [bool(each.bar) for each in views(results, longest=64)] == [False, True]
+    assert [bool(each.bar) for each in views(results[:1], longest=64)] == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", [(8, 256), (256, 8), (256,)])
+def test_a_panel_without_a_corner_has_no_close_up_and_the_terminal_has_one_beside_it(space: tuple[int, ...]) -> None:
+    found = []
+    for side, label in ((5, "small"), (101, "large")):
+        values = np.zeros(space)
+        values[tuple(slice(max(n // 2 - side // 2, 0), n // 2 + side // 2 + 1) for n in space)] = 1.0
+        center = tuple(float(n // 2) for n in space)
+        axes = Axes.of_rank(len(space))
+        erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(space), axes=axes)
+        found.append(replace(made_up.result(label), map=erf, input=replace(made_up.result().input, axes=axes)))
+    assert windows(found)[0].close is not None
+    assert [each.inset for each in views(found, longest=64)] == [None, None]
+    figure = figure_of(found, "panel", conditions=True)
+    assert not [child for ax in figure.axes for child in ax.child_axes]
+    assert not figure.findobj(lambda artist: "close-up" in getattr(artist, "get_text", str)())
+
+
+@pytest.mark.slow
+def test_the_part_of_a_picture_is_that_of_the_map() -> None:
+    for count in range(2, 301):
+        erf = ErfMap(values=np.ones(count) / count, center_px=(0.0,), stride_px=(1.0,), axes=Axes.of_rank(1))
+        picture = np.arange(count)
+        for cell in range(count):
+            assert close_up(replace(erf, center_px=(float(cell),)), 1).of(picture).tolist() == [cell]
+
+
+def test_a_window_of_so_many_cells_has_so_many() -> None:
+    for step in (0.1, 0.7, 1 / 44.1):
+        axes = Axes(names=("time",), spacing=(step,), units=("ms",), cell="samples")
+        erf = ErfMap(values=np.ones(64) / 64, center_px=(32.0,), stride_px=(1.0,), axes=axes)
+        assert [len(close_up(erf, count * step).erf.values) for count in range(1, 64)] == [*range(1, 64)]
+
+
 def test_zoom_is_all_of_the_input_or_a_side() -> None:
     results = [box(9, "a"), box(15, "b")]
     assert {each.part.side for each in windows(results, "none")} == {None}
     assert [each.part.erf.values.shape for each in windows(results, 40)] == [(40, 40)] * 2
-    assert {each.part.side for each in windows(results, "40px")} == {40}
+    assert {each.part.side for each in windows(results, "40")} == {40}
+    # No window is smaller than the cell that it shows.
+    assert {each.part.side_text for each in windows(results, 0.5)} == {"1 px"}
     # All of an input is no window.
     assert {each.part.side for each in windows(results, 500)} == {None}
-    for wrong in ("some", "", 0, -3, float("nan"), None):
+    for wrong in ("some", "", 0, -3, float("nan"), None, "20px", "20mm"):
         with pytest.raises(ErfscopeError, match="zoom is auto, none or the side"):
             figure_of(results, "panel", zoom=wrong)
 
@@ -114,8 +168,9 @@ def test_close_ups_are_named_with_their_side_wherever_they_stand(tmp_path) -> No
         assert "close-ups of 11 px where the ERF would be a dot" in " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("width", "count", "columns"), [("column", 3, 3), ("column", 2, 2), ("text", 4, 4), (None, 5, 3)]
+    ("width", "count", "columns"), [("column", 3, 3), ("column", 2, 2), ("column", 6, 2), ("text", 4, 4), (None, 5, 3)]
 )
 def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> None:
     results = [box(61, f"net{number}") for number in range(count)]
@@ -126,8 +181,11 @@ def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> No
 
     assert across() == columns
     assert across(columns=2) == 2
-    with pytest.raises(ErfscopeError, match="columns"):
-        across(columns=0)
+    # Narrower panels would cut the digits of their sizes.
+    assert across(columns=count) == min(count, FigureStyle(width=width).side_by_side(NARROW))
+    for wrong in (0, True):
+        with pytest.raises(ErfscopeError, match="columns"):
+            across(columns=wrong)
 
 
 def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
