@@ -5,7 +5,7 @@ May import: ``figures``, ``view``, ``storage`` and below.
 """
 
 from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
-from erfscope.printable import brief, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
+from erfscope.printable import brief, counted, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
 from erfscope.results.outputs import Shown
 from erfscope.show.files import write
 from erfscope.view.depth import depth_sentences, depth_table
@@ -65,6 +65,7 @@ __all__ = [
     "as_plain_text",
     "brief",
     "convention_text",
+    "counted",
     "depth_sentences",
     "depth_table",
     "draw_parts",
