@@ -12,14 +12,14 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
 from erfscope.storage.writing import behind_link, refuse_input, refuse_inside, take_place, writing_to
-from erfscope.tiling.plan import Tiling
 from erfscope.tiling.rasters import Raster, new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
+from erfscope.tiling.tile_plan import TilePlan
 
 
 def run_file(
     open_model: Callable[[], ModuleAdapter],
-    plan: Tiling,
+    plan: TilePlan,
     source: str | Path,
     target: str | Path,
     *,
@@ -72,7 +72,7 @@ def run_file(
             take_place(filled, target)
 
 
-def _output_of(model: ModuleAdapter, raster: Raster, plan: Tiling) -> tuple[tuple[int, ...], Any]:
+def _output_of(model: ModuleAdapter, raster: Raster, plan: TilePlan) -> tuple[tuple[int, ...], Any]:
     """The shape and the type of an image's output, found by its first crop."""
     x, rank = raster.x, len(plan.axes)
     lead, space = x.shape[:-rank], x.shape[-rank:]

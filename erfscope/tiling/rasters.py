@@ -19,7 +19,7 @@ from erfscope.stimuli.files import suffixes_like
 from erfscope.stimuli.stated import ome_pixels, placement_in_zarr
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
-from erfscope.tiling.plan import Tiling
+from erfscope.tiling.tile_plan import TilePlan
 
 #: GeoTIFF tags: pixel scale, tie points, transformation, and the three of keys.
 _SCALE, _TIES, _MATRIX, *_KEYS = 33550, 33922, 34264, 34735, 34736, 34737
@@ -83,7 +83,7 @@ def _npy(path: Path) -> NDArray[Any]:
         raise ErfscopeError(f"cannot read {path} ({first_line(error)}); {what}") from error
 
 
-def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> Any:
+def new_output(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     """A new output (C, *space) or (B, C, *space) of the same kind as the image, with what its file says of places."""
     kind = suffixes_like(raster.path)
     if kind == TIFF:
@@ -125,7 +125,7 @@ def _bands_first(raster: Raster, values: NDArray[Any]) -> NDArray[Any]:
     return np.moveaxis(values, -1, 0) if raster.is_interleaved else values
 
 
-def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> NDArray[Any]:
+def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> NDArray[Any]:
     import tifffile
 
     bands, *space = shape
@@ -150,7 +150,7 @@ def _new_tiff(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     return tifffile.memmap(filled, shape=stored, dtype=dtype, **options)
 
 
-def _places(tags: dict[int, Any], plan: Tiling) -> list[tuple[Any, ...]]:
+def _places(tags: dict[int, Any], plan: TilePlan) -> list[tuple[Any, ...]]:
     """The georeferencing of an image as tags of its output, whose first pixel lies at another place; none where its
     pixels have another size."""
     if any(axis.stride != 1 for axis in plan.axes):
@@ -171,7 +171,7 @@ def _places(tags: dict[int, Any], plan: Tiling) -> list[tuple[Any, ...]]:
     return found
 
 
-def _physical_sizes(document: Any, plan: Tiling) -> dict[str, Any]:
+def _physical_sizes(document: Any, plan: TilePlan) -> dict[str, Any]:
     """The sizes of a pixel that OME metadata state, of the output's."""
     pixels, found = ome_pixels(document), {}
     for letter, axis in zip("XYZ", reversed(plan.axes), strict=False):
@@ -181,7 +181,7 @@ def _physical_sizes(document: Any, plan: Tiling) -> dict[str, Any]:
     return found
 
 
-def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: Tiling) -> Any:
+def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, plan: TilePlan) -> Any:
     import zarr
 
     inside = ome_image(raster.path)
@@ -199,7 +199,7 @@ def _new_zarr(raster: Raster, filled: Path, shape: tuple[int, ...], dtype: Any, 
     return group.create_array("0", **made)
 
 
-def _ome_attributes(names: tuple[str, ...], attributes: dict[str, Any], plan: Tiling) -> dict[str, Any]:
+def _ome_attributes(names: tuple[str, ...], attributes: dict[str, Any], plan: TilePlan) -> dict[str, Any]:
     """The attributes of an OME-zarr group of one array (C, *space), with the scale of its cells, their units, and the
     place of the first, which is that of its middle."""
     head = attributes.get("ome", attributes)

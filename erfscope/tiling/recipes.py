@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.tiling.plan import TileAxis, Tiling
+from erfscope.tiling.plan import TileAxis
+from erfscope.tiling.tile_plan import TilePlan
 
 
 class Cut(NamedTuple):
@@ -19,7 +20,7 @@ class Cut(NamedTuple):
     margin: int
 
 
-def recipe(plan: Tiling, tool: str) -> str:
+def recipe(plan: TilePlan, tool: str) -> str:
     """A plan in the settings of a tool, as text to paste.
 
     Args:
@@ -44,7 +45,7 @@ def recipe(plan: Tiling, tool: str) -> str:
     return "".join(f"# {line}\n" for line in lines) + text.lstrip("\n")
 
 
-def _cuts(plan: Tiling, *, any_phase: bool = False) -> list[Cut]:
+def _cuts(plan: TilePlan, *, any_phase: bool = False) -> list[Cut]:
     return [_cut(axis, any_phase=any_phase) for axis in plan.axes]
 
 
@@ -70,7 +71,7 @@ def _margin(axis: TileAxis, halo: tuple[int, int]) -> int:
     return max(halo[0] - axis.offset, halo[1] + axis.offset - math.floor(axis.lost), 0)
 
 
-def _require_size(plan: Tiling, tool: str, *, scaled: bool) -> None:
+def _require_size(plan: TilePlan, tool: str, *, scaled: bool) -> None:
     """Refuse outputs that a tool cannot put together."""
     same = all(axis.stride == 1 for axis in plan.axes)
     if any(axis.lost for axis in plan.axes) or not (same or scaled):
@@ -78,7 +79,7 @@ def _require_size(plan: Tiling, tool: str, *, scaled: bool) -> None:
         raise ErfscopeError(f"{tool} takes {sizes}; {plan.model} gives others: use erfscope.run_tiled")
 
 
-def _monai(plan: Tiling) -> str:
+def _monai(plan: TilePlan) -> str:
     _require_size(plan, "monai", scaled=True)
     cuts = _cuts(plan)
     # MONAI rounds the step down: half a cell more keeps it whole.
@@ -116,7 +117,7 @@ output = total / count
 """
 
 
-def _nnunet(plan: Tiling) -> str:
+def _nnunet(plan: TilePlan) -> str:
     _require_size(plan, "nnunet", scaled=False)
     cuts = _cuts(plan, any_phase=True)
     step = min(math.floor(1e4 * cut.step / cut.patch) / 1e4 for cut in cuts)
@@ -129,7 +130,7 @@ predictor = nnUNetPredictor(tile_step_size={step}, use_gaussian=True)
 """
 
 
-def _careamics(plan: Tiling) -> str:
+def _careamics(plan: TilePlan) -> str:
     _require_size(plan, "careamics", scaled=False)
     cuts = _cuts(plan)
     return f"""
@@ -141,7 +142,7 @@ prediction, sources = careamist.predict(
 """
 
 
-def _torchio(plan: Tiling) -> str:
+def _torchio(plan: TilePlan) -> str:
     _require_size(plan, "torchio", scaled=False)
     cuts = _cuts(plan)
     if any((cut.patch - cut.step) % 2 for cut in cuts):
@@ -166,7 +167,7 @@ output = aggregator.get_output_tensor()
 """
 
 
-def _bioimageio(plan: Tiling) -> str:
+def _bioimageio(plan: TilePlan) -> str:
     inputs, outputs = "", ""
     for name, axis, cut in zip("zyx"[-len(plan.axes) :], plan.axes, _cuts(plan), strict=True):
         least = cut.patch - cut.step + axis.alignment
@@ -189,7 +190,7 @@ inputs:
 {outputs}"""
 
 
-def _diffusers(plan: Tiling) -> str:
+def _diffusers(plan: TilePlan) -> str:
     _require_size(plan, "diffusers", scaled=True)
     strides = {axis.stride for axis in plan.axes}
     if len(strides) > 1 or 1 in strides:
@@ -209,7 +210,7 @@ vae.tile_overlap_factor = {overlap / side}
 
 _AT_BORDERS = "Patches at the image's border keep the model's own padding there; the image must be no smaller than one."
 #: Each tool with the release whose sources were read, what it does with borders, and its text.
-TOOLS: dict[str, tuple[str, tuple[str, ...], Callable[[Tiling], str]]] = {
+TOOLS: dict[str, tuple[str, tuple[str, ...], Callable[[TilePlan], str]]] = {
     "monai": (
         "1.6.1",
         (
