@@ -32,7 +32,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE, OUTPUT, is_input
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
-from erfscope.graph.site import Site, site_of
+from erfscope.graph.site import Site
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
 
@@ -160,7 +160,7 @@ class ModuleAdapter:
         """A layer and a reference in a recorded pass; see :class:`erfscope.adapter.Adapter`."""
         channels, *space = shape or (self.preprocess.channels, *self.preprocess.size)
         fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
-        return site_of((self if fits else self.at_size(space, channels)).recording, layer, wrt)
+        return Site((self if fits else self.at_size(space, channels)).recording, layer, wrt)
 
     def features(self, x: Tensor, site: Site) -> Features:
         """The map of a layer and its reference for inputs ``x`` (B, C_in, *space); see

@@ -60,8 +60,8 @@ def unrecorded(loaded: LoadedModel) -> LoadedModel:
 
 
 def found(loaded: LoadedModel, layer: str) -> str:
-    recording = loaded.recording
-    field = recording.trf(layer, recording.default_unit(layer))
+    site = loaded.site(layer)
+    field = site.trf(site.nearest_unit())
     return f"{'all, ' if field.is_global else ''}{'x'.join(map(str, field.local_size_px))}"
 
 

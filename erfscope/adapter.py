@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from erfscope.finding import Finding
     from erfscope.graph.named import Pass
     from erfscope.graph.recording import Recording
-from erfscope.graph.site import Site
+    from erfscope.graph.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

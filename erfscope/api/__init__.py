@@ -3,6 +3,7 @@
 May import: everything below.
 """
 
+from erfscope.adapters.requested import Model
 from erfscope.api.analysis import analyze, sweep
 from erfscope.api.comparison import compare
 from erfscope.api.gate import check, check_all, compare_to_baseline
@@ -11,7 +12,6 @@ from erfscope.api.isolated import compare_isolated
 from erfscope.api.save import merge
 from erfscope.api.structure import layers, theoretical
 from erfscope.api.tile import tile
-from erfscope.run.models import Model
 
 __all__ = [
     "Model",

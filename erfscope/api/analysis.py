@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from erfscope.adapters.requested import refuse_weights
+from erfscope.adapters.requested import Model, refuse_weights
 from erfscope.adapters.sources.sources import take_layer
 from erfscope.api.tile import with_halos
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
@@ -21,7 +21,7 @@ from erfscope.results.auto_input_size import grown
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.run.executor import asked_settings, measure_rows, with_earlier
-from erfscope.run.models import Model, caller_modules, check_images
+from erfscope.run.models import caller_modules, check_images
 from erfscope.run.rows import rows
 
 

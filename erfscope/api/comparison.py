@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import torch
 
+from erfscope.adapters.requested import Model
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.api.tile import with_halos
 from erfscope.engine.measure import refuse_others
@@ -21,7 +22,7 @@ from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
 from erfscope.run.entries import entries_of, refuse_per_model, refuse_unlike_stored, with_own
 from erfscope.run.executor import asked_settings, measure_rows, with_earlier
-from erfscope.run.models import Model, caller_modules, check_images
+from erfscope.run.models import caller_modules, check_images
 from erfscope.run.rows import rows
 
 
@@ -111,7 +112,10 @@ def _by_setting(
 ) -> Iterator[dict[str, list[Result]]]:
     """The results of every model, setting by setting; of no models, none under one setting."""
     if not live:
+        for weights in request.weights:
+            comparability.refuse_mixed_weights([(row.label, row.weights) for row in beside if row.ok], weights)
         yield {}
+        return
     asked = rows(live, request, by_reference=True)
     for found in measure_rows(asked, request, with_cost=True, pixels=pixels, beside=beside):
         for label, model in live:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from erfscope.adapters.requested import refuse_weights
+from erfscope.adapters.requested import Model, refuse_weights
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError
@@ -26,7 +26,7 @@ from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
 from erfscope.run.entries import entries_of, with_own
 from erfscope.run.executor import asked_layers
-from erfscope.run.models import Model, caller_modules, check_images, feed_of, load_model
+from erfscope.run.models import caller_modules, check_images, feed_of, load_model
 
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = (

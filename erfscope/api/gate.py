@@ -11,7 +11,7 @@ from typing import Unpack
 
 import torch
 
-from erfscope.adapters.requested import name_of, refuse_weights
+from erfscope.adapters.requested import Model, name_of, refuse_weights
 from erfscope.api.observed import Observed, observe
 from erfscope.api.tile import halo_of
 from erfscope.errors import ErfscopeError, did_you_mean
@@ -33,7 +33,7 @@ from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
-from erfscope.run.models import Model, caller_modules, load_structure
+from erfscope.run.models import caller_modules, load_structure
 from erfscope.storage.writing import check_target
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model
 from erfscope.api.analysis import sweep
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.options.settings import Options
-from erfscope.run.models import Model
 from erfscope.tiling import TilePlan
 from erfscope.tiling.budget import HaloBudget, border_units
 from erfscope.tiling.budget import halo_budget as budget_of

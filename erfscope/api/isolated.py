@@ -27,17 +27,12 @@ from erfscope.run.entries import entries_of, refuse_per_model, with_own
 from erfscope.run.executor import asked_settings, store_measured_rows, with_earlier
 from erfscope.run.models import check_images, load_model
 from erfscope.run.opening import COMMON_SIZE, common_size
-from erfscope.run.rows import Row, by, rows
+from erfscope.run.rows import Row, rows
 
 #: The options of a setting.
 SEVERAL = ("input_size", "weights", "convention", "wrt")
-#: What a result has of a row's setting, in the order of :func:`_setting`.
-_FOUND: tuple[Callable[[Result], object], ...] = (
-    lambda result: result.input.size,
-    lambda result: result.weights.source,
-    lambda result: result.convention,
-    lambda result: result.wrt,
-)
+#: The condition of a result by the option that asks for it.
+_FOUND = {condition.option: condition.of for condition in comparability.CONDITIONS if condition.option}
 
 
 @lists_options
@@ -83,13 +78,13 @@ def compare_isolated(
         size = _common_size([spec for _, spec in entries], given, limits, stop)
         request = replace(request, sizes=(size,))
     asked = rows(entries, request, by_reference=True)
-    settings = list(dict.fromkeys(map(_setting, asked)))
-    known = {label: _by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
+    settings = [_setting(same[0]) for same in asked]
+    known = {label: _split_by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
     results: list[Result] = []
-    for number, same in enumerate(by(lambda row: row.setting, asked)):
+    for number, same in enumerate(asked):
         group: list[Result] = []
         for place, row in enumerate(same):
-            request.progress("models", number * len(same) + place, len(asked))
+            request.progress("models", number * len(same) + place, len(asked) * len(same))
             before = known[row.label][number]
             if _is_finished(before, request):
                 group += before
@@ -193,7 +188,7 @@ def _is_finished(rows: Sequence[Result], request: Request) -> bool:
     return not any(row.part or has_lost_arrays(row) or row.status == "error" for row in rows)
 
 
-def _by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
+def _split_by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
     """Rows of one model by the setting that each was measured under: their order is that of the settings."""
     found: list[list[Result]] = [[] for _ in settings]
     at = 0
@@ -208,8 +203,8 @@ def _fits(row: Result, setting: tuple[Any, ...], settings: Sequence[tuple[Any, .
 
     Values that no setting asks for fit all of them: weights that fell back, and a host without the block that is the
     reference, have other names."""
-    for of, value, values in zip(_FOUND, setting, zip(*settings, strict=True), strict=True):
-        found = of(row)
+    for name, value, values in zip(SEVERAL, setting, zip(*settings, strict=True), strict=True):
+        found = _FOUND[name](row)
         if isinstance(value, tuple) and isinstance(found, tuple):
             if not is_size(value, found):
                 return False

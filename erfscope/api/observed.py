@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from erfscope.adapters import split_label
+from erfscope.adapters.requested import Model
 from erfscope.adapters.sources.kinds import kind_of as kind_of_spec
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
@@ -21,7 +22,7 @@ from erfscope.results.json_values import plain
 from erfscope.results.result import Result
 from erfscope.run.blocks import variant_of
 from erfscope.run.executor import measure_layer
-from erfscope.run.models import Model, check_images, feed_of, load_model, load_structure
+from erfscope.run.models import check_images, feed_of, load_model, load_structure
 from erfscope.run.opening import Opened
 
 

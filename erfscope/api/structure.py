@@ -7,6 +7,7 @@ from typing import Unpack
 
 import torch
 
+from erfscope.adapters.requested import Model
 from erfscope.engine.layer_table import layer_table
 from erfscope.errors import ErfscopeError, ErfWarning
 from erfscope.geometry.unit import Trf, UnitWord
@@ -16,7 +17,7 @@ from erfscope.options.request import Request
 from erfscope.options.settings import lists_options
 from erfscope.restore import restored
 from erfscope.results.layers import LayerTable
-from erfscope.run.models import Model, caller_modules, load_structure
+from erfscope.run.models import caller_modules, load_structure
 
 
 @torch.inference_mode(False)

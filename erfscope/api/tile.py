@@ -11,6 +11,7 @@ from typing import Unpack, cast
 import torch
 
 from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
@@ -24,7 +25,7 @@ from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
 from erfscope.run.blocks import variant_of
-from erfscope.run.models import Model, caller_modules, load_model, load_structure
+from erfscope.run.models import caller_modules, load_model, load_structure
 from erfscope.tiling import TilePlan, find_plan
 from erfscope.tiling.files import run_file
 from erfscope.view import words

@@ -19,7 +19,7 @@ from erfscope.attribution.readout import unit_channels
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
 from erfscope.geometry.unit import Unit
-from erfscope.graph.site import site_of
+from erfscope.graph.site import Site
 
 #: How many copies of an image go through the model together, each with another node removed.
 AT_ONCE = 8
@@ -58,7 +58,7 @@ def removal_draws(adapter: Adapter, x: Tensor, question: Question) -> Iterator[I
     layout, space = features.reference.layout, features.reference.space
     removal = partial(_without, module, layout=layout, is_input=wrt.endswith(":in"))
     # What is run with a node removed is read at the layer alone.
-    forward = ModelForward(adapter, replace(question, site=site_of(site.recording, site.layer)))
+    forward = ModelForward(adapter, replace(question, site=Site(site.recording, site.layer)))
     for unit, y in zip(question.units, whole, strict=True):
         removed = _without_nodes(forward, x, unit, removal, math.prod(space))
         g = _as_gradients(convention, y, in_double(y - removed), space)

@@ -109,7 +109,7 @@ class UnitReadout(nn.Module):
         draw: Number of the draw, which they depend on too.
 
     Raises:
-        ErfscopeError: an unknown convention, or a unit that is no index.
+        ErfscopeError: an unknown layer or convention, or a unit that is no index.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class UnitReadout(nn.Module):
         self.convention = convention_of(convention)
         self.seed, self.image, self.draw = seed, image, draw
         self._sites: dict[tuple[object, ...], Site] = {}
-        # Now, and not in the first call: an attribution method may have put hooks on the model by then.
-        self._site((adapter.preprocess.channels, *adapter.preprocess.size), IMAGE)
+        # Recorded now, and not in the first call: an attribution method may have put hooks on the model by then.
+        adapter.recording.known(self.layer)
 
     def signs(self, like: Tensor) -> Tensor | None:
         """Random signs (1, C) for channels (B, C), or None where the convention has none."""

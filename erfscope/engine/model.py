@@ -22,7 +22,7 @@ from erfscope.geometry.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, s
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
-from erfscope.graph.site import Site, site_of
+from erfscope.graph.site import Site
 from erfscope.progress import Progress, no_progress, stage
 from erfscope.results.result import Cost
 
@@ -150,7 +150,7 @@ class LoadedModel:
         if found is not None:
             return found
         if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
-            site_of(self.recording, name)
+            Site(self.recording, name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
@@ -161,7 +161,7 @@ class LoadedModel:
             ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
         """
         self.layer(layer)
-        return site_of(self.recording, layer, wrt)
+        return Site(self.recording, layer, wrt)
 
     def units(self, site: Site, word: UnitWord) -> list[Unit]:
         """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor, fx
 
@@ -66,8 +65,6 @@ class Recording(Pass):
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
-        #: Its sites by layer and reference, see :func:`erfscope.graph.site.site_of`.
-        self.sites: dict[tuple[str, str], Any] = {}
 
     @cached_property
     def layers(self) -> tuple[LayerRecord, ...]:

@@ -21,14 +21,6 @@ from erfscope.graph.recording import FIRST, Recording
 from erfscope.graph.run import Crop, Wanted, crop
 
 
-def site_of(recording: Recording, layer: str, wrt: str = IMAGE) -> Site:
-    """A layer and a reference of a recorded pass, found once; arguments and errors are those of :class:`Site`."""
-    if (layer, wrt) not in recording.sites:
-        recording.sites[layer, wrt] = Site(recording, layer, wrt)
-    found: Site = recording.sites[layer, wrt]
-    return found
-
-
 class Site:
     """The tensor of a layer, how it holds its units, and the reference that these are differentiated with respect to.
 

@@ -18,7 +18,7 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe
 from erfscope.graph.rules.reading import call_of
-from erfscope.graph.site import Site, site_of
+from erfscope.graph.site import Site
 from erfscope.main_stream import separate_outputs
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
@@ -197,7 +197,7 @@ def of_site(site: Site, trf: Trf) -> Iterator[Finding]:
 
 def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
-    positions, operations = recording.positions, site_of(recording, layer).operations
+    positions, operations = recording.positions, Site(recording, layer).operations
     sources = {each: positions.edges[each][0].source for each in operations if "upsample" in name_of(each)}
     # Detectors resize every image of a batch by itself.
     resizing = {each: source for each, source in sources.items() if _keeps_pixels(recording, source)}

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ from erfscope.results.result import Result
 from erfscope.run.blocks import host_reference, parse_blocks
 from erfscope.run.models import are_paths
 from erfscope.run.opening import Opened, open_models
-from erfscope.run.rows import Row, by
+from erfscope.run.rows import Row
 from erfscope.stimuli.files import by_input
 from erfscope.storage.files import begin_rows, read_begun, store_rows
 
 
 def measure_rows(
-    asked: Sequence[Row],
+    asked: Sequence[Sequence[Row]],
     request: Request,
     *,
     with_host: bool = True,
@@ -52,7 +53,7 @@ def measure_rows(
     weights. Where ranks share the run, each takes its turn's models if there are enough of them, else its images.
 
     Args:
-        asked: The rows.
+        asked: The rows, one list for each setting.
         request: The options: callbacks, earlier results, where rows are kept, and how a failure is told.
         with_host: Whether a model's own results are wanted where it has variants.
         with_cost: Whether all results have the cost of their model, and not those of blocks alone.
@@ -64,9 +65,10 @@ def measure_rows(
         ErfscopeError: as :func:`erfscope.run.opening.open_models`.
         MeasurementError: a model fails, where the request raises.
     """
-    for group in by(lambda row: row.opening, asked):
-        opened = open_models(group, request, pixels=(pixels or {}).get(group[0].size), beside=beside)
-        for same in by(lambda row: row.setting, group):
+    for _, settings in groupby(asked, key=lambda same: same[0].opening):
+        first, *others = settings
+        opened = open_models(first, request, pixels=(pixels or {}).get(first[0].size), beside=beside)
+        for same in (first, *others):
             ranks = current() if len(same) >= current().size else SINGLE
             with ranks.agreeing() as shared, single_process() if ranks.size > 1 else contextlib.nullcontext():
                 shared.own = dict[str, list[Result]]()
@@ -76,16 +78,15 @@ def measure_rows(
                     if isinstance(ready, Result):
                         found.append(ready)
                         continue
-                    for settings in _questions(row, ready, own):
-                        found += measure_layer(ready, settings, own, with_host=with_host, with_cost=with_cost)
+                    for question in _questions(row, ready, own):
+                        found += measure_layer(ready, question, own, with_host=with_host, with_cost=with_cost)
             yield {label: found for of_rank in shared.all for label, found in of_rank.items()}
 
 
-def _questions(row: Row, ready: Opened, request: Request) -> list[Settings]:
+def _questions(row: Row, ready: Opened, request: Request) -> Iterator[Settings]:
     """What is measured of a row, layer by layer."""
-    settings = replace(request.settings, convention=row.convention)
     layers = [""] if ready.unlike else asked_layers(ready.model, request)
-    return [replace(settings, layer=layer, wrt=wrt) for layer in layers for wrt in row.references]
+    return replace(request, conventions=(row.convention,), references=row.references).questions(layers)
 
 
 def measure_layer(

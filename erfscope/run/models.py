@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.requested import Model as Model
-from erfscope.adapters.requested import name_of, open_adapter
+from erfscope.adapters.requested import Model, name_of, open_adapter
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches

@@ -59,8 +59,7 @@ def open_models(
     models, weights = {row.label: row.model for row in asked}, asked[0].weights
     loaded = _load_at_one_size(models, request, asked[0].size, weights)
     ready = [each for each in loaded.values() if isinstance(each, LoadedModel)]
-    if "" in models:
-        refuse_others(request.resume or (), [each.label for each in ready])
+    refuse_others(request.resume or (), [*(each.label for each in loaded.values()), *(row.label for row in beside)])
     used = [(each.label, each.adapter.weights) for each in ready] + [(r.label, r.weights) for r in beside if r.ok]
     comparability.refuse_mixed_weights(used, weights)
     refuse_unknown_layers(ready, request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -29,14 +29,9 @@ class Row:
         """What it shares with the rows for which models are opened together."""
         return self.size, self.weights
 
-    @property
-    def setting(self) -> tuple[object, ...]:
-        """What it shares with the rows of other models that it is compared with."""
-        return self.size, self.weights, self.convention, self.references
 
-
-def rows(entries: Sequence[tuple[str, Any]], request: Request, *, by_reference: bool) -> list[Row]:
-    """The rows of some models, those of one setting after each other.
+def rows(entries: Sequence[tuple[str, Any]], request: Request, *, by_reference: bool) -> list[list[Row]]:
+    """The rows of some models, one list for each setting.
 
     Args:
         entries: (label, model).
@@ -46,15 +41,9 @@ def rows(entries: Sequence[tuple[str, Any]], request: Request, *, by_reference: 
     references = [(wrt,) for wrt in request.references] if by_reference else [request.references]
     settings = product(request.sizes, request.weights, request.conventions, references)
     return [
-        Row(label=label, model=model, size=size, weights=weights, convention=convention, references=each)
+        [
+            Row(label=label, model=model, size=size, weights=weights, convention=convention, references=each)
+            for label, model in entries
+        ]
         for size, weights, convention, each in settings
-        for label, model in entries
     ]
-
-
-def by(key: Callable[[Row], object], asked: Sequence[Row]) -> list[list[Row]]:
-    """Rows that have a key in common, in the order of the first of each."""
-    groups: dict[object, list[Row]] = {}
-    for row in asked:
-        groups.setdefault(key(row), []).append(row)
-    return [*groups.values()]
