@@ -112,7 +112,7 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     layer = f"{layer}.{len(module.get_submodule(layer)) - 1}"
     unit = model.site(layer).nearest_unit()
     with sound_norms():
-        values = model.adapter.features(x, layer).map[(0, slice(None), *unit)]
+        values = model.adapter.features(x, model.site(layer)).map[(0, slice(None), *unit)]
     (gradient,) = torch.autograd.grad((values * torch.randn(len(values), dtype=torch.float64)).sum(), x)
     seen = (gradient != 0).any(1)[0].nonzero()
     support = tuple(zip(seen.min(0).values.tolist(), seen.max(0).values.tolist(), strict=True))
