@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import rich_click as click
 
-from erfscope.cli.commands import others, package
+from erfscope.cli.commands import import_command, others, package
 from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
+from erfscope.errors import ErfscopeError
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
@@ -126,9 +127,16 @@ def _imported(module: str, fix: str) -> Diagnosis:
 
 def _others() -> Iterator[Diagnosis]:
     """The commands of other packages."""
+    from erfscope.model_errors import first_line
+
     for entry in others().values():
-        line, source = _imported(entry.module, f"update or uninstall {package(entry)}"), f"from {package(entry)}"
-        yield line._replace(subject=f"erfscope {entry.name}", text=f"{source}, {line.text}", is_optional=True)
+        try:
+            import_command(entry)
+            text, fix = f"from {package(entry)}, works", ""
+        except ErfscopeError as error:
+            why, fix = first_line(error.__cause__ or error), f"update or uninstall {package(entry)}"
+            text = f"from {package(entry)}, fails: {why}"
+        yield Diagnosis(f"erfscope {entry.name}", text, fix, is_optional=True)
 
 
 def _opencv() -> Diagnosis:

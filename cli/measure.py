@@ -161,7 +161,7 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""
-    from erfscope.api.save import merge as run
+    from erfscope.api import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)

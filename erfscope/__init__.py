@@ -18,7 +18,7 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from erfscope.results.outputs import Outputs, made_by
+from erfscope.results import outputs as _made
 
 __version__ = "0.1.0"
 
@@ -35,13 +35,13 @@ _ROOMS = [name for name, home in _HOMES.items() if home == __name__]
 __all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfscope."))
 
 
-def _outputs() -> Outputs:
+def _outputs() -> Any:
     from erfscope.show.outputs import ShownOutputs
 
     return ShownOutputs()
 
 
-made_by(_outputs)
+_made.made_by(_outputs)
 
 
 def __getattr__(name: str) -> Any:
@@ -53,4 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *_ROOMS, *__all__})

@@ -11,14 +11,16 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erfscope.errors import ErfscopeError
 from erfscope.explorer.live import BadRequest, LiveExplorer, read_request
@@ -29,6 +31,10 @@ from erfscope.stimuli.decode import LARGEST_FILE
 GRACE_S = 1
 #: Connections at once, from which more are refused.
 CONNECTIONS = 500
+#: Connections at once, from which a new one ends the oldest that waits for a request.
+ROOM = 400
+#: Seconds that the head of a request may take, and each pause in its body: at most twice as many.
+IDLE_S = 3
 HEADERS = [
     ("Cache-Control", "no-store"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -60,7 +66,7 @@ def serve(explorer: LiveExplorer, host: str, port: int, ready: Callable[[str], N
         app = Guard(_app(explorer, thread), hosts={f"{host_name}:{port}" for host_name in names}, token=token)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Impatient,
             ws="none",
             lifespan="off",
             log_level="critical",
@@ -96,6 +102,44 @@ class Guard:
         else:
             refusal = PlainTextResponse("open the address that erfscope shows in the terminal\n", 403)
             await refusal(scope, receive, send)
+
+
+class Impatient(H11Protocol):
+    """End a connection whose client leaves the server waiting.
+
+    That is one whose request has no whole head after some seconds, or whose body does not go on. Where there are many
+    connections, the oldest of those that wait for a request makes room for a new one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for a connection, and begin to watch it."""
+        self._received, self._since = 0, self.loop.time()
+        if len(self.connections) >= ROOM:
+            others = [cast("Impatient", connection) for connection in self.connections]
+            waiting = [
+                connection
+                for connection in others
+                if connection.conn.their_state is h11.IDLE and not connection.transport.is_closing()
+            ]
+            if waiting:
+                min(waiting, key=lambda connection: connection._since).transport.abort()
+        super().connection_made(transport)
+        self._watch(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes."""
+        self._received += len(data)
+        super().data_received(data)
+
+    def _watch(self, before: tuple[object, int] | None) -> None:
+        """Every few seconds: is the server still waiting for what it was waiting for before?"""
+        state = self.conn.their_state
+        # Of a head the whole, however slowly it comes; of a body the next part. None while it is the server's turn.
+        waits_for = {h11.IDLE: (self.cycle, 0), h11.SEND_BODY: (self.cycle, self._received)}.get(state)
+        if waits_for is not None and waits_for == before:
+            self.transport.abort()
+        if not self.transport.is_closing():
+            self.loop.call_later(IDLE_S, self._watch, waits_for)
 
 
 def _app(explorer: LiveExplorer, thread: ThreadPoolExecutor) -> Starlette:

@@ -34,6 +34,7 @@ from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap
 from erfscope.options.values import AUTO
 from erfscope.printable import number
+from erfscope.results.depth import in_depth
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
 from erfscope.view.drawings import Drawing, Drawings, DrawnRing, Inset, MapImage
@@ -181,7 +182,7 @@ STRIP = 0.12
 #: MB.
 PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
-#: Results of one panel of a page, at most.
+#: Results of one panel of a page, and curves of its figure by depth, at most.
 TOGETHER = 12
 
 
@@ -209,7 +210,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             for result in results
         ),
         together=_together(results, style),
-        depth=None if FIGURES["depth"].unfit(results) else png_uri(png_bytes(results, "depth", width="text")),
+        depth=_depth(results),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,
@@ -225,6 +226,13 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
     return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
+
+
+def _depth(results: Sequence[Result]) -> str | None:
+    """Sizes by layer."""
+    if FIGURES["depth"].unfit(results) or len(in_depth(results)) > TOGETHER:
+        return None
+    return png_uri(png_bytes(results, "depth", width="text"))
 
 
 def _windows(results: Sequence[Result], zoom: str | float = AUTO) -> list[Windowed | None]:

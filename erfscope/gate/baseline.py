@@ -313,6 +313,6 @@ def _refuse_other(document: Any, path: Path) -> None:
     found = document.get("schema") if isinstance(document, dict) else None
     if found != SCHEMA:
         raise ErfscopeError(
-            f"{path} is not an erfscope baseline of this version: its schema is {found!r}, not {SCHEMA!r}; move it"
-            " away, or name another file"
+            f"{path} is not an erfscope baseline of this version: its schema is {found!r}, not {SCHEMA!r}; install"
+            " the erfscope that wrote it, or name another file"
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +13,11 @@ from erfscope.errors import ErfscopeError
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from updating a file, with a lock that the system takes back however this process ends: on a
-    file among the temporary ones, so that none is left beside it."""
-    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    lock = FileLock(Path(tempfile.gettempdir()) / f"erfscope-{name}.lock")
+    """Keep other processes from updating a file, with a lock that the system takes back however this process ends. Its
+    hidden file beside the other stays: another process may wait for it."""
+    lock = FileLock(path.parent / f".{path.name}.lock")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
         raise ErfscopeError(f"cannot lock {lock.lock_file} to update {path}: {error.strerror or error}") from error

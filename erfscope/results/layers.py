@@ -8,7 +8,7 @@ from typing import Any
 from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.results.json_values import fields, plain
-from erfscope.results.outputs import Shown, outputs
+from erfscope.results.outputs import Displayed, outputs
 
 SCHEMA = "erfscope.layers/1"
 
@@ -33,7 +33,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LayerTable(Shown):
+class LayerTable(Displayed):
     """The layers of one model at one input size, in order of execution. It prints as ``erfscope layers`` does."""
 
     model: str
@@ -96,7 +96,7 @@ class LayerTable(Shown):
         Raises:
             ErfscopeError: pandas is not installed.
         """
-        return outputs().frame(self, index="layer")
+        return outputs().frame(self)
 
     def __repr__(self) -> str:
         return f"<{self.model} at {size_text(self.input_size)}: {len(self.rows)} layers and units>"

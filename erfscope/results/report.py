@@ -14,12 +14,12 @@ from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import Differences, paired, partners
 from erfscope.results.figure_style import FigureKind, Style, TableFormat
-from erfscope.results.outputs import Shown, outputs
+from erfscope.results.outputs import Displayed, outputs
 from erfscope.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Shown):
+class Report(Displayed):
     """Results in the order they were asked for."""
 
     results: tuple[Result, ...]
@@ -101,7 +101,7 @@ class Report(Shown):
         ]
         names = list(measures) if measures else measured if format == "csv" else None
         compared = [name for name in measures or SHOWN if names is None or name in names]
-        return outputs().table(self, names, compared=compared, format=format)
+        return str(outputs().table(self, names, compared=compared, format=format))
 
     def to_dataframe(self, measures: str | Sequence[str] | None = None) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN
@@ -149,7 +149,7 @@ class Report(Shown):
 
     def to_json(self, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them; ``maps``: see :meth:`save`."""
-        return outputs().document(self, maps)
+        return dict(outputs().document(self, maps))
 
     def save(
         self,
@@ -178,7 +178,7 @@ class Report(Shown):
         outputs().save(self, path, force=force, figure=figure, drawn=drawn, **style)
 
     def __repr__(self) -> str:
-        return outputs().line(self)
+        return str(outputs().line(self))
 
     def _repr_markdown_(self) -> str:
         return self.table()

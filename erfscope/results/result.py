@@ -24,7 +24,7 @@ from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
 from erfscope.results.figure_style import FigureKind
-from erfscope.results.outputs import Shown, outputs
+from erfscope.results.outputs import Displayed, outputs
 from erfscope.results.positions import Positions
 from erfscope.results.timing import Timing, own_step, timing_of
 
@@ -168,7 +168,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result(Shown):
+class Result(Displayed):
     """One unit of one layer of one model."""
 
     #: It names files in the folder of a report, and nowhere else.
@@ -375,7 +375,7 @@ class Result(Shown):
         outputs().save(self, path, **options)
 
     def __repr__(self) -> str:
-        return outputs().line(self)
+        return str(outputs().line(self))
 
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:

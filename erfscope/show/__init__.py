@@ -6,8 +6,8 @@ May import: ``figures``, ``view``, ``storage`` and below.
 
 from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.printable import brief, counted, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
-from erfscope.results.outputs import Shown
 from erfscope.show.files import write
+from erfscope.show.shown import Shown
 from erfscope.view.depth import depth_sentences, depth_table
 from erfscope.view.extras import halo_text
 from erfscope.view.fit import aligned
@@ -24,7 +24,6 @@ from erfscope.view.table import (
     markdown_text,
     rows_of,
 )
-from erfscope.view.terminal.console import as_plain_text
 from erfscope.view.terminal.table import TerminalTable, draw_parts
 from erfscope.view.words import (
     GLOSS,
@@ -62,7 +61,6 @@ __all__ = [
     "TerminalTable",
     "Value",
     "aligned",
-    "as_plain_text",
     "brief",
     "convention_text",
     "counted",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from erfscope.storage.writing import FORMATS, write_bytes
+from erfscope.errors import ErfscopeError
+from erfscope.storage.writing import FORMATS, suffixes, write_bytes
 from erfscope.view.table import Table, format_table
 
 
@@ -16,24 +17,36 @@ def write(path: str | Path, content: Any, *, force: bool = False) -> None:
 
     Args:
         path: Its name; the suffix is the format of a table (.csv, .md or .tex) and of a figure (.png, .svg or .pdf).
-        content: Bytes, a text, a table, a mapping of JSON values, or a figure of matplotlib.
+        content: Bytes, a text, a table, a mapping or list of JSON values, or a figure of matplotlib.
         force: Whether to replace a file of that name.
 
     Raises:
-        ErfscopeError: it exists and ``force`` is not set, or it cannot be written.
+        ErfscopeError: it exists and ``force`` is not set, it cannot be written, or its suffix is of no format of the
+            content.
+        TypeError: other content.
     """
-    write_bytes(Path(path), _as_bytes(content, Path(path).suffix.lower()), force=force)
+    write_bytes(Path(path), _as_bytes(content, Path(path)), force=force)
 
 
-def _as_bytes(content: Any, suffix: str) -> bytes:
+def _as_bytes(content: Any, path: Path) -> bytes:
     if isinstance(content, bytes):
         return content
     if isinstance(content, str):
         return content.encode()
     if isinstance(content, Table):
-        return format_table(content, FORMATS[suffix].table).encode()
-    if isinstance(content, Mapping):
+        return format_table(content, FORMATS[_suffix(path, "table")].table).encode()
+    if isinstance(content, (Mapping, list)):
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+    if not hasattr(content, "savefig"):
+        raise TypeError(f"cannot write a {type(content).__name__}: neither bytes, text, a table, JSON nor a figure")
     from erfscope.figures.canvas import figure_bytes
 
-    return figure_bytes(content, suffix)
+    return figure_bytes(content, _suffix(path, "figure"))
+
+
+def _suffix(path: Path, kind: Literal["table", "figure"]) -> str:
+    """The suffix of a file for one kind of content."""
+    suffix, known = path.suffix.lower(), suffixes(kind)
+    if suffix not in known:
+        raise ErfscopeError(f"{path.name} is no file for a {kind}; it ends in {', '.join(known)}")
+    return suffix

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from erfscope.results.layers import LayerTable
-from erfscope.results.outputs import Shown
 from erfscope.results.report import Report
 from erfscope.results.result import Result
+from erfscope.show.shown import Shown
+
+Displayed = Result | Report | LayerTable | Shown
 
 
 class ShownOutputs:
-    """The outputs of :class:`erfscope.results.outputs.Outputs`; each imports what it needs when it is wanted."""
+    """The text, tables, figures and files of results, reports and other values; each imports what it needs when it is
+    wanted."""
 
     def line(self, shown: Result | Report) -> str:
         """A result or a report in one line."""
@@ -21,17 +24,17 @@ class ShownOutputs:
 
         return report_line(shown) if isinstance(shown, Report) else result_line(shown)
 
-    def text(self, shown: Shown) -> str:
+    def text(self, shown: Displayed) -> str:
         """Any value as in a terminal, without colours and maps."""
         from erfscope.view.terminal.console import as_plain_text
 
         return as_plain_text(self._drawn(shown, maps=False))
 
-    def drawn(self, shown: Shown) -> Any:
+    def drawn(self, shown: Displayed) -> Any:
         """Any value in a terminal."""
         return self._drawn(shown, maps=True)
 
-    def _drawn(self, shown: Shown, *, maps: bool) -> Any:
+    def _drawn(self, shown: Displayed, *, maps: bool) -> Any:
         from erfscope.view.terminal.layers import layer_view
         from erfscope.view.terminal.report import draw_report, draw_result
         from erfscope.view.terminal.table import draw_parts
@@ -42,7 +45,7 @@ class ShownOutputs:
             return draw_report(shown, maps=maps)
         return layer_view(shown) if isinstance(shown, LayerTable) else draw_parts(shown.parts())
 
-    def fragment(self, shown: Shown) -> str:
+    def fragment(self, shown: Displayed) -> str:
         """Any value for a notebook: results with their maps, others as text."""
         from erfscope.show.page import report_fragment, result_fragment
         from erfscope.view.terminal.console import as_html
@@ -57,17 +60,15 @@ class ShownOutputs:
 
         return text_table(report, measures, compared=compared, format=format)
 
-    def frame(
-        self, shown: Report | LayerTable, measures: Sequence[str] | None = None, *, index: str | None = None
-    ) -> Any:
-        """The rows of a table in CSV as a data frame."""
+    def frame(self, shown: Report | LayerTable, measures: Sequence[str] | None = None) -> Any:
+        """The rows of a table in CSV as a data frame; that of layers has the layer as its index."""
         from erfscope.view.table import format_table
         from erfscope.view.tables import dataframe
         from erfscope.view.terminal.layers import layer_numbers
 
         if isinstance(shown, Report):
-            return dataframe(shown.table(measures, format="csv"), index)
-        return dataframe(format_table(layer_numbers(shown), "csv"), index)
+            return dataframe(shown.table(measures, format="csv"))
+        return dataframe(format_table(layer_numbers(shown), "csv")).set_index("layer")
 
     def figure(
         self, results: Sequence[Result], kind: str | None, *, path: str | Path | None = None, **style: Any

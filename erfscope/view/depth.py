@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from erfscope.printable import number, plus, rounded
 from erfscope.results.depth import Depth, DepthStep, Difference, depth_of, in_depth
@@ -115,16 +114,8 @@ def _covering(depth: Depth) -> Iterator[str]:
 # --- The section of a page ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepthSection:
-    """One series of layers of one model."""
-
-    name: str
-    sentences: list[str]
-
-
-def depth_sections(results: Sequence[Result]) -> list[DepthSection]:
-    """The series of two or more layers of a report, by its models, settings and units."""
+def depth_sections(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
+    """The series of two or more layers of a report, by its models, settings and units: (name, sentences) of each."""
     places = {id(result): place for place, result in enumerate(results)}
     apart = words.distinctions(results)
     found = []
@@ -132,5 +123,5 @@ def depth_sections(results: Sequence[Result]) -> list[DepthSection]:
         others = [text for name, text in apart[places[id(series[-1])]].items() if name != "layer"]
         if len(series) > 1:
             name = " · ".join([series[0].label, *others])
-            found.append(DepthSection(name=name, sentences=depth_sentences(series)))
+            found.append((name, depth_sentences(series)))
     return found

@@ -101,8 +101,8 @@ def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequ
     return format_table(plain_table(view) if format == "plain" else paper_table(view), format)
 
 
-def dataframe(table: str, index: str | None = None) -> Any:
-    """A table in CSV as a pandas data frame, with a column as its index; conditions stay text, whatever they look like.
+def dataframe(table: str) -> Any:
+    """A table in CSV as a pandas data frame; conditions stay text, whatever they look like.
 
     Raises:
         ErfscopeError: pandas is not installed.
@@ -120,7 +120,7 @@ def dataframe(table: str, index: str | None = None) -> Any:
     texts = pandas.read_csv(io.StringIO(table), dtype=str, keep_default_na=False)
     for name in frame.select_dtypes("float"):
         frame[name] = [float(text or "nan") for text in texts[name]]
-    return frame if index is None else frame.set_index(index)
+    return frame
 
 
 # --- Plain text and CSV ---------------------------------------------------------------------------

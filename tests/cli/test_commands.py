@@ -94,10 +94,14 @@ def test_one_that_cannot_be_imported_is_one_line_with_its_package_when_it_is_cal
     assert "TypeError: mytool:function is no click command" in command("function")[2]
 
 
-def test_the_doctor_lists_them_with_their_packages(project):
-    found = [(line.subject, line.text, line.is_optional) for line in doctor._others()]
-    assert found[0] == ("erfscope my-rows", "from mytool 1.2, works", True)
-    assert found[2] == ("erfscope broken", "from mytool 1.2, fails: No module named 'nowhere'", True)
+def test_the_doctor_lists_them_with_their_packages(project, install):
+    install(project / "more", {"gone": "mytool:gone"}, "more")
+    found = {line.subject: (line.text, line.fix, line.is_optional) for line in doctor._others()}
+    assert found["erfscope my-rows"] == ("from mytool 1.2, works", "", True)
+    text = "from mytool 1.2, fails: ModuleNotFoundError: No module named 'nowhere'"
+    assert found["erfscope broken"] == (text, "update or uninstall mytool 1.2", True)
+    text = "from more 1.2, fails: AttributeError: module 'mytool' has no attribute 'gone'"
+    assert found["erfscope gone"] == (text, "update or uninstall more 1.2", True)
 
 
 def test_a_name_that_is_taken_stays_with_its_owner_and_that_is_said(project, command, install, tmp_path):

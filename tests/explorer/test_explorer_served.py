@@ -447,6 +447,68 @@ def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
 
 
 @pytest.mark.slow
+def test_idle_connections_keep_nobody_out(served):
+    unit = served.request(f"{served.path}unit?{urlencode(UNIT)}")
+    idle = [served.connect() for _ in range(server.CONNECTIONS + 20)]
+    try:
+        assert served.exchange(unit)[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nhost: ", "slowly", "body", "answered"])
+def test_a_connection_that_sends_no_whole_request_is_ended(served, monkeypatch, sent):
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+    begun = time.monotonic()
+    with served.connect() as connection, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        if sent == "body":
+            request = served.request(f"{served.path}picture?name=x", b"x", method="POST", content_length="9")
+            connection.sendall(request)
+        elif sent == "answered":
+            connection.sendall(served.request("/", connection="keep-alive"))
+        elif sent == "slowly":
+            for character in "GET / HTTP/1.1\r\n" * 20:
+                connection.sendall(character.encode())
+                time.sleep(0.03)
+        else:
+            connection.sendall(sent.encode())
+        answered(connection)
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.slow
+def test_a_slow_body_that_goes_on_arrives(served, monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+    body = png(np.zeros((8, 8, 3), dtype=np.uint8))[:40]
+    with served.connect() as connection:
+        length = {"content_length": str(len(body))}
+        connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", **length))
+        for byte in body:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        status, found = answered(connection)
+    assert status == 200
+    assert "cannot read 'x'" in json.loads(found)["error"]
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_long_is_not_idle(slow, monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    with slow.connect() as connection:
+        connection.sendall(slow.request(f"{slow.path}unit?{urlencode(UNIT)}"))
+        connection.settimeout(1)
+        head = connection.recv(1 << 16)
+        with pytest.raises(TimeoutError):
+            connection.recv(1 << 16)
+    assert b" 200 " in head
+    slow.begun.clear()
+    wait_for(lambda: slow.raised)
+    slow.raised.clear()
+
+
+@pytest.mark.slow
 def test_an_answer_ends_when_its_connection_is_closed(slow):
     unit = slow.request(f"{slow.path}unit?model=0&stage=far&unit=1,1")
     first, second = slow.connect(), slow.connect()

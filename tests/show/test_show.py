@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
+import erfscope
 from erfscope import ErfscopeError
 from erfscope.show import Column, Note, Shown, Table, rows_of, write
 
@@ -41,6 +43,7 @@ def test_a_class_with_parts_prints_and_is_drawn_and_shown_in_notebooks():
         ("text.txt", "ä\n", "ä\n"),
         ("bytes.bin", b"12", "12"),
         ("numbers.json", {"share": 0.25}, '{\n "share": 0.25\n}\n'),
+        ("shares.json", [0.25], "[\n 0.25\n]\n"),
         ("table.csv", TABLE, "side,share\nleft <,0.25\n"),
         ("table.md", TABLE, "| side | share |\n| --- | --: |\n| left &lt; | 0.25 |\n"),
     ],
@@ -58,6 +61,25 @@ def test_json_has_no_number_that_is_none(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write(tmp_path / "numbers.json", {"share": float("nan")})
     assert not [*tmp_path.iterdir()]
+
+
+def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path):
+    with pytest.raises(ErfscopeError, match=r"sides\.json is no file for a table; it ends in \.csv, \.md, \.tex"):
+        write(tmp_path / "sides.json", TABLE)
+    with pytest.raises(ErfscopeError, match=r"sides is no file for a figure; it ends in \.png, \.svg, \.pdf"):
+        write(tmp_path / "sides", Figure())
+    with pytest.raises(TypeError, match="cannot write a set"):
+        write(tmp_path / "sides.json", {0.25})
+    with pytest.raises(NotImplementedError, match=r"Shown defines no parts\(\)"):
+        str(Shown())
+    assert not [*tmp_path.iterdir()]
+
+
+def test_show_is_a_public_module_and_no_import_of_the_package_is_a_public_name():
+    assert erfscope.show.write is write
+    names = {name for name in dir(erfscope) if not name.startswith("__")}
+    assert names == {*erfscope.__all__, "adapters", "api", "gate", "show", "studies", "theory"}
+    assert not hasattr(erfscope.Report, "parts")
 
 
 def fresh(code: str) -> str:

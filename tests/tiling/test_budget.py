@@ -12,9 +12,10 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
-from erfscope.show import as_plain_text, draw_parts
+from erfscope.show import draw_parts
 from erfscope.tiling import tile_costs, with_tile
 from erfscope.tiling.shown import budget_table, plan_json
+from erfscope.view.terminal.console import as_plain_text
 from erfscope.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]

@@ -201,6 +201,13 @@ def test_two_layers_of_a_model_have_a_section_on_their_growth_and_one_has_none()
     assert "r50 grows up to the last layer: layer4 adds 18.0 ± 0.4 px to layer3." in section.all("p")[0][1]
     assert len(section.all("img")) == 1
     assert "Field by depth" not in html(dataclasses.replace(stages, results=stages.results[:1]))
+    many = [
+        dataclasses.replace(each, label=str(n), id=f"{n}-{each.layer}")
+        for n in range(13)
+        for each in stages.results[:2]
+    ]
+    assert "Field by depth" in html(dataclasses.replace(stages, results=tuple(many[:-2])))
+    assert "Field by depth" not in html(dataclasses.replace(stages, results=tuple(many)))
 
 
 def test_a_page_whose_numbers_are_wrong_is_noticed():

@@ -1,17 +1,14 @@
-"""Before and after a run: whether its figure has what it needs, and the union of its shards."""
+"""Whether a run measures what its figure needs, asked before it begins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from erfscope.geometry.unit import UnitWord, is_every_unit, resolve_units
 from erfscope.geometry.unit_kind import kind_of
 from erfscope.options.request import Request
-from erfscope.results import merge as merging
 from erfscope.results.report import Report
-from erfscope.storage.files import read
 
 #: Side of the map that units are looked up in before a model is built: larger than a layer's, so that those of a grid
 #: lie apart.
@@ -71,21 +68,3 @@ def _names_several(unit: UnitWord) -> bool:
 
 def _cells(place: Sequence[float]) -> tuple[int, ...]:
     return tuple(map(int, place))
-
-
-def merge(shards: Sequence[str | Path | Report]) -> Report:
-    """The union of the shards of one run: its numbers up to rounding.
-
-    Args:
-        shards: Folders that ``--shard i/n -o DIR`` (or ``shard="i/n"`` and :meth:`Report.save`) wrote, or the reports
-            themselves, in any order.
-
-    Returns:
-        The report of the whole run: the one that a single process would have made, to rounding in the last places of
-            float64.
-
-    Raises:
-        ErfscopeError: not a report, or one that is no shard.
-        MeasurementError: a shard is missing or there twice, or shards come from different runs.
-    """
-    return merging.merge([shard if isinstance(shard, Report) else read(shard) for shard in shards])
