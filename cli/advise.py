@@ -113,7 +113,7 @@ def advise(
         from erfscope.advice import advise as run
     from erfscope.cli.console import Screen, print_json
     from erfscope.cli.run.output import progress
-    from erfscope.show import draw_parts
+    from erfscope.show.terminal import draw_parts
 
     asked = keywords(*by_source(given).values())
     kept: dict[str, Any] = {"keep_in": output if target is not None else None, "resume": output if resume else None}

@@ -48,7 +48,8 @@ def doctor(model: str | None, verbose: bool) -> int:
     """
     from erfscope.cli.console import Screen
     from erfscope.environment import OPENCV_FIX
-    from erfscope.show import Cell, Column, Table, TerminalTable, rows_of
+    from erfscope.show import Cell, Column, Table, rows_of
+    from erfscope.show.terminal import TerminalTable
 
     torch = _imported("torch", "pip install torch")
     hub = _imported("huggingface_hub", "pip install --force-reinstall huggingface-hub")

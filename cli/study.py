@@ -147,7 +147,7 @@ def _list(chosen: str) -> int:
     ]
     table = Table(columns=tuple(columns), rows=rows_of(rows))
     if is_rich:
-        from erfscope.show import TerminalTable
+        from erfscope.show.terminal import TerminalTable
 
         Screen().print(TerminalTable(table, edged=True))
     else:
@@ -181,7 +181,7 @@ def study_view(result: StudyResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from erfscope.show import TerminalTable
+    from erfscope.show.terminal import TerminalTable
     from erfscope.studies import STUDIES
 
     rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)

@@ -158,7 +158,7 @@ def tile(
         from erfscope.api.tile import plans_of
     from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.options.request import Request
-    from erfscope.show import draw_parts
+    from erfscope.show.terminal import draw_parts
     from erfscope.tiling import recipe, tile_costs
     from erfscope.tiling.shown import plan_json
 

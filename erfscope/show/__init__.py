@@ -1,5 +1,6 @@
 """What applications print and write with: tables, columns, notes and lines, the words for results and numbers, and the
-writer of files. Beside it :mod:`erfscope.show.page` and :mod:`erfscope.show.figures`, which import more.
+writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.page` and
+:mod:`erfscope.show.figures`, which import rich, Jinja and matplotlib.
 
 May import: ``figures``, ``view``, ``storage`` and below.
 """
@@ -24,7 +25,6 @@ from erfscope.view.table import (
     markdown_text,
     rows_of,
 )
-from erfscope.view.terminal.table import TerminalTable, draw_parts
 from erfscope.view.words import (
     GLOSS,
     IN_PLANE,
@@ -58,7 +58,6 @@ __all__ = [
     "Shown",
     "Table",
     "TableRow",
-    "TerminalTable",
     "Value",
     "aligned",
     "brief",
@@ -66,7 +65,6 @@ __all__ = [
     "counted",
     "depth_sentences",
     "depth_table",
-    "draw_parts",
     "fixed",
     "format_table",
     "gloss_of",

@@ -12,7 +12,7 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
-from erfscope.show import draw_parts
+from erfscope.show.terminal import draw_parts
 from erfscope.tiling import tile_costs, with_tile
 from erfscope.tiling.shown import budget_table, plan_json
 from erfscope.view.terminal.console import as_plain_text
